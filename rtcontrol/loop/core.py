@@ -623,18 +623,9 @@ class LoopCore:
         if self.settings.on_miss == "stop":
             self._stop("miss")
 
-    def _miss(
-        self,
-        tick: Tick,
-        fault: KnownCause | None,
-        reply: DecisionReply | None = None,
-        error: str | BaseException | None = None,
-        call: str | None = None,
-        doing: str = "",
-        done: Completion | None = None,
-    ) -> None:
-        """The tick has no call in time. `fault` is what the loop itself saw, `doing` what raised the `error`."""
-        outcome = TickOutcome(tick, "miss", reply, call, done, None, fault, error, doing)
+    def _miss(self, tick: Tick, fault: KnownCause | None, reply: DecisionReply | None = None, **more: Any) -> None:
+        """The tick has no call in time. `fault` is what the loop itself saw, `more` of `TickOutcome`."""
+        outcome = TickOutcome(tick, "miss", reply, fault=fault, **more)
         line = self.ledger.tick_line(outcome)
         if tick.calls:
             self._cut(outcome, line)

@@ -142,7 +142,7 @@ def test_third_signal_while_observe_hangs_brings_safe_call(tmp_path: Path) -> No
 PATIENT = {"hold_ms": 60_000.0}
 
 
-@pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect"])
+@pytest.mark.parametrize("when", ["conclude", "leave", "wait_safe", "close", "collect"])
 def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
@@ -158,7 +158,9 @@ def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str)
             interrupted()
         dispatch(event)
 
-    if when == "leave":
+    if when == "conclude":
+        flown.world.conclude = interrupted  # type: ignore[assignment]
+    elif when == "leave":
         shell.dispatch = dispatched  # type: ignore[method-assign]
     elif when == "collect":
         shell.collect = lambda: interrupted() if flown.loop.state.t_end_ns else collect()  # type: ignore
@@ -167,5 +169,5 @@ def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str)
     with pytest.raises(KeyboardInterrupt):
         flown.run()
     assert flown.lines[-1]["end"] == "duration"
-    assert flown.lines[-1]["safe_in_force"] is (when not in ("leave", "wait_safe"))
+    assert flown.lines[-1]["safe_in_force"] is (when not in ("conclude", "leave", "wait_safe"))
     until(lambda: arm.acts[-1][1] == STOP)

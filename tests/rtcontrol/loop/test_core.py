@@ -19,7 +19,7 @@ from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.core import Rules
-from rtcontrol.loop.loop import RunState, finish, write_end
+from rtcontrol.loop.loop import RunState, write_end
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
 from rtcontrol.telemetry.account import Account
@@ -27,18 +27,8 @@ from rtcontrol.telemetry.events import schema, topic_of
 
 ROOT = Path(__file__).resolve().parents[3]
 REAL = {
-    "threading",
-    "socket",
-    "time",
-    "os",
-    "gc",
-    "random",
-    "select",
-    "queue",
-    "signal",
-    "subprocess",
-    "zmq",
-    "asyncio",
+    *("threading", "socket", "time", "os", "gc", "random"),
+    *("select", "queue", "signal", "subprocess", "zmq", "asyncio"),
 }
 
 
@@ -261,6 +251,13 @@ def test_miss_without_a_reply_waits_for_a_period(until: float) -> None:
     assert list(rig.ticks) == list(range(10))
 
 
+def test_stopped_decoder_is_named_by_its_state() -> None:
+    rig = Rig(on(2, Answer(None, None)))
+    threads = [ThreadReading(role, state, 0, 0) for role, state in (("loop", "S"), ("actuator", "S"), ("decoder", "T"))]
+    rig.sample = EvidenceSample(apart=True, threads=threads)
+    assert rig.run(200).causes == {2: "decide.decoder_stopped"}
+
+
 def test_gaps_of_other_replies_name_a_miss() -> None:
     stopped = ((START_NS + MS + 42 * MS, START_NS + MS + 59 * MS),)
 
@@ -272,13 +269,6 @@ def test_gaps_of_other_replies_name_a_miss() -> None:
     rig.run(200)
     assert rig.causes == {2: "decide.decoder_stopped"}
     assert rig.ticks[2]["evidence"]["decoder_gaps"] == [[2.0, 19.0]]
-
-
-def test_stopped_decoder_is_named_by_its_state() -> None:
-    rig = Rig(on(2, Answer(None, None)))
-    threads = [ThreadReading(role, "S", 0, 0) for role in ("loop", "actuator")]
-    rig.sample = EvidenceSample(apart=True, threads=(*threads, ThreadReading("decoder", "T", 0, 0)))
-    assert rig.run(200).causes == {2: "decide.decoder_stopped"}
 
 
 def test_reply_at_the_end_judges_its_miss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,30 +290,19 @@ def test_unanswered_request_makes_the_next_queue() -> None:
     assert rig.causes == {2: "decide.decoder_slow", 3: "decide.queued"}
 
 
-def test_release_due_while_loop_away_is_missed() -> None:
-    rig = Rig()
-    rig.wakes = {100: 300.0}
-    rig.run(250)
-    last = rig.ticks[11]  # of the one after nobody knows whether it would have begun late
-    assert (last["kind"], last["skipped"], rig.acts[-1][1]) == ("miss", 6, "SAFE")
-
-
-def test_overdue_tick_ends_before_last_safe_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig()
-    rig.wakes = {100: 300.0}
-    monkeypatch.setattr(rig, "_settle_safe", lambda: setattr(rig, "now_ns", rig.now_ns + 60 * MS))
-    rig.run(250)
-    steps = rig.ticks[11]["evidence"]["steps_ms"]
-    assert (steps["wake"], steps.get("observe", 0.0)) == (30.0, 0.0)
-
-
-def test_overdue_tick_has_its_threads_times() -> None:
+def test_release_due_while_loop_away_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.wakes = {100: 300.0}
     rig.runs = lambda ms: (b"0 0 1",) * 2 if ms < 250 else (b"0 150000000 1",) * 2
     rig.sample = EvidenceSample(threads=[ThreadReading("loop", "R", 0, 150 * MS)])
+    settle = rig._settle_safe
+    # What comes before the last safe call is not part of it.
+    monkeypatch.setattr(rig, "_settle_safe", lambda: setattr(rig, "now_ns", rig.now_ns + 60 * MS) or settle())
     rig.run(250)
-    assert rig.causes == {11: "wake.scheduler"} and rig.ticks[11]["skip_subcause"] == "scheduler"
+    last = rig.ticks[11]  # of the one after nobody knows whether it would have begun late
+    assert (last["kind"], last["skipped"], rig.acts[-1][1]) == ("miss", 6, "SAFE")
+    assert rig.causes == {11: "wake.scheduler"} and last["skip_subcause"] == "scheduler"
+    assert last["evidence"]["steps_ms"] == {"wake": 30.0, "observe": 0.0}
 
 
 def test_releases_skipped_before_open_tick_are_counted() -> None:
@@ -561,22 +540,26 @@ def in_turn(*decisions: Decision | None, ms: float = 4.0) -> Any:
     return decide
 
 
-def test_calls_of_a_tick_follow_each_other() -> None:
-    rig = Rig(in_turn(go(1), go(2), Decision(None)), calls_per_tick=4, history=6).run(15)
-    assert [call for _, call in rig.acts] == ["go(speed=1)", "go(speed=2)", "SAFE"]
-    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == [(1, "acted"), (2, "null")]
-    assert [request.history for request in rig.requests] == [(), ("go(speed=1)",), ("go(speed=1)", "go(speed=2)")]
+@pytest.mark.parametrize(
+    ("decisions", "ms", "until", "further", "acts"),
+    [
+        ((go(1), go(2), Decision(None)), 4.0, 15, [(1, "acted"), (2, "null")], [1, 2]),
+        ((go(1), go(2), go(3)), 8.0, 19, [(1, "acted"), (2, "cut")], [1, 2]),  # no time is left
+    ],
+)
+def test_calls_of_a_tick_follow_each_other(
+    decisions: tuple[Decision, ...], ms: float, until: float, further: list[tuple[int, str]], acts: list[int]
+) -> None:
+    rig = Rig(in_turn(*decisions, ms=ms), calls_per_tick=4, history=6).run(until)
+    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == further
+    assert [call for _, call in rig.acts] == [*(f"go(speed={speed})" for speed in acts), "SAFE"]
+    histories = [(), ("go(speed=1)",), ("go(speed=1)", "go(speed=2)")]
+    assert [request.history for request in rig.requests] == histories[: len(rig.requests)]
 
 
 def test_repeated_call_ends_its_tick() -> None:
     rig = Rig(lambda request: Answer(go(1), 4.0), calls_per_tick=4, history=6).run(15)
     assert [(line["n"], line["outcome"]) for line in rig.said("further")] == [(1, "repeated")]
-
-
-def test_further_call_without_time_is_cut() -> None:
-    rig = Rig(in_turn(go(1), go(2), go(3), ms=8.0), calls_per_tick=4, history=6).run(19)
-    assert len(rig.requests) == 2 and [call for _, call in rig.acts][:2] == ["go(speed=1)", "go(speed=2)"]
-    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == [(1, "acted"), (2, "cut")]
 
 
 def test_further_decision_after_deadline_is_not_late() -> None:
@@ -713,31 +696,6 @@ def test_failing_safe_call_retries_each_lockstep_period() -> None:
     rig.run(10_000)
     assert [line["attempt"] for line in rig.said("safe") if line["why"] == "miss"] == [1, 2, 3, 4]
     assert len(rig.ticks) == 7
-
-
-def test_interrupted_end_demands_the_safe_call() -> None:
-    lines: list[dict[str, Any]] = []
-    events: list[Any] = []
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    actuator = SimpleNamespace(disarm=lambda: None, close=lambda: None)
-    ports = SimpleNamespace(actuator=actuator, sampler=SimpleNamespace(close=lambda: None))
-    core = SimpleNamespace(open=[], ledger=SimpleNamespace(t_s=lambda t_ns: 0.0))
-    state = RunState(launched=True, ended_by="SIGTERM", safe_active=False, unsafe=True)
-    loop: Any = SimpleNamespace(
-        state=state,
-        runner=SimpleNamespace(ports=ports, core=core, dispatch=events.append, collect=lambda: None),
-        env=SimpleNamespace(conclude=interrupt, close=lambda: None, episodes=[]),
-        host=SimpleNamespace(close=lambda: None),
-        recorder=SimpleNamespace(write=lines.append),
-        interpretation=None,
-    )
-    with pytest.raises(KeyboardInterrupt):
-        finish(loop, 0.0)
-    assert [type(event) for event in events] == [ev.Left, ev.Closed]
-    assert lines[-1]["safe_in_force"] is False and state.unsafe
 
 
 def test_acknowledgements_that_come_meanwhile_are_taken_next() -> None:

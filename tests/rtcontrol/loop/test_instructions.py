@@ -66,31 +66,24 @@ def test_unknown_words_restore_it_at_the_first_decision() -> None:
     assert trial.it.now == "go to 1"
 
 
-def test_one_sure_decision_accepts_other_words() -> None:
-    trial = Trial()
-    trial.say("over to two, please")
-    trial.decide(SURE, unsure=True)
-    trial.decide(SURE)
-    for _ in range(TRIALS):
-        trial.decide(SURE, unsure=True)
-    assert trial.it.now == "over to two, please"
-    assert (trial.reports("accepted"), trial.reports("refused")) == (["over to two, please"], [])
-
-
-def test_listed_words_stay_however_unsure_the_calls_are() -> None:
-    trial = Trial()
-    trial.say("move to 2")
+@pytest.mark.parametrize(
+    ("said", "goals", "decision"),
+    [
+        ("over to two, please", GOALS, SURE),  # one sure decision accepts other words
+        ("move to 2", GOALS, STRANGE),  # listed words stay
+        ("help", None, STRANGE),  # an agent without goals takes any text
+    ],
+)
+def test_instruction_stays_however_unsure_calls_are(said: str, goals: Any, decision: Decision) -> None:
+    trial = Trial(goals)
+    trial.say(said)
+    trial.decide(decision, unsure=True)
+    if decision is SURE:
+        trial.decide(SURE)
     for _ in range(2 * TRIALS):
-        trial.decide(STRANGE, unsure=True)
-    assert trial.it.now == "move to 2"
-
-
-def test_agent_without_goals_takes_any_text() -> None:
-    trial = Trial(goals=None)
-    trial.say("help")
-    for _ in range(2 * TRIALS):
-        trial.decide(STRANGE, unsure=True)
-    assert trial.it.now == "help"
+        trial.decide(decision, unsure=True)
+    assert trial.it.now == said and not trial.reports("refused")
+    assert trial.reports("accepted") == [said] or decision is STRANGE
 
 
 def test_slash_words_are_answered_and_never_instructions() -> None:
