@@ -205,10 +205,9 @@ class RemoteEnvironment:
     def emit(self, emission: Emission) -> None:
         seen, status = self.arrivals.seen(emission.seq), emission.status
         with self._changed:
-            messages = self.calls.messages(emission, seen, self.epoch, time.monotonic_ns())
-        for message in messages:
-            self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
-            self._send(message)
+            message = self.calls.message(emission, seen, self.epoch, time.monotonic_ns())
+        self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
+        self._send(message)
         if emission.error is not None:
             self._failed(emission, None if seen is None else seen.seq)
 

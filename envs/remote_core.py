@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -36,9 +36,9 @@ class RemoteData(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
-    """The terms agreed with the client. `minor`: the lower of both minor versions; `deadline_ns`: from release to
-    deadline; `queue` limits the observations that wait for a call (client-paced only); `ttl_ms` 0 is no limit;
-    `pictures_hz` are recorded a second; `reads_arrays`: an agent's `observe` may use arrays."""
+    """The terms agreed with the client. `deadline_ns`: from release to deadline; `queue` limits the observations that
+    wait for a call (client-paced only); `ttl_ms` 0 is no limit; `pictures_hz` are recorded a second; `reads_arrays`: an
+    agent's `observe` may use arrays."""
 
     session: str
     tools: tuple[str, ...]
@@ -47,7 +47,6 @@ class RemoteTerms:
     acknowledges: bool = False
     queue: int = 64
     reads_arrays: bool = True
-    minor: int = 0
     deadline_ns: int = 0
     pictures_hz: float = 0.0
 
@@ -215,18 +214,8 @@ class SentCalls:
         self._first_tick, self._released, self.released_ns = self._tick, -1, None
         self.heard.clear()
 
-    def messages(
-        self, emission: Emission, seen: RemoteObservation | None, epoch: int, now_ns: int
-    ) -> list[CallMessage]:
-        """Return the messages of an emission: one, or for a client of 1.0 one for each safe call."""
-        several = emission.safe_calls if emission.status == "safe" else ()
-        if self._terms.minor >= 1 or not several:
-            return [self._message(emission, several, seen, epoch, now_ns)]
-        return [self._message(replace(emission, call=call), (), seen, epoch, now_ns) for call in several]
-
-    def _message(
-        self, emission: Emission, several: Sequence[Call], seen: RemoteObservation | None, epoch: int, now_ns: int
-    ) -> CallMessage:
+    def message(self, emission: Emission, seen: RemoteObservation | None, epoch: int, now_ns: int) -> CallMessage:
+        """Return the message of an emission."""
         terms, status, call = self._terms, emission.status, emission.call
         epoch = epoch if status == "safe" or emission.epoch < 0 else emission.epoch
         tick, release_ns = self._numbered(emission)
@@ -240,7 +229,7 @@ class SentCalls:
             t_obs_ns=None if seen is None else seen.t_ns,
             status=status,
             call=wire_call(call),
-            calls=wire_calls(several),
+            calls=wire_calls(emission.safe_calls if status == "safe" else ()),
             more=emission.more or None,
             # What a person was asked about is older by that; without a limit it stays without.
             ttl_ms=terms.ttl_ms and min(terms.ttl_ms + emission.waited_ns / 1e6, 1e9),

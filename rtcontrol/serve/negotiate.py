@@ -68,7 +68,6 @@ class Terms:
         return RemoteTerms(
             session=session,
             tools=tuple(tool.name for tool in self.agent.tools),
-            minor=min(PROTOCOL[1], self.hello.protocol[1]),  # which both sides speak
             deadline_ns=self.config.deadline_ns,
             pictures_hz=self.config.record_pictures,
             paced_by_client=self.hello.pacing == "client",

@@ -145,21 +145,18 @@ def test_first_acknowledgement_in_its_epoch_is_taken() -> None:
         World().acknowledge(0)
 
 
-def test_safe_calls_are_one_message_since_1_1() -> None:
+def test_safe_calls_are_one_message() -> None:
     stop, dim = Call("stop"), Call("dim", {"level": 0})
-    for minor, reported in ((1, [["stop", "dim"]]), (0, [["stop"], ["dim"]])):
-        world = World(acknowledges=True, minor=minor)
-        world.emit(0)
-        world.env.emit(Emission(1, 0, -1, 10**9, "safe", stop, safe_calls=(stop, dim)))
-        safe = [m for m in world.sent if isinstance(m, CallMessage) and m.status == "safe"]
-        assert [[c.name for c in m.calls or [m.call] if c] for m in safe] == reported
-        assert all(m.call is not None for m in safe) and len({m.tick for m in safe}) == len(reported)
-        for message in safe:
-            world.acknowledge(message.tick)
+    world = World(acknowledges=True)
+    world.emit(0)
+    world.env.emit(Emission(1, 0, -1, 10**9, "safe", stop, safe_calls=(stop, dim)))
+    (safe,) = [m for m in world.sent if isinstance(m, CallMessage) and m.status == "safe"]
+    assert safe.call is not None and [call.name for call in safe.calls or ()] == ["stop", "dim"]
+    world.acknowledge(safe.tick)
 
 
 def test_ticks_carry_their_release() -> None:
-    world = World(minor=1, deadline_ns=40)
+    world = World(deadline_ns=40)
     period = 100
     assert world.env.next_release_ns(period, 1000) is None
     for tick in range(3):
