@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
+from functools import partial
 
 from rtcontrol.agents.lander.goals import HOVER_PLACES, KINDS, PHRASINGS, LanderGoal
-from rtcontrol.agents.lander.tools import observe, read_back
+from rtcontrol.agents.lander.tools import agent, observe, read_back
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
+from rtcontrol.models.schema.random_call import random_call
 
 SIDE_AIM = 0.09
 
@@ -53,11 +54,6 @@ def _nearest(value: float, levels: tuple[int, ...]) -> int:
     return min(levels, key=lambda level: abs(level - value))
 
 
-def random_call(rng: random.Random) -> Call:
-    """Return a call with random main and side levels."""
-    return Call("engines", {"main": rng.choice(MAIN_LEVELS), "side": rng.choice(SIDE_LEVELS)})
-
-
 LEFT, RIGHT, HOVER = LanderGoal("left"), LanderGoal("right"), LanderGoal("hover", 0.0, 0.7)
 SKILL = Skill(
     "lander",
@@ -67,7 +63,7 @@ SKILL = Skill(
     PHRASINGS.meant,
     expert,
     Call("engines", {"main": 0, "side": 0}),
-    random_call,
+    partial(random_call, agent.tools.schemas),
     goals=(LanderGoal("land"), LEFT, RIGHT, HOVER),
     opposite={LEFT: RIGHT, RIGHT: LEFT},
     mixed={

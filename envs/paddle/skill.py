@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
+from functools import partial
 
 from rtcontrol.agents.paddle.goals import KINDS, PHRASINGS, PaddleGoal
-from rtcontrol.agents.paddle.tools import observe, read_back
+from rtcontrol.agents.paddle.tools import agent, observe, read_back
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PLANE, TOP
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
+from rtcontrol.models.schema.random_call import random_call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
 LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # to hit; to hide
@@ -67,11 +68,6 @@ def _hidden(own: float, ball: float) -> float:
     return BOTTOM if ball < BOTTOM - CROWDED else HEIGHT / 2
 
 
-def random_call(rng: random.Random) -> Call:
-    """Return a call with a random velocity."""
-    return Call("move", {"velocity": rng.choice(LEVELS)})
-
-
 _PAIRS = (("return", "miss"), ("up", "down"), ("top", "bottom"))
 SKILL = Skill(
     "paddle",
@@ -81,7 +77,7 @@ SKILL = Skill(
     PHRASINGS.meant,
     expert,
     Call("move", {"velocity": 0}),
-    random_call,
+    partial(random_call, agent.tools.schemas),
     goals=tuple(PaddleGoal(kind) for kind in KINDS),
     opposite={PaddleGoal(a): PaddleGoal(b) for one, other in _PAIRS for a, b in ((one, other), (other, one))},  # type: ignore[arg-type]
     kinds=KINDS,

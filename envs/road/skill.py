@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rtcontrol.agents.road.goals import GAPS, KINDS, PHRASINGS, RoadGoal
@@ -12,7 +12,7 @@ from rtcontrol.agents.road.tools import agent, observe, read_back
 from rtcontrol.envs.road.game import RoadGame
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
-from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.random_call import random_call
 
 KMH = 3.6
 JUNCTION_KMH, JUNCTION_NEAR_M = 50, 130.0
@@ -166,16 +166,6 @@ def _free(data: Mapping[str, Any], side: str) -> bool:
     return behind is None or behind > 7.0 + 2.2 * max(0.0, data[f"{side}_behind_kmh"] / KMH - speed_ms)
 
 
-def random_call(rng: random.Random) -> Call:
-    """Return a random call, each tool equally likely."""
-    tool = rng.choice(agent.tools.schemas)
-    arguments = {}
-    for parameter in tool.parameters:
-        assert isinstance(parameter.domain, ClosedDomain)
-        arguments[parameter.name] = rng.choice(parameter.domain.values)
-    return Call(tool.name, arguments)
-
-
 # What changes nothing: the way through the next junction that is chosen anyway.
 STILL = Call("turn", {"at_next_junction": "straight"})
 _LEFT, _RIGHT = RoadGoal("lane", "left"), RoadGoal("lane", "right")
@@ -188,7 +178,7 @@ SKILL = Skill(
     PHRASINGS.meant,
     expert,
     STILL,
-    random_call,
+    partial(random_call, agent.tools.schemas),
     goals=(
         RoadGoal("drive"),
         RoadGoal("speed", 30),

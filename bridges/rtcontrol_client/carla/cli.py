@@ -36,8 +36,8 @@ examples:
 
 Exit status: 0, 2 an error in what was given or no server, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
-# Flags that are options of a drive, shown or hidden.
-SHOWN = {
+# Options of a drive that have a flag of their own; `--set` takes all of them.
+FLAGS = {
     "connect": ("endpoint", "the rtcontrol server, or http://HOST:PORT/connect (default: this machine's)"),
     "carla-host": ("host", "the CARLA server's machine (default: this one)"),
     "carla-port": ("port", "its port (default: 2000)"),
@@ -45,9 +45,6 @@ SHOWN = {
     "clock": ("clock", "wall: the world runs on (default); lockstep: it waits"),
     "duration": ("duration_s", "end after so many seconds"),
 }
-HIDDEN = {"connect-timeout": "connect_timeout_s", "hz": "hz", "trace": "trace"}
-HIDDEN |= {name.replace("_", "-"): name for name in ("town", "seed", "agent", "keys", "server_key", "reconnect_s")}
-SWITCHES = {"reload": "reload", "standin": "standin", "supervised": "once"}
 log = logging.getLogger("rtcontrol.carla")
 
 
@@ -59,12 +56,8 @@ def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    for flag, (name, text) in SHOWN.items():
+    for flag, (name, text) in FLAGS.items():
         parser.add_argument(f"--{flag}", dest=name, help=text)
-    for flag, name in HIDDEN.items():
-        parser.add_argument(f"--{flag}", dest=name, help=argparse.SUPPRESS)
-    for flag, name in SWITCHES.items():
-        parser.add_argument(f"--{flag}", dest=name, action="store_true", help=argparse.SUPPRESS)
     names = ", ".join(DriveOptions.model_fields)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=f"one of {names}")
     parser.add_argument("--clean", type=Path, default=None, metavar="FILE", help="only undo what a killed bridge left")

@@ -87,7 +87,7 @@ def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:
     """The bridge alone."""
     trace = folder / "trace.jsonl"
     command = ["rtcontrol_client.carla", "--connect", endpoint, "--carla-port", str(port)]
-    command += ["--standin", "--trace", str(trace), *options]
+    command += ["--set=standin=true", f"--set=trace={trace}", *options]
     return Program(folder, command, trace)
 
 

@@ -66,7 +66,7 @@ def nothing_left(standin: StandIn, program: Program) -> None:
 
 
 def test_calls_are_driven_and_sigterm_leaves_the_server_as_it_was(standin: StandIn, brain: Brain, drive: Drive) -> None:
-    program = drive("--instruct", "go", "--supervised")
+    program = drive("--instruct", "go", "--set=once=true")
     program.reaches(6)
     # A line on its input is the new instruction.
     assert program.popen.stdin is not None
@@ -111,7 +111,7 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
 
 
 def test_server_that_does_not_go_on_ends_the_drive_and_is_undone_later(standin: StandIn, drive: Drive) -> None:
-    program = drive("--reconnect-s", "1")
+    program = drive("--set=reconnect_s=1")
     program.reaches(8)
     standin.command("freeze")
     assert program.popen.wait(30) == 2
@@ -190,7 +190,7 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
         (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Write tcp://ADDRESS:PORT"),
         (("--instruct", " "), "instruction= : string should match pattern"),
         (("--carla-host", "a..b"), "'a..b' is not a host's name"),
-        (("--hz", "1000"), "hz=1000: input should be less than or equal to 100. The options are"),
+        (("--set", "hz=1000"), "hz=1000: input should be less than or equal to 100. The options are"),
         (("--set", "duration_s=nan"), "duration_s=nan: input should be"),
         (("--set", "speed=3"), "speed=3: it is not an option."),
     ],
