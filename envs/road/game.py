@@ -103,7 +103,7 @@ class RoadJudge(Judge[RoadGoal]):
 
 
 def _follows(road: Road, gap_m: float) -> bool:
-    """Whether the car ahead drives, and is at this gap."""
+    """Return whether the car ahead drives, at about this gap."""
     ahead = road.neighbours(road.car.lane)[0]
     if ahead is None or ahead.speed * KMH < FOLLOW_KMH:
         return False
@@ -111,7 +111,7 @@ def _follows(road: Road, gap_m: float) -> bool:
 
 
 def _cruises(road: Road, kmh: float) -> bool:
-    """At this speed on a free road, or behind a slower car; not near a junction, where slower is right."""
+    """Return whether the car drives at this speed, or at that of a slower car ahead, with no junction near."""
     ahead = road.neighbours(road.car.lane)[0]
     if ahead is not None and ahead.s - road.car.s < CLEAR_AHEAD_M and ahead.speed * KMH < kmh - CRUISE_NEAR_KMH:
         kmh = ahead.speed * KMH

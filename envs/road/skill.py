@@ -13,8 +13,8 @@ from rtcontrol.envs.road.game import RoadGame
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema.random_call import random_call
+from rtcontrol_client.carla.intent import KMH
 
-KMH = 3.6
 JUNCTION_KMH, JUNCTION_NEAR_M = 50, 130.0
 TURN_KMH, TURN_NEAR_M = 20, 40.0
 HOLD_M = 3.0  # how far before the line to stand

@@ -206,7 +206,7 @@ def _parameters(config: Any) -> int:
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> VLLMRunner:
-    """The engine of a checkpoint: callers who ask for the same unchanged one in the same way share it. Raises
+    """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype and threads share it. Raises
     UserError."""
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(DTYPES)}.")
