@@ -191,20 +191,25 @@ def check(case: dict[str, Any], client: Client) -> None:
     members: dict[str, str] = {}
     waiting: list[dict[str, Any]] = []  # sent, and not judged yet
     for number, (step, judged) in enumerate(steps_of(case)):
-        seen = client.step(script.full(step))
-        script.note(seen.sends)
+        observed = client.step(script.full(step))
+        script.note(observed.sends)
         if not judged:
             continue
-        waiting += [message for message in seen.sends if message["type"] not in UNCOUNTED]
+        waiting += [message for message in observed.sends if message["type"] not in UNCOUNTED]
         wanted |= {key: step[key] for key in wanted.keys() & step.keys()}
         members = {name: now for name, now in {**members, **step.get("members", {})}.items() if now is not None}
-        found: dict[str, Any] = {"active": seen.active, "state": seen.state, "acts": seen.acts, "members": seen.members}
+        found: dict[str, Any] = {
+            "active": observed.active,
+            "state": observed.state,
+            "acts": observed.acts,
+            "members": observed.members,
+        }
         hope: dict[str, Any] = {**wanted, "acts": step.get("acts", []), "members": members}
         if "pings" in step:
             hope["pings"] = step["pings"]
-            found["pings"] = any(message["type"] == "ping" for message in seen.sends)
+            found["pings"] = any(message["type"] == "ping" for message in observed.sends)
         for name in {"offset_ms", "connections"} & step.keys():
-            hope[name], found[name] = step[name], getattr(seen, name)
+            hope[name], found[name] = step[name], getattr(observed, name)
         sends = step.get("sends")
         sent = sends is None or same(waiting, [{"type": one} if isinstance(one, str) else one for one in sends])
         if found != hope or not sent:
@@ -248,25 +253,25 @@ class Shell:
 
     def step(self, step: dict[str, Any]) -> Seen:
         at_ns = int(step["ms"] * MS)
-        seen = Seen()
+        observed = Seen()
         while (wake_ns := max(self._core.wake_ns(self._now_ns), self._now_ns + MS)) < at_ns:
             self._now_ns = wake_ns
-            self._turn(seen)
+            self._turn(observed)
         self._now_ns = at_ns
-        self._turn(seen)
+        self._turn(observed)
         for name in self._flags:
             if name in step:
                 self._flags[name] = step[name] in (True, "up")
         self._core.put(step, at_ns)
-        return self._turn(seen)
+        return self._turn(observed)
 
-    def _turn(self, seen: Seen) -> Seen:
+    def _turn(self, observed: Seen) -> Seen:
         one = self._core.turn(self._now_ns, **self._flags)
-        seen.sends += one.sends
-        seen.acts += one.acts
-        seen.active, seen.state = one.active, one.state
-        seen.offset_ms, seen.connections, seen.members = one.offset_ms, one.connections, one.members
-        return seen
+        observed.sends += one.sends
+        observed.acts += one.acts
+        observed.active, observed.state = one.active, one.state
+        observed.offset_ms, observed.connections, observed.members = one.offset_ms, one.connections, one.members
+        return observed
 
 
 class TalkCore:
@@ -295,7 +300,7 @@ class TalkCore:
             self._ask(f"on hear {now_ns} {step['bytes'].encode().hex()}")
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
-        seen = Seen()
+        observed = Seen()
         self._on("look", now_ns)
         if self._up and (not net or self._now["gone"]):
             self._up = False
@@ -312,21 +317,21 @@ class TalkCore:
             if due and full:
                 self._on("unsaid", now_ns)
             else:
-                seen.sends += due
+                observed.sends += due
             self._on("clock", now_ns)
             if busy or not self._now["begins"]:
                 break
-            self._carry_out(seen, now_ns)
+            self._carry_out(observed, now_ns)
         now = self._now
         names = "+".join(call["name"] for call in now["calls"])
-        seen.active = {"none": "none", "safe": f"safe {now['cause']}", "call": f"call {names}"}[now["in_force"]]
-        seen.state = "ended" if now["ended"] is not None else "live" if now["open"] else "away"
-        seen.offset_ms = None if now["clock"] is None else now["clock"] / MS
-        seen.connections = self._connections
-        return seen
+        observed.active = {"none": "none", "safe": f"safe {now['cause']}", "call": f"call {names}"}[now["in_force"]]
+        observed.state = "ended" if now["ended"] is not None else "live" if now["open"] else "away"
+        observed.offset_ms = None if now["clock"] is None else now["clock"] / MS
+        observed.connections = self._connections
+        return observed
 
-    def _carry_out(self, seen: Seen, now_ns: int) -> None:
+    def _carry_out(self, observed: Seen, now_ns: int) -> None:
         names = [call["name"] for call in self._now["execute"]]
-        seen.acts += names
+        observed.acts += names
         self._on("take", now_ns)
         self._on("done", now_ns, "failed" if set(names) & set(self._fails) else "executed")

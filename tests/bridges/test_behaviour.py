@@ -62,7 +62,7 @@ class PythonCore:
         self._core.receive(message, now_ns)
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
-        core, seen = self._core, Seen()
+        core, observed = self._core, Seen()
         if core.connection.up and not net:
             core.lost(now_ns, "cut")
         if core.reconnects(now_ns):
@@ -74,30 +74,30 @@ class PythonCore:
             self._connections += 1
             core.connected(now_ns)
         core.expire(now_ns)
-        self._send(seen, now_ns, full)
-        while not busy and self._act(seen, now_ns):
-            self._send(seen, now_ns, full)
-        self._send(seen, now_ns, full)
-        seen.active = active(core.active, now_ns)
-        seen.state = "ended" if core.error else "live" if core.connection.open else "away"
+        self._send(observed, now_ns, full)
+        while not busy and self._act(observed, now_ns):
+            self._send(observed, now_ns, full)
+        self._send(observed, now_ns, full)
+        observed.active = active(core.active, now_ns)
+        observed.state = "ended" if core.error else "live" if core.connection.open else "away"
         offset = core.ticks.offset.now(now_ns)
-        seen.offset_ms = None if offset is None else offset.offset_ns / MS
-        seen.connections = self._connections
-        return seen
+        observed.offset_ms = None if offset is None else offset.offset_ns / MS
+        observed.connections = self._connections
+        return observed
 
-    def _send(self, seen: Seen, now_ns: int, full: bool) -> None:
+    def _send(self, observed: Seen, now_ns: int, full: bool) -> None:
         due = self._core.due(now_ns)
         if due and full:
             self._core.unsent(due, now_ns)
         else:
-            seen.sends += [json.loads(encode_json(message)) for message in due]
+            observed.sends += [json.loads(encode_json(message)) for message in due]
 
-    def _act(self, seen: Seen, now_ns: int) -> bool:
+    def _act(self, observed: Seen, now_ns: int) -> bool:
         standing = self._core.take(False, now_ns)
         if standing is None:
             return False
         names = [call.name for call in standing.calls]
-        seen.acts += names
+        observed.acts += names
         failed = [name for name in names if name in self._fails]
         self._core.acknowledge(standing, "failed" if failed else "executed", now_ns, error="No." if failed else None)
         return True
@@ -121,11 +121,11 @@ class PythonCrowd(PythonCore):
             self._core.see(MemberLook(id=name, seq=0, t_ns=now_ns, text=text))
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
-        seen = super().turn(now_ns, net, full, busy)
-        seen.active = "none"
+        observed = super().turn(now_ns, net, full, busy)
+        observed.active = "none"
         for name, member in self._core.members.items():
-            seen.members[name] = "safe refused" if member.refused else active(member.active, now_ns)
-        return seen
+            observed.members[name] = "safe refused" if member.refused else active(member.active, now_ns)
+        return observed
 
 
 @cases("python")

@@ -60,12 +60,12 @@ def clock(ask: Ask) -> None:
     """The offset of the server's clock after some exchanges."""
     for case in load("clock"):
         ask("clock")
-        found = [ask("sample " + " ".join(map(str, sample))) for sample in case["samples"]][-1:]
+        result = [ask("sample " + " ".join(map(str, sample))) for sample in case["samples"]][-1:]
         if case["offset_ns"] is None:
-            assert found in ([], [None]), case["name"]
+            assert result in ([], [None]), case["name"]
         else:
             for name in ("offset_ns", "rtt_ns"):
-                assert found[0][name] == pytest.approx(case[name], abs=1), case["name"]
+                assert result[0][name] == pytest.approx(case[name], abs=1), case["name"]
 
 
 def phase(ask: Ask) -> None:
@@ -94,10 +94,10 @@ def age(ask: Ask) -> None:
 def connect(ask: Ask) -> None:
     """An answer of GET /connect names a server or none; a client without keys answers nothing of them."""
     for vector in load("connect"):
-        found = ask(f"connect {msgpack.packb(vector).hex()}")
-        keyless = "server_key" not in found
+        result = ask(f"connect {msgpack.packb(vector).hex()}")
+        keyless = "server_key" not in result
         if vector["keys"] and keyless:
             continue
-        assert (found["address"] or None) == vector["address"], (vector["name"], found)
-        assert keyless or found["server_key"] == (vector.get("server_key") or ""), (vector["name"], found)
-        assert found["retry_s"] == vector.get("retry_s", 0), vector["name"]
+        assert (result["address"] or None) == vector["address"], (vector["name"], result)
+        assert keyless or result["server_key"] == (vector.get("server_key") or ""), (vector["name"], result)
+        assert result["retry_s"] == vector.get("retry_s", 0), vector["name"]

@@ -23,15 +23,15 @@ Vector = dict[str, Any]
 def files() -> Iterator[tuple[str, str]]:
     """(file name, text)."""
     for name in NAMES:
-        found = load(name)
+        result = load(name)
         if name == "valid":
-            found = [_valid(vector) for vector in found]
+            result = [_valid(vector) for vector in result]
         elif name == "invalid":
-            found = [each for vector in found for each in _invalid(**vector)]
+            result = [each for vector in result for each in _invalid(**vector)]
         elif name in ("control", "several", "pictures", "crowd"):
-            refused = [each for vector in found["invalid"] for each in _invalid(**vector)]
-            found = {"valid": [_valid(vector) for vector in found["valid"]], "invalid": refused}
-        yield f"{name}.json", _text(found)
+            refused = [each for vector in result["invalid"] for each in _invalid(**vector)]
+            result = {"valid": [_valid(vector) for vector in result["valid"]], "invalid": refused}
+        yield f"{name}.json", _text(result)
 
 
 def _valid(vector: Vector) -> Vector:

@@ -89,9 +89,9 @@ def test_clock_offset_after_the_exchanges(vector: dict[str, Any]) -> None:
     believed = OffsetFilter()
     for sample in vector["samples"]:
         believed.add(*sample)
-    found = believed.now(vector["samples"][-1][3] if vector["samples"] else 0)
+    result = believed.now(vector["samples"][-1][3] if vector["samples"] else 0)
     wanted = (vector["offset_ns"], vector["rtt_ns"])
-    assert ((found.offset_ns, found.rtt_ns) if found else (None, None)) == wanted
+    assert ((result.offset_ns, result.rtt_ns) if result else (None, None)) == wanted
 
 
 @named(load("phase"))
@@ -111,10 +111,10 @@ def test_looks_are_due_just_in_time_for_the_next_tick(vector: dict[str, Any]) ->
 
 
 def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodings() -> None:
-    found = re.findall(r"```json\n(.*)\n```\n(?:```hex\n((?:.*\n)+?)```)?", DOCUMENT.read_text("utf-8"))
-    kinds = {decode_json(text).type for text, _ in found}
+    result = re.findall(r"```json\n(.*)\n```\n(?:```hex\n((?:.*\n)+?)```)?", DOCUMENT.read_text("utf-8"))
+    kinds = {decode_json(text).type for text, _ in result}
     assert kinds >= {"hello", "welcome", "observe", "call", "executed", "ping", "pong", "bye"}
-    both = [(text, [bytes.fromhex(line) for line in lines.split()]) for text, lines in found if lines]
+    both = [(text, [bytes.fromhex(line) for line in lines.split()]) for text, lines in result if lines]
     assert {len(parts) for _, parts in both} == {1, 2}
     for text, parts in both:
         assert decode_msgpack(parts) == decode_json(text)
@@ -126,14 +126,14 @@ def test_the_document_has_each_message_with_the_fields_of_the_schema() -> None:
         kind = model.model_fields["type"].default
         section = re.search(rf"^### (?:\w+, )?{kind}\b.*?(?=^##)", text, re.M | re.S)
         assert section is not None, kind
-        told = documented(section[0])
-        if told:
-            assert set(told) == set(model.model_fields), kind
+        reported = documented(section[0])
+        if reported:
+            assert set(reported) == set(model.model_fields), kind
         schema = model.model_json_schema(by_alias=True)["properties"]
         for name, field in model.model_fields.items():
             assert f"`{name}`" in section[0], f"{kind}.{name}"
-            if told and name != "type":
-                shape, default = told[name]
+            if reported and name != "type":
+                shape, default = reported[name]
                 assert (default.split(";")[0] == "req") == field.is_required(), f"{kind}.{name}: {default}"
                 if isinstance(field.default, (int, list, str)):
                     assert json.loads(default) == field.default, f"{kind}.{name}: {default}"

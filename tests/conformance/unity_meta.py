@@ -20,12 +20,12 @@ SCRIPT = (
 
 def metas() -> dict[str, str]:
     """The text of each `.meta`: of all files and folders but hidden ones and those within `NAME~`."""
-    found = {}
+    result = {}
     for path in sorted(PACKAGE.rglob("*")):
         inside = path.relative_to(PACKAGE)
         if path.suffix != ".meta" and not any(p.startswith(".") or p.endswith("~") for p in inside.parts):
-            found[f"{inside.as_posix()}.meta"] = _meta(path, inside.as_posix())
-    return found
+            result[f"{inside.as_posix()}.meta"] = _meta(path, inside.as_posix())
+    return result
 
 
 def _meta(path: Path, inside: str) -> str:

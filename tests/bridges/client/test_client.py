@@ -201,7 +201,7 @@ def wrong(endpoint: str) -> None:
     for _ in range(2):
         dealer.send(msgpack.packb({**hello, "capabilities": ["executed"]}))
         time.sleep(0.2)
-    told: dict[str, Any] = {"session": None, "epoch": 0, "t_ns": 1}
+    reported: dict[str, Any] = {"session": None, "epoch": 0, "t_ns": 1}
     while True:
         while dealer.poll(50):
             try:
@@ -210,15 +210,15 @@ def wrong(endpoint: str) -> None:
             except Exception:
                 continue
             if kind == "welcome":
-                told["session"] = told["session"] or message["session"]
-            elif kind == "call" and told["session"] and isinstance(message.get("tick"), int):
+                reported["session"] = reported["session"] or message["session"]
+            elif kind == "call" and reported["session"] and isinstance(message.get("tick"), int):
                 executed = {"type": "executed", "tick": message["tick"], "outcome": "executed"}
-                dealer.send(msgpack.packb({**told, **executed}))
+                dealer.send(msgpack.packb({**reported, **executed}))
             elif kind == "bye":
                 dealer.close()
                 return
-        if told["session"]:
-            dealer.send(msgpack.packb({**told, "type": "observe", "seq": 1, "text": "x"}))
+        if reported["session"]:
+            dealer.send(msgpack.packb({**reported, "type": "observe", "seq": 1, "text": "x"}))
 
 
 @pytest.mark.parametrize("client", [ours, wrong])

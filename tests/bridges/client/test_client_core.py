@@ -178,7 +178,7 @@ def test_true_offset_lies_within_half_of_the_best_round_trip(offset: int, ways: 
         t1, t3 = t0 + offset + there, t0 + there + busy + back
         believed.add(t0, t1, t1 + busy, t3)
         t0 = t3
-    found = believed.now(t0)
-    assert found is not None and found.rtt_ns == min(there + back for there, _, back in ways)
-    assert abs(found.offset_ns - offset) <= found.rtt_ns / 2 + 0.5  # rounded to whole nanoseconds
+    result = believed.now(t0)
+    assert result is not None and result.rtt_ns == min(there + back for there, _, back in ways)
+    assert abs(result.offset_ns - offset) <= result.rtt_ns / 2 + 0.5  # rounded to whole nanoseconds
     assert believed.now(t0 + 61 * S) is None

@@ -39,7 +39,7 @@ LOOP.append(LOOP)
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("value", "meant"),
     [
         (np.uint8(255), 255),
         (np.float16(0.5), 0.5),
@@ -54,14 +54,14 @@ LOOP.append(LOOP)
     ],
     ids=str,
 )
-def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: Any) -> None:
-    look = observation(None, {"x": given}, None, None)
+def test_value_that_means_something_plain_is_taken_as_that(value: Any, meant: Any) -> None:
+    look = observation(None, {"x": value}, None, None)
     assert look.data == {"x": meant} and type(look.data["x"]) is type(meant)
     assert encode_msgpack(look) and encode_json(look)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("value", "says"),
     [
         ({1, 2}, "data.x: a value of the type set. Send null, booleans"),
         (b"raw", "data.x: a value of the type bytes. Send null, booleans"),
@@ -81,10 +81,10 @@ def test_value_that_means_something_plain_is_taken_as_that(given: Any, meant: An
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_value_that_means_nothing_plain_is_refused_by_its_place(given: Any, says: str) -> None:
+def test_value_that_means_nothing_plain_is_refused_by_its_place(value: Any, says: str) -> None:
     for give in (
-        lambda: observation(None, {"x": given}, None, None),
-        lambda: Options(safe_call={"name": "go", "x": given}),
+        lambda: observation(None, {"x": value}, None, None),
+        lambda: Options(safe_call={"name": "go", "x": value}),
     ):
         with pytest.raises(ClientError) as caught:
             give()
@@ -104,7 +104,7 @@ def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("value", "says"),
     [
         ({"agent": "lander", "tools": [STEER]}, "not both"),
         ({**OWN, "speed": 3}, "speed= is not an option"),
@@ -126,10 +126,10 @@ def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_mistakes_are_told_before_anything_is_connected(given: dict[str, Any], says: str) -> None:
+def test_mistakes_are_told_before_anything_is_connected(value: dict[str, Any], says: str) -> None:
     before = threading.active_count()
     with pytest.raises(ClientError) as caught:
-        Client.connect("tcp://127.0.0.1:9", **given)
+        Client.connect("tcp://127.0.0.1:9", **value)
     assert says in str(caught.value) and threading.active_count() == before
 
 
@@ -150,10 +150,10 @@ def test_endpoint_that_is_none_or_where_no_server_is_is_told(endpoint: str, matc
 
 def test_anything_with_a_buffer_becomes_an_array() -> None:
     picture = np.arange(12, dtype=np.float32).reshape(3, 4).T
-    given = {"picture": picture, "floats": array.array("d", [1.5]), "bytes": b"abc", "flags": np.array([True])}
-    given |= {"half": np.ones(2, np.float16), "ctypes": (ctypes.c_int16 * 2)(1, -1), "scalar": np.int64(7)}
-    given |= {"strided": np.zeros((3, 4), np.uint16)[:, ::2]}
-    found = to_arrays(given)
+    value = {"picture": picture, "floats": array.array("d", [1.5]), "bytes": b"abc", "flags": np.array([True])}
+    value |= {"half": np.ones(2, np.float16), "ctypes": (ctypes.c_int16 * 2)(1, -1), "scalar": np.int64(7)}
+    value |= {"strided": np.zeros((3, 4), np.uint16)[:, ::2]}
+    result = to_arrays(value)
     kinds = [
         ("f4", [4, 3]),
         ("f8", [1]),
@@ -164,12 +164,12 @@ def test_anything_with_a_buffer_becomes_an_array() -> None:
         ("i8", []),
         ("u2", [3, 2]),
     ]
-    assert [(a["dtype"], a["shape"]) for a in found] == kinds
-    assert np.array_equal(np.frombuffer(found[0]["data"], "<f4").reshape(4, 3), picture)
+    assert [(a["dtype"], a["shape"]) for a in result] == kinds
+    assert np.array_equal(np.frombuffer(result[0]["data"], "<f4").reshape(4, 3), picture)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("value", "says"),
     [
         ({"t": [1, 2]}, "arrays['t'] is a list, which shows no buffer"),
         ({"t": np.array(["2020-01-01"], "datetime64[D]")}, "arrays['t'] is a ndarray of datetime64[D]"),
@@ -180,9 +180,9 @@ def test_anything_with_a_buffer_becomes_an_array() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_array_that_shows_no_numbers_or_too_many_is_refused_by_its_name(given: Any, says: str) -> None:
+def test_array_that_shows_no_numbers_or_too_many_is_refused_by_its_name(value: Any, says: str) -> None:
     with pytest.raises(ClientError) as caught:
-        observation("x", None, given, None)
+        observation("x", None, value, None)
     assert says in str(caught.value)
 
 
@@ -205,10 +205,10 @@ def test_what_is_said_in_a_session_is_taken_or_refused_on_the_callers_thread(sta
             (lambda: client.executed(1), "acknowledge=True"),
             (lambda: client.decide("x"), "pacing"),
         ]
-        for say, what in says:
+        for say, words in says:
             with pytest.raises(ClientError) as caught:
                 say()
-            assert what in str(caught.value)
+            assert words in str(caught.value)
         assert client.connected and client.error is None
 
 

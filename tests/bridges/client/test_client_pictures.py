@@ -126,8 +126,10 @@ def test_pictures_that_get_stuck_delay_no_observation_and_take_no_memory() -> No
             stand.expect(Observe, 20, "observation", lambda m, i=i: m.text == str(i))  # type: ignore[misc]
             time.sleep(0.01)
         assert psutil.Process().memory_info().rss - before < 60e6
-        told = client.statistics
-        assert told["pictures"]["sent"] < 5 and told["pictures"]["dropped"] > 290 and told["superseded"] == 0
+        reported = client.statistics
+        assert (
+            reported["pictures"]["sent"] < 5 and reported["pictures"]["dropped"] > 290 and reported["superseded"] == 0
+        )
         assert not any(isinstance(message, Picture) for message in stand.heard)
     proxy.close()
     stand.close()

@@ -93,9 +93,9 @@ def test_who_was_refused_is_decided_for_once_there_is_room_and_its_terms_are_sai
         until_fresh(crowd, "anna")
         until(lambda: bool(crowd.refusals), "nothing is told")
         assert (crowd.refusals[0].id, crowd.refusals[0].code) == ("bert", "busy")
-        told = len(crowd.refusals)
+        reported = len(crowd.refusals)
         crowd.instruct("hover at 0.7", "bert")
-        until(lambda: len(crowd.refusals) > told, "its terms are not refused again")
+        until(lambda: len(crowd.refusals) > reported, "its terms are not refused again")
         assert crowd.call("bert").cause == "refused" and crowd.call("bert").arguments == SAFE["arguments"]
         crowd.leave("anna")
         crowd.instruct("land on the pad", "bert")

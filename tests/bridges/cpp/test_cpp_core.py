@@ -46,8 +46,8 @@ def test_rule_of_c99_gives_every_verdict(compiler: str, shared: Path, tmp_path: 
     given = load("ttl")["age"]
     stamps = [-1 if one["t_obs_ns"] is None else one["t_obs_ns"] for one in given]
     lines = [f"{t} {int(one['ttl_ms'] * 1e6)} {one['now_ns']}" for t, one in zip(stamps, given, strict=True)]
-    told = subprocess.run([tmp_path / "rule"], input="\n".join(lines), capture_output=True, text=True, check=True)
-    assert told.stdout.split() == [str(int(one["verdict"] == "expire")) for one in given]
+    reported = subprocess.run([tmp_path / "rule"], input="\n".join(lines), capture_output=True, text=True, check=True)
+    assert reported.stdout.split() == [str(int(one["verdict"] == "expire")) for one in given]
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_package_is_installed_and_found_by_cmake_and_pkg_config(shared: Path, tm
     good("cmake", "-S", FOLDER, "-B", build, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DRTCONTROL_EXAMPLES=OFF")
     good("cmake", "--install", build)
     env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "share" / "pkgconfig")}
-    found = good("pkg-config", "--cflags", "--libs", "rtcontrol-client", env=env)
+    result = good("pkg-config", "--cflags", "--libs", "rtcontrol-client", env=env)
     # From the file's own place: it may have been installed, or moved, elsewhere than it was configured for.
-    where = next(Path(word[2:]) for word in found.split() if word.startswith(f"-I{prefix}"))
-    assert where.resolve() == (prefix / "include").resolve() and "-lzmq" in found
+    where = next(Path(word[2:]) for word in result.split() if word.startswith(f"-I{prefix}"))
+    assert where.resolve() == (prefix / "include").resolve() and "-lzmq" in result
     user = tmp_path / "user"
     user.mkdir()
     # zaphoyd/websocketpp#178: functions of a header-only library were defined twice where two files included it.

@@ -70,8 +70,8 @@ def test_example_drives_and_ends_safe(shared: Path, server: Process, tmp_path: P
 
 
 def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Process) -> None:
-    told = strict("run", "--endpoint", server.endpoint, "--lockstep", "100", "--ttl-ms", "0").event("lockstep")
-    assert (told["answered"], told["stats"]["fresh"]) == (100, 100)
+    reported = strict("run", "--endpoint", server.endpoint, "--lockstep", "100", "--ttl-ms", "0").event("lockstep")
+    assert (reported["answered"], reported["stats"]["fresh"]) == (100, 100)
 
 
 def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_
         flying = strict("run", "--endpoint", server.endpoint, "--keys", str(keys / "arm.key_secret"))
         flying.event("call")
         well(flying.close())
-        for given, told in (
+        for given, reported in (
             (("--keys", str(keys / "stranger.key_secret")), "does not accept this key"),
             ((), "Nobody"),
         ):
             other = strict("run", "--endpoint", server.endpoint, "--seconds", "2", *given)
             stats = other.event("stats")["stats"]
-            assert (stats["sessions"], told in stats["trouble"]) == (0, True), stats
+            assert (stats["sessions"], reported in stats["trouble"]) == (0, True), stats
             other.closed()
     finally:
         server.stop()
@@ -106,8 +106,8 @@ def test_client_follows_the_answers_of_connect(strict: Start) -> None:
 def test_call_that_is_refused_is_acknowledged_so_and_ends_nothing(driver: Start, stand: Stand) -> None:
     flying = begin(driver, stand, "--bounds", "1")
     sent = stand.call(stand.observation(), call=STEER)
-    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
-    assert told.outcome == "refused" and flying.stats()["in_force"] == "call"
+    reported = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    assert reported.outcome == "refused" and flying.stats()["in_force"] == "call"
     flying.end()
 
 

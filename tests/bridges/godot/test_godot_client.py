@@ -79,17 +79,17 @@ def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
 
 def acts(engine: Engine, *begin: str) -> list[tuple[str, str]]:
     """What was tried and done since an event of that kind and cause."""
-    told = [e for e in engine.events if e["event"] in ("stuck", "acted")]
-    names = [(e["event"], e.get("name") or e["call"]["name"]) for e in told]
+    reported = [e for e in engine.events if e["event"] in ("stuck", "acted")]
+    names = [(e["event"], e.get("name") or e["call"]["name"]) for e in reported]
     return names[len(names) - names[::-1].index(begin) :]
 
 
 def test_mistake_is_reported_before_anything_is_connected(godot: Start) -> None:
     wrong = '--set=url:"ws://127.0.0.1:9/ws,127.0.0.1:8?token=secret-1"'
-    for option, told in (('--set=safe_tool:"go"', "must do without arguments"), (wrong, "which is no address")):
+    for option, reported in (('--set=safe_tool:"go"', "must do without arguments"), (wrong, "which is no address")):
         engine = godot("ws://127.0.0.1:9/ws", option)
         assert engine.stats()["state"] == 0
-        assert told in engine.errors() and "secret-1" not in engine.errors()
+        assert reported in engine.errors() and "secret-1" not in engine.errors()
 
 
 def test_safe_tools_that_would_not_are_tried_each_frame_until_they_do(stubborn: Engine, stand: Stand) -> None:
@@ -101,8 +101,8 @@ def test_safe_tools_that_would_not_are_tried_each_frame_until_they_do(stubborn: 
     stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
     stubborn.stats()
     sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
-    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
-    assert (told.outcome, told.error) == ("failed", "stop would not; hold would not")
+    reported = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    assert (reported.outcome, reported.error) == ("failed", "stop would not; hold would not")
     stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "stop", "stop is tried again")
     three = [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop")]
     assert acts(stubborn, "acted", "go") == [*three, ("acted", "hold"), ("acted", "stop")]

@@ -68,7 +68,7 @@ def given_cases() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What the engine made of every case, by kind."""
     folder = tmp_path_factory.mktemp("vectors")
     engine = Engine(folder, "vectors.gd", cases=given_cases())
@@ -77,28 +77,30 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
         assert engine.faults() == []
     finally:
         engine.end()
-    found: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {}
     for line in engine.events:
         # A text of Godot cannot hold a zero: there, it is another character that stands for none.
-        found.setdefault(line["of"], []).append(json.loads(json.dumps(line, ensure_ascii=False).replace("\ufffd", " ")))
-    return found
+        result.setdefault(line["of"], []).append(
+            json.loads(json.dumps(line, ensure_ascii=False).replace("\ufffd", " "))
+        )
+    return result
 
 
-def same(found: Any, wanted: Any) -> bool:
+def same(result: Any, wanted: Any) -> bool:
     """Equal but for digits that the engine's JSON writer leaves out, and control characters: they become spaces."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        return found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in wanted)
-    if isinstance(wanted, list) and isinstance(found, list):
-        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if isinstance(wanted, dict) and isinstance(result, dict):
+        return result.keys() == wanted.keys() and all(same(result[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, list) and isinstance(result, list):
+        return len(result) == len(wanted) and all(map(same, result, wanted))
     if isinstance(wanted, int | float) and not isinstance(wanted, bool):
-        return bool(found == pytest.approx(wanted, rel=1e-5))
-    return bool(found == (CONTROL.sub(" ", wanted) if isinstance(wanted, str) else wanted))
+        return bool(result == pytest.approx(wanted, rel=1e-5))
+    return bool(result == (CONTROL.sub(" ", wanted) if isinstance(wanted, str) else wanted))
 
 
-def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
+def test_valid_messages_are_read(reported: dict[str, list[dict[str, Any]]]) -> None:
     given = {v["name"]: v["json"] for v in [*heard("valid"), *load("crowd")["valid"]]}
-    assert len(told["valid"]) > 20
-    for line in told["valid"]:
+    assert len(reported["valid"]) > 20
+    for line in reported["valid"]:
         if line["name"].startswith("big"):
             continue
         wanted = {k: v for k, v in given[line["name"]].items() if v is not None}
@@ -108,20 +110,20 @@ def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
-    told: dict[str, list[dict[str, Any]]],
+    reported: dict[str, list[dict[str, Any]]],
 ) -> None:
     given = {v["name"]: expand(v["json"]) for v in [*heard("invalid"), *OWN] if "json" in v}
     live, waiting = 3, 4
-    assert len(told["invalid"]) > 200
-    for line in told["invalid"]:
+    assert len(reported["invalid"]) > 200
+    for line in reported["invalid"]:
         # A bye that is too long is believed nevertheless, where the engine could read it: safe is never wrong.
         allowed = [([], live), (["stop"], waiting)] if '"bye"' in given[line["name"]] else [([], live)]
         assert (line["done"], line["state"]) in allowed, line
 
 
-def test_crowd_leaves_out_a_wrong_part_and_ignores_a_wrong_message(told: dict[str, list[dict[str, Any]]]) -> None:
-    assert len(told["crowd"]) > 30
-    for line in told["crowd"]:
+def test_crowd_leaves_out_a_wrong_part_and_ignores_a_wrong_message(reported: dict[str, list[dict[str, Any]]]) -> None:
+    assert len(reported["crowd"]) > 30
+    for line in reported["crowd"]:
         part = line["name"].startswith("part")
         unfit = ["stop"] if "fly" in line["name"] else []
         assert (line["done"], line["state"]) == ([unfit, ["left"] if part else []], 3), line
@@ -129,13 +131,13 @@ def test_crowd_leaves_out_a_wrong_part_and_ignores_a_wrong_message(told: dict[st
         assert (line["ignored"] != {}) == (part and not unfit), line
 
 
-def test_age_of_calls(told: dict[str, list[dict[str, Any]]]) -> None:
+def test_age_of_calls(reported: dict[str, list[dict[str, Any]]]) -> None:
     wanted = {case["name"]: case["verdict"] for case in load("ttl")["age"] if not case["name"].startswith("big")}
     assert len(wanted) > 10
-    assert {line["name"]: line["verdict"] for line in told["age"] if line["name"] in wanted} == wanted
+    assert {line["name"]: line["verdict"] for line in reported["age"] if line["name"] in wanted} == wanted
 
 
-def test_instants_to_look_are_those_of_the_vectors(told: dict[str, list[dict[str, Any]]]) -> None:
+def test_instants_to_look_are_those_of_the_vectors(reported: dict[str, list[dict[str, Any]]]) -> None:
     wanted = {
         (case["name"], i): -1 if step["due_ns"] is None else step["due_ns"]
         for case in load("phase")
@@ -143,7 +145,7 @@ def test_instants_to_look_are_those_of_the_vectors(told: dict[str, list[dict[str
         if "next" in step
     }
     assert len(wanted) > 50
-    assert {(line["name"], line["step"]): line["due_ns"] for line in told["phase"]} == wanted
+    assert {(line["name"], line["step"]): line["due_ns"] for line in reported["phase"]} == wanted
 
 
 # The behaviour table, with a clock and sockets of the driver's.

@@ -75,12 +75,12 @@ def pack(files: dict[str, bytes]) -> bytes:
 
 def project(script: str, files: dict[str, Any]) -> dict[str, bytes]:
     """The project with a script of the tests as its main scene, and JSON files next to it."""
-    found = {p.relative_to(PROJECT).as_posix(): p.read_bytes() for p in PROJECT.rglob("*") if p.is_file()}
+    result = {p.relative_to(PROJECT).as_posix(): p.read_bytes() for p in PROJECT.rglob("*") if p.is_file()}
     # A build has no editor.
-    settings = re.sub(r"\[editor_plugins\].*?\n\n(?=\[)", "", found["project.godot"].decode(), flags=re.S)
-    found["project.godot"] = settings.replace("res://main.tscn", "res://test.tscn").encode()
-    found |= {"test.tscn": SCENE.encode(), "test.gd": (HERE / script).read_bytes()}
-    return found | {name: json.dumps(value, ensure_ascii=False).encode() for name, value in files.items()}
+    settings = re.sub(r"\[editor_plugins\].*?\n\n(?=\[)", "", result["project.godot"].decode(), flags=re.S)
+    result["project.godot"] = settings.replace("res://main.tscn", "res://test.tscn").encode()
+    result |= {"test.tscn": SCENE.encode(), "test.gd": (HERE / script).read_bytes()}
+    return result | {name: json.dumps(value, ensure_ascii=False).encode() for name, value in files.items()}
 
 
 class Engine(Program):
@@ -140,7 +140,7 @@ class Engine(Program):
 
 
 def handler(
-    command: Callable[[], str], told: Callable[[str, str], None], served: dict[str, bytes]
+    command: Callable[[], str], reported: Callable[[str, str], None], served: dict[str, bytes]
 ) -> type[BaseHTTPRequestHandler]:
     """The page's server: the engine's build, the game, commands for it, and its output."""
 
@@ -163,7 +163,7 @@ def handler(
 
         def do_POST(self) -> None:
             line: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            told(line["kind"], line["text"])
+            reported(line["kind"], line["text"])
             self.send_response(204)
             self.end_headers()
 

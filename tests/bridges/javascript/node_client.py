@@ -32,8 +32,8 @@ def packed(folder: Path) -> tuple[Path, list[str]]:
     shutil.copytree(SOURCE, folder / "source")
     done = npm("pack", "--json", "--pack-destination", str(folder), folder=folder / "source")
     assert done.returncode == 0, done.stderr
-    (told,) = json.loads(done.stdout)
-    return folder / told["filename"], [file["path"] for file in told["files"]]
+    (reported,) = json.loads(done.stdout)
+    return folder / reported["filename"], [file["path"] for file in reported["files"]]
 
 
 def installed(folder: Path) -> Path:

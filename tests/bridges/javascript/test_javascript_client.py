@@ -65,8 +65,8 @@ def test_what_is_packed_is_the_module_its_types_and_nothing_else(tmp_path: Path)
     _, files = packed(tmp_path)
     modules = {f"src/{path.name}" for path in (SOURCE / "src").iterdir()}
     assert set(files) == {"LICENSE", "README.md", "package.json", *modules}
-    told = json.loads((SOURCE / "package.json").read_text())
-    assert "dependencies" not in told and told["license"] == "Apache-2.0"
+    reported = json.loads((SOURCE / "package.json").read_text())
+    assert "dependencies" not in reported and reported["license"] == "Apache-2.0"
     assert (ROOT / "LICENSE").read_text() == (SOURCE / "LICENSE").read_text()
 
 
@@ -148,8 +148,8 @@ def test_a_session_with_a_real_server(served: Served, start: Start, own: bool) -
     game = start(served.url, *(["--experimental-websocket"] if own else []), own=own)
     game.event("ready")
     fresh(game, 30)
-    told = game.do("game.inForce()")
-    assert told["status"] == "fresh" and told["call"]["name"] == "steer" and 0 < told["endsInMs"] <= 500
+    reported = game.do("game.inForce()")
+    assert reported["status"] == "fresh" and reported["call"]["name"] == "steer" and 0 < reported["endsInMs"] <= 500
     assert game.do("game.instruct('Steer to the left.')") is True
     assert game.do("game.reset({success: true, return: 1.5})") is True
     assert game.do("game.epoch") == 1
@@ -232,8 +232,8 @@ def test_mistakes_are_told_where_they_are_made(served: Served, start: Start) -> 
     game = start(served.url, looks=False)
     game.event("ready")
     for script, message in mistakes:
-        told = game.do(script)
-        assert message in told["error"], (script, told)
+        reported = game.do(script)
+        assert message in reported["error"], (script, reported)
     assert game.do("game.state") == "live"
 
 

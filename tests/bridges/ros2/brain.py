@@ -28,7 +28,7 @@ def wander(text: str, instruction: str) -> FunctionCall:
 class Brain:
     """`policy` gives the call for a text and an instruction.
 
-    `silent`: nothing is sent; `complaint` is said once; `left`: it heard a bye.
+    `silent`: nothing is sent; `complaint` is said once; `left`: it received a bye.
     """
 
     def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:

@@ -98,13 +98,13 @@ class Server(Node):
     def do(self, what: str, **values: Any) -> Any:
         return self.ask(json.dumps({"do": what, **values}))
 
-    def asked(self, *what: str) -> list[Any]:
-        """All of these that it has been asked."""
-        self.seen += self.do("asked")
+    def requested(self, *what: str) -> list[Any]:
+        """All of these that it has been requested."""
+        self.seen += self.do("requested")
         return [one for one in self.seen if one[0] in what]
 
-    def until_asked(self, *what: Any) -> None:
-        until(lambda: list(what) in self.asked(what[0]), f"it was not asked {what}, but {self.seen}", 30, 0.05)
+    def until_requested(self, *what: Any) -> None:
+        until(lambda: list(what) in self.requested(what[0]), f"it was not requested {what}, but {self.seen}", 30, 0.05)
 
 
 def started(
@@ -128,7 +128,7 @@ Start = Callable[..., Program]
 
 
 @dataclass
-class Flight:
+class DrivenRobot:
     """A robot, and the bridge by which it is driven, which `start` starts."""
 
     domain: dict[str, str]
@@ -144,49 +144,49 @@ class Flight:
 
 
 @pytest.fixture(scope="module")
-def one(ros: str, own_brain: Brain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flight]:
+def one(ros: str, module_brain: Brain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenRobot]:
     """A module's own robot, 0.7 m before it turns, and a bridge."""
-    folder = tmp_path_factory.mktemp("flight")
+    folder = tmp_path_factory.mktemp("driven")
     domain = {**own_domain(), "ROS_LOG_DIR": str(folder / "ros")}
     made: list[Program] = []
 
     def start(*options: str) -> Program:
-        made.append(started(ros, domain, folder / f"bridge-{len(made)}.log", own_brain.endpoint, *options))
+        made.append(started(ros, domain, folder / f"bridge-{len(made)}.log", module_brain.endpoint, *options))
         return made[-1]
 
     robot = SimulatedRobot(ros, domain, folder / "robot.log", "1.5")
-    yield Flight(domain, robot, start, start())
+    yield DrivenRobot(domain, robot, start, start())
     for program in (robot, *made):
         program.kill()
 
 
 @pytest.fixture
-def flight(one: Flight, own_brain: Brain) -> Flight:
-    own_brain.silent = False
+def driven(one: DrivenRobot, module_brain: Brain) -> DrivenRobot:
+    module_brain.silent = False
     one.go()
     return one
 
 
 @pytest.fixture(scope="module")
-def own_brain() -> Iterator[Brain]:
+def module_brain() -> Iterator[Brain]:
     """A module's own."""
-    found = Brain()
-    yield found
-    found.close()
+    result = Brain()
+    yield result
+    result.close()
 
 
 @pytest.fixture
 def brain() -> Iterator[Brain]:
-    found = Brain()
-    yield found
-    found.close()
+    result = Brain()
+    yield result
+    result.close()
 
 
 @pytest.fixture
 def robot(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[SimulatedRobot]:
-    found = SimulatedRobot(ros, domain, tmp_path / "robot.log")
-    yield found
-    found.kill()
+    result = SimulatedRobot(ros, domain, tmp_path / "robot.log")
+    yield result
+    result.kill()
 
 
 @pytest.fixture

@@ -93,9 +93,11 @@ class Robot:
     def tell_time(self) -> None:
         if self.clock is not None:
             start, rate, since = self.clock
-            told = Clock()
-            told.clock.sec, told.clock.nanosec = divmod(int(1e9 * (start + rate * (time.monotonic() - since))), 10**9)
-            self.outputs["/clock"].publish(told)
+            reported = Clock()
+            reported.clock.sec, reported.clock.nanosec = divmod(
+                int(1e9 * (start + rate * (time.monotonic() - since))), 10**9
+            )
+            self.outputs["/clock"].publish(reported)
 
     def report(self) -> dict[str, Any]:
         return {

@@ -1,8 +1,8 @@
 """A node of a real ROS 2 that serves `/lamp` (SetBool), `/knock` (Trigger) and the action `/count` (Fibonacci: a step
 for each of its order, with feedback), and says `/beat` (Float64), run by that ROS's Python: `python server.py`.
 
-JSON lines on stdin, each answered with one on stdout: `behave` (the attributes of Server to change), `asked` (what it
-has been asked since the last time), `pursue` (another client's goal), `shutdown`. It imports nothing of rtcontrol.
+JSON lines on stdin, each answered with one on stdout: `behave` (attributes of Server to change), `requested` (what it
+has been requested since the last time), `pursue` (another client's goal), `shutdown`. It imports nothing of rtcontrol.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Server:
         for name, value in changes.items():
             setattr(self, name, value)
 
-    def asked(self) -> list[Any]:
+    def requested(self) -> list[Any]:
         found, self.seen = self.seen, []
         return found
 
@@ -102,11 +102,11 @@ def main() -> None:
     threading.Thread(target=executor.spin, daemon=True).start()
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        do = asked.pop("do")
+        requested = json.loads(line)
+        do = requested.pop("do")
         if do == "shutdown":
             break
-        print(json.dumps(getattr(server, do)(**asked)), flush=True)
+        print(json.dumps(getattr(server, do)(**requested)), flush=True)
     executor.shutdown()
     rclpy.try_shutdown()
 

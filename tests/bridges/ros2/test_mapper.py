@@ -73,9 +73,9 @@ def test_ackermann_string_float_and_trajectory_are_published() -> None:
 
 @given(st.floats(-3.1, 3.1), st.sampled_from("xyz"))
 def test_angles_of_a_turn_about_one_axis(angle: float, axis: str) -> None:
-    found = {"x": roll, "y": pitch, "z": yaw}[axis](about(axis, angle))
+    result = {"x": roll, "y": pitch, "z": yaw}[axis](about(axis, angle))
     # A pitch beyond 90 degrees is another turn with less pitch.
-    assert math.isclose(found, math.asin(math.sin(angle)) if axis == "y" else angle, abs_tol=1e-6)
+    assert math.isclose(result, math.asin(math.sin(angle)) if axis == "y" else angle, abs_tol=1e-6)
 
 
 SCAN = "sensor_msgs/msg/LaserScan"
@@ -95,7 +95,7 @@ NAN, INF = math.nan, math.inf
     ("sensor", "ranges", "expected"),
     [
         # As REP 117 says: an echo, free, too near, too far.
-        *(({}, [0.5, 0.5, ahead, 0.5], found) for ahead, found in ((2.5, 2.5), (INF, 8.0), (-INF, 0.1), (9.5, 8.0))),
+        *(({}, [0.5, 0.5, ahead, 0.5], result) for ahead, result in ((2.5, 2.5), (INF, 8.0), (-INF, 0.1), (9.5, 8.0))),
         (HOKUYO, CORRIDOR, 2.53),
         (SICK, [9.0] * 170 + [1.0] + [9.0] * 189, 1.0),
         # TurtleBot3: from 0 to 2 pi; ahead is at both ends.

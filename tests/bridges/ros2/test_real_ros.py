@@ -21,7 +21,7 @@ from tests.bridges.client.worlds import free_port
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import (
     TOLD,
-    Flight,
+    DrivenRobot,
     Server,
     SimulatedRobot,
     Start,
@@ -55,22 +55,22 @@ def test_messages_of_the_tests_have_the_fields_of_real_ones(ros: str) -> None:
 # Driven, and what happens when something is gone.
 
 
-def test_robot_is_driven_and_instructed_by_topics(own_brain: Brain, flight: Flight) -> None:
-    robot = flight.robot
+def test_robot_is_driven_and_instructed_by_topics(module_brain: Brain, driven: DrivenRobot) -> None:
+    robot = driven.robot
     until(lambda: robot.report()["turning"] == 0.8, "the robot met no wall", 40)
     figures = robot.report()
     assert (figures["collisions"], figures["fastest"]) == (0, pytest.approx(0.3)) and figures["travelled"] > 0.3
-    assert own_brain.observed is not None and "battery 87" in str(own_brain.observed.text)
+    assert module_brain.observed is not None and "battery 87" in str(module_brain.observed.text)
     robot.tell("instruct halt")
     robot.until_it_stands()
-    assert own_brain.instruction == "halt"
+    assert module_brain.instruction == "halt"
     robot.tell("instruct go")
     robot.until_it_moves()
-    until(lambda: any(o.outcome == "executed" for o in own_brain.outcomes), "no call was acknowledged")
+    until(lambda: any(o.outcome == "executed" for o in module_brain.outcomes), "no call was acknowledged")
 
 
-def test_silent_sensor_or_server_ends_in_the_safe_call(own_brain: Brain, flight: Flight) -> None:
-    robot, running = flight.robot, flight.running
+def test_silent_sensor_or_server_ends_in_the_safe_call(module_brain: Brain, driven: DrivenRobot) -> None:
+    robot, running = driven.robot, driven.running
     robot.tell("mute /scan")
     running.says("/scan: the last message is older than 500 ms")
     robot.until_it_stands()
@@ -82,37 +82,39 @@ def test_silent_sensor_or_server_ends_in_the_safe_call(own_brain: Brain, flight:
     robot.until_it_stands()
     robot.tell("poison 0")
     robot.until_it_moves()
-    own_brain.silent = True
+    module_brain.silent = True
     robot.until_it_stands()
     count = robot.report()["commands"]
     until(lambda: robot.report()["commands"] > count + 5, "the safe call is not repeated")
-    own_brain.silent = False
+    module_brain.silent = False
     robot.until_it_moves()
 
 
-def test_killed_bridge_is_replaced_by_its_guard_and_missed_by_subscribers(flight: Flight) -> None:
-    until(lambda: flight.robot.report()["alive"] == 1, "the subscriber that watches meets nobody")
-    (guard,) = guards(flight.running)
-    flight.running.kill()
-    flight.robot.until_it_stands()
-    until(lambda: flight.robot.report()["alive"] == 0, "its lease has not ended")
-    until(lambda: TOLD.format("was killed") in flight.running.log(), flight.running.log())
+def test_killed_bridge_is_replaced_by_its_guard_and_missed_by_subscribers(driven: DrivenRobot) -> None:
+    until(lambda: driven.robot.report()["alive"] == 1, "the subscriber that watches meets nobody")
+    (guard,) = guards(driven.running)
+    driven.running.kill()
+    driven.robot.until_it_stands()
+    until(lambda: driven.robot.report()["alive"] == 0, "its lease has not ended")
+    until(lambda: TOLD.format("was killed") in driven.running.log(), driven.running.log())
     until(lambda: gone(guard), "the guard does not end")
-    assert "Traceback" not in flight.running.log()
+    assert "Traceback" not in driven.running.log()
 
 
 # ros2/launch#666: `ros2 launch` that gets SIGTERM kills its nodes with SIGKILL; the terminal's Ctrl-C goes to the whole
 # group, and the guard must be there when the SIGKILL follows.
-def test_guard_outlives_the_signals_of_its_group(ros: str, own_brain: Brain, flight: Flight, tmp_path: Path) -> None:
-    flight.running.end()
+def test_guard_outlives_the_signals_of_its_group(
+    ros: str, module_brain: Brain, driven: DrivenRobot, tmp_path: Path
+) -> None:
+    driven.running.end()
     own: dict[str, Any] = {"start_new_session": True}
-    running = started(ros, flight.domain, tmp_path / "group.log", own_brain.endpoint, **own)
+    running = started(ros, driven.domain, tmp_path / "group.log", module_brain.endpoint, **own)
     try:
-        flight.robot.until_it_moves()
+        driven.robot.until_it_moves()
         (guard,) = guards(running)
         running.popen.send_signal(signal.SIGSTOP)  # what hangs cannot end in order
         os.killpg(running.popen.pid, signal.SIGINT)
-        flight.robot.until_it_stands()
+        driven.robot.until_it_stands()
         assert not gone(guard)
         os.killpg(running.popen.pid, signal.SIGKILL)
         for what in ("stands still", "was killed"):
@@ -122,12 +124,12 @@ def test_guard_outlives_the_signals_of_its_group(ros: str, own_brain: Brain, fli
         running.kill()
 
 
-def test_signal_ends_the_bridge_with_the_safe_call_and_takes_the_guard_along(flight: Flight) -> None:
-    (guard,) = guards(flight.running)
-    assert flight.running.end(signal.SIGTERM) == 128 + signal.SIGTERM
+def test_signal_ends_the_bridge_with_the_safe_call_and_takes_the_guard_along(driven: DrivenRobot) -> None:
+    (guard,) = guards(driven.running)
+    assert driven.running.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert gone(guard)
-    assert "guard:" not in flight.running.log() and "Traceback" not in flight.running.log()
-    flight.robot.until_it_stands()
+    assert "guard:" not in driven.running.log() and "Traceback" not in driven.running.log()
+    driven.robot.until_it_stands()
 
 
 def test_nothing_drives_before_the_guard_is_ready(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
@@ -243,21 +245,21 @@ def obey(text: str, instruction: str) -> FunctionCall:
 
 @pytest.fixture
 def counting() -> Iterator[Brain]:
-    found = Brain(obey)
-    yield found
-    found.close()
+    result = Brain(obey)
+    yield result
+    result.close()
 
 
-def test_goal_is_pursued_once_and_canceled_and_a_service_is_asked_once_a_call(
+def test_goal_is_pursued_once_and_canceled_and_a_service_is_requested_once_a_call(
     counting: Brain, serve: Callable[[], Server], bridge: Start, tmp_path: Path
 ) -> None:
     file = tmp_path / "linked.yaml"
     file.write_text(linked_file())  # its safe call switches the lamp off
     server, brain = serve(), counting
     server.do("pursue", order=501)
-    server.until_asked("goal", 501)
+    server.until_requested("goal", 501)
     running = bridge(brain.endpoint, config=file)
-    server.until_asked("canceled", 501)  # as if an earlier bridge had left it
+    server.until_requested("canceled", 501)  # as if an earlier bridge had left it
     brain.instruction = "wait"
     until_observed(brain, "count idle at unknown got unknown")
     brain.instruction = "count 5"
@@ -265,10 +267,10 @@ def test_goal_is_pursued_once_and_canceled_and_a_service_is_asked_once_a_call(
     brain.instruction = "count 800"
     until_observed(brain, "count executing")
     brain.instruction = "count 700"
-    server.until_asked("goal", 700)
-    assert server.asked("goal", "canceled")[2:] == [["goal", 5], ["goal", 800], ["canceled", 800], ["goal", 700]]
+    server.until_requested("goal", 700)
+    assert server.requested("goal", "canceled")[2:] == [["goal", 5], ["goal", 800], ["canceled", 800], ["goal", 700]]
     brain.silent = True  # the safe call
-    server.until_asked("canceled", 700)
+    server.until_requested("canceled", 700)
     brain.silent = False
     server.do("behave", accepts=False)
     brain.instruction = "count 3"
@@ -276,15 +278,15 @@ def test_goal_is_pursued_once_and_canceled_and_a_service_is_asked_once_a_call(
     running.says("/count: the goal is rejected.")
     server.seen.clear()
     brain.instruction = "lamp on"
-    server.until_asked("lamp", True)
+    server.until_requested("lamp", True)
     brain.instruction = "knock"
-    server.until_asked("knock")
-    assert server.asked("lamp", "knock")[-2:] == [["lamp", True], ["knock"]]
+    server.until_requested("knock")
+    assert server.requested("lamp", "knock")[-2:] == [["lamp", True], ["knock"]]
     server.do("behave", accepts=True)
     brain.instruction = "count 600"
-    server.until_asked("goal", 600)
+    server.until_requested("goal", 600)
     server.seen.clear()
     running.kill()
-    server.until_asked("canceled", 600)  # by the guard
-    server.until_asked("lamp", False)
+    server.until_requested("canceled", 600)  # by the guard
+    server.until_requested("lamp", False)
     assert "Traceback" not in running.log()

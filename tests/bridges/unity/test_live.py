@@ -61,9 +61,9 @@ def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
     """A client for each kind, all at the same time."""
     with ExitStack() as stack:
         flying: dict[str, tuple[Driver, list[int]]] = {}
-        for kind, (parts, told) in GARBAGE.items():
+        for kind, (parts, reported) in GARBAGE.items():
             address, met = stack.enter_context(garbage(parts))
-            ends = ("--seconds", "1") if told == SILENCE else ("--until", told)
+            ends = ("--seconds", "1") if reported == SILENCE else ("--until", reported)
             one = Driver(exe, "run", "--endpoint", f"tcp://{address}", "--ttl-ms", str(TTL_MS), *ends)
             stack.callback(one.end)
             flying[kind] = one, met

@@ -63,9 +63,9 @@ def test_calls_are_turned_into_invocations_within_bounds(
     core: Driver, name: str, arguments: dict[str, Any], answer: dict[str, Any]
 ) -> None:
     core.ask("tools")
-    found = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
-    found["log"] = found.get("log", [])[-1:]
-    assert {key: found.get(key) for key in answer} == answer
+    result = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
+    result["log"] = result.get("log", [])[-1:]
+    assert {key: result.get(key) for key in answer} == answer
 
 
 # The transport: bytes through it both ways.

@@ -209,8 +209,8 @@ def test_a_claimed_size_allocates_nothing(raw: Any) -> None:
     ],
 )
 def test_parts_of_an_endpoint(text: str, host: str, port: str, ipv6: bool | None) -> None:
-    found = Endpoint.parse(text)
-    assert (found.host, found.port, found.ipv6) == (host, port, ipv6)
+    result = Endpoint.parse(text)
+    assert (result.host, result.port, result.ipv6) == (host, port, ipv6)
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,8 @@ def test_one_above_the_limit_or_of_another_kind_than_it_is_called_is_refused() -
         with pytest.raises(WireError) as caught:
             check_picture(form, data)  # type: ignore[arg-type]
         assert (caught.value.code == Code.TOO_LARGE) if not remedy else (caught.value.remedy == remedy)
-    told = Picture(session="t" * 16, t_ns=1, image=PictureFile(format="jpeg", data=largest))
-    assert decode_json(encode_json(told)) == told == decode_msgpack(encode_msgpack(told))
+    reported = Picture(session="t" * 16, t_ns=1, image=PictureFile(format="jpeg", data=largest))
+    assert decode_json(encode_json(reported)) == reported == decode_msgpack(encode_msgpack(reported))
 
 
 def test_what_stands_behind_the_end_is_short_so_that_little_of_a_hostile_file_is_searched() -> None:

@@ -97,11 +97,11 @@ class Stand:
 
     def expect(self, kind: type[M], seconds: float, what: str, fits: Callable[[M], bool] = lambda m: True) -> M:
         """The next message of the kind that fits. Raises Failure."""
-        found = self.pump(PATIENCE * seconds, lambda m: isinstance(m, kind) and fits(m))
-        if not isinstance(found, kind):
+        result = self.pump(PATIENCE * seconds, lambda m: isinstance(m, kind) and fits(m))
+        if not isinstance(result, kind):
             broken = f"; last refused: {self.broken[-1][:160]}" if self.broken else ""
             raise Failure(f"no {what} in {seconds:g} s{broken}")
-        return found
+        return result
 
     def welcome(self, resumed: bool = False, token: str | None = None, **changes: Any) -> None:
         """Answer the hello."""
