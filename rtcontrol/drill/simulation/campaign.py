@@ -88,7 +88,7 @@ def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] =
         runs, faults = remote.runs, remote.faults
     else:
         run = SimRun(chosen, trace)
-        run.run(ticks)
+        run.simulate(ticks)
         runs, faults = [run], run.faults
     ticks = sum(run.referee.ticks for run in runs)
     causes = sum((run.referee.words for run in runs), Counter[str]())

@@ -22,12 +22,12 @@ from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.core import LoopCore
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
-from rtcontrol.loop.loop import RunState, finish
+from rtcontrol.loop.loop import ControlLoop, finish
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.runner import LoopRunner, Ports
 from rtcontrol.models.call import Call
-from rtcontrol.records import Command, EvidenceSample, Instructed, LoopReport, Stopped, ThreadReading
+from rtcontrol.records import Command, EvidenceSample, Instructed, LoopReport, ThreadReading
 from rtcontrol.run.user_files import tools_only_agent
 
 # Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
@@ -125,7 +125,7 @@ class SimSampler:
     def sample(self, since_ns: int) -> EvidenceSample:
         run, now = self._run, self._run.time.now_ns
         run.referee.samples(since_ns)
-        least_ns = min(max(run.config.period_ns // 5, 2 * MS), 10 * MS)
+        least_ns = min(max(run.settings.period_ns // 5, 2 * MS), 10 * MS)
         pauses = [(b, e, "gc") for b, e in self.collections if e > since_ns]
         pauses += [(b, min(e, now), "stall") for b, e in run.process.stood if e > since_ns and e - b > least_ns]
         decoder, waits = run.host.near, "R" if run.worker.ready_ns else "S"
@@ -202,65 +202,61 @@ class Machine:
         return SimHost(self.time, self.decoders, inner)
 
 
-class SimRun:
-    """One run of a loop. It has what `loop.finish` needs. `trace` takes each line of the record. Without an
-    `env` there is a simulated one."""
+class SimRun(ControlLoop):
+    """One run of a loop. `trace` takes each line of the record. Without an `env` there is a simulated one."""
 
-    interpretation = None
-    instruction, phase = "go", "running"
+    host: Any
+    env: Any
 
     def __init__(
         self, scenario: Scenario, trace: Trace = None, machine: Machine | None = None, env: Any = None
     ) -> None:
         self.machine = machine = machine or Machine(scenario)
-        self.scenario, self.config, self.trace = scenario, replace(machine.settings, emits=env is not None), trace
+        self.scenario, self.settings, self.trace = scenario, replace(machine.settings, emits=env is not None), trace
         self.time, self.process, self.thread = machine.time, machine.process, machine.thread
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
-        self.host = machine.host()
         self.point = ""
         self.steps = scenario.mode in STEPS
         self.limit = 0  # of ticks, where the world waits
-        self.referee = Referee(self.time, self.faults, self.config, scenario.mode, self.process)
+        self.referee = Referee(self.time, self.faults, self.settings, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
         self.referee.absent = self._absent
-        self.env: Any = env or self._world()
-        self.text = SimText(self.thread, self.faults, self.config.deadline_ns)
-        self.agent = replace(scenario.agent, observe=self.text.observe)
-        self.host.reach = self.text.reach = self._reach
-        self.host.taken = self._taken
-        self.actuator = SimActuator(
-            self.agent, self.env, self.host.wake, self.worker, self.referee, frozenset(scenario.config.confirm)
-        )
+        self.text = SimText(self.thread, self.faults, self.settings.deadline_ns)
         self.confirmed: set[int] = set()  # ticks to whose call a person said yes
-        self.state = RunState(launched=True)
-        self.recorder = SimpleNamespace(write=self._write)
-        self.operator = OperatorControl(self.actuator, self.config.confirm_ns, self.stop, self.host.wake)
-        self.runner = self._assemble()
+        agent, host = replace(scenario.agent, observe=self.text.observe), machine.host()
+        host.reach = self.text.reach = self._reach
+        host.taken = self._taken
+        recorder: Any = SimpleNamespace(write=self._write)
+        super().__init__(scenario.config, agent, env or self._world(), host, recorder)  # type: ignore[arg-type]
+        self.state.launched = True
         self.faults.effects |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
         self.faults.effects |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
 
     def _world(self) -> SimWorld:
-        step_ns = self.config.period_ns // (1 if self.steps else 3)
+        step_ns = self.settings.period_ns // (1 if self.steps else 3)
         world = SimWorld(
-            self.faults, self.process, (step_ns, self.config.deadline_ns), self._acts, self.referee.renewed
+            self.faults, self.process, (step_ns, self.settings.deadline_ns), self._acts, self.referee.renewed
         )
         world.waits = self.steps
         world.reach = self._reach
         return world
 
     def _assemble(self) -> LoopRunner:
-        self.rules = rules_of(self.scenario.config, self.agent)
-        period_ns, by = self.config.period_ns, "arrival" if self.scenario.mode == "arrivals" else "lockstep"
+        self.rules = rules_of(self.config, self.agent)
+        self.actuator = SimActuator(
+            self.agent, self.env, self.host.wake, self.worker, self.referee, frozenset(self.config.confirm)
+        )
+        period_ns, by = self.settings.period_ns, "arrival" if self.scenario.mode == "arrivals" else "lockstep"
         grid = StepGrid(period_ns, by) if self.steps else WallGrid(period_ns)  # type: ignore[arg-type]
         clock: Any = SimClock(self.thread, grid, self.referee.fail, self._arrival if by == "arrival" else self._step)
-        core = LoopCore(self.config, replace(self.rules, check=self._check), grid)
+        core = LoopCore(self.settings, replace(self.rules, check=self._check), grid)
         ports = Ports(
             agent=self.agent,
             env=self.env,
             host=self.host,
             actuator=self.actuator,
             sampler=SimSampler(self),  # type: ignore[arg-type]
-            operator=self.operator,
+            operator=OperatorControl(self.actuator, self.settings.confirm_ns, self.stop, self.host.wake),
             write=self._write,
             notify=lambda line: None,
             stop=self.stop,
@@ -281,18 +277,14 @@ class SimRun:
         arrived_ns: int | None = self.env.take()
         return arrived_ns
 
-    @property
-    def ended_by(self) -> str | None:
-        return self.state.ended_by
-
     # -- the run ------------------------------------------------------------------------------------------------------
 
-    def run(self, ticks: int) -> None:
+    def simulate(self, ticks: int) -> None:
         """Run with its own machine for so many releases, or until the decoder gives up. Raises Violation."""
         with simulated(self.time):
             self.faults.start()
             self.limit = ticks
-            self.time.at(self.time.now_ns + ticks * self.config.period_ns, self.end)
+            self.time.at(self.time.now_ns + ticks * self.settings.period_ns, self.end)
             self.loop()
 
     def loop(self) -> None:
@@ -301,7 +293,7 @@ class SimRun:
         self.runner.run(None)
         self.state.t_end_ns = self.time.now_ns
         self.referee.left_ns = self.time.now_ns
-        finish(self, 10.0)  # type: ignore[arg-type]
+        finish(self, 10.0)
         if self.referee.violation is not None:
             raise self.referee.violation  # it may have been raised within user code, whose errors cost a tick
 
@@ -311,14 +303,8 @@ class SimRun:
         self.stop("duration")
 
     def stop(self, why: str) -> None:
-        if self.state.ended_by is None:
-            self.state.ended_by = why
-            self.runner.inbox.append(Stopped(why))
-            self.host.wake()
-
-    def tell(self, line: str) -> None:
-        if self.trace is not None:
-            self.trace(self, {"log": line})
+        super().stop(why)
+        self.host.wake()
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.trace is not None:
@@ -338,7 +324,7 @@ class SimRun:
         if reply.answers is not None:
             request = reply.answers  # of an older observation: its plan goes on
             requested_ns = request.captured_ns
-        decision, named = reply.decision, call.name in self.scenario.config.confirm
+        decision, named = reply.decision, call.name in self.config.confirm
         wrong = {
             "in another epoch": request.epoch != self.env.epoch,
             "in doubt": decision is None
@@ -350,7 +336,7 @@ class SimRun:
 
     def _taken(self, reply: DecisionReply) -> None:
         """The loop takes a reply: one to go on, in time, renews what is active."""
-        settings, decision = self.config, reply.decision
+        settings, decision = self.settings, reply.decision
         due_ns = self.referee.origin_ns + reply.tick * settings.period_ns + settings.deadline_ns
         if decision is not None and decision.call is None and (self.steps or self.time.now_ns <= due_ns):
             self.referee.renewed()
@@ -358,9 +344,9 @@ class SimRun:
     def _absent(self, now: int) -> list[tuple[int, int]]:
         spans = []
         if self.actuator.busy_ns:
-            spans.append((self.actuator.busy_ns, now + self.config.period_ns // 4))
+            spans.append((self.actuator.busy_ns, now + self.settings.period_ns // 4))
         if self.text.since_ns:
-            guard_ns = self.text.since_ns + self.config.guard_ns
+            guard_ns = self.text.since_ns + self.settings.guard_ns
             if now < guard_ns:
                 spans.append((self.text.since_ns, guard_ns))
         return spans
@@ -369,7 +355,7 @@ class SimRun:
 
     def _stop(self, fault: SimFault) -> None:
         self.process.freeze(fault.end_ns - self.time.now_ns)
-        fault.touch(fault.end_ns + self.config.period_ns)
+        fault.touch(fault.end_ns + self.settings.period_ns)
 
     def _collect(self, fault: SimFault) -> None:
         self._stop(fault)
@@ -378,7 +364,7 @@ class SimRun:
     def _starve(self, fault: SimFault) -> None:
         thread = self.thread if fault.kind.name == "starve_loop" else self.worker
         thread.starved_ns = fault.end_ns
-        fault.touch(fault.end_ns + self.config.period_ns)
+        fault.touch(fault.end_ns + self.settings.period_ns)
 
     def _pause(self, fault: SimFault) -> None:
         self.faults.take("pause")
@@ -389,13 +375,13 @@ class SimRun:
     def _reach(self, point: str) -> None:
         """A thread is at a point where a word of a person comes between, or hangs in the agent's code."""
         if point == "hang" and not self.steps:
-            self.time.at(self.time.now_ns + self.config.guard_ns, partial(self._guard, self.text.since_ns))
+            self.time.at(self.time.now_ns + self.settings.guard_ns, partial(self._guard, self.text.since_ns))
         if self.point != point:
             return
         self.point = ""
         if self.operator.state == "running":
             self._say("pause")
-            resumes_ns = self.time.now_ns + self.people.randrange(1, 6 * self.config.period_ns)
+            resumes_ns = self.time.now_ns + self.people.randrange(1, 6 * self.settings.period_ns)
             self.process.at(resumes_ns, lambda: self._say("resume"))
 
     def _guard(self, since_ns: int) -> None:
@@ -425,7 +411,7 @@ class SimRun:
         if report.kind == "changed" and asking is not None:
             word = self.people.choice(("confirm", "confirm", "deny", None))
             if word is not None:
-                at_ns = self.time.now_ns + self.people.randrange(1, 3 * self.config.period_ns)
+                at_ns = self.time.now_ns + self.people.randrange(1, 3 * self.settings.period_ns)
                 self.process.at(at_ns, lambda: self._answer(word, asking.tick.k))
 
     def _answer(self, word: str, k: int) -> None:
