@@ -137,8 +137,7 @@ class InProcessHost(PooledHost):
 
     def decider(self, number: int) -> Decider | None:
         """Return the worker's decider, None once the host is closed."""
-        deciders = self.deciders  # replaced at the end, never changed
-        return deciders[number] if deciders else None
+        return next(iter(self.deciders[number:]), None)
 
     def cancelled(self, request: DecisionRequest) -> bool:
         """Return whether no caller waits for the request any more; checked between two forward passes."""

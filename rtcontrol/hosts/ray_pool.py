@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
@@ -20,16 +19,14 @@ from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
-BUILT_EVERY_S = 0.01  # between two looks at a build under way
 MEMORY = "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model."
 
 
 class RayPool(Pool):
     """Start a `DecoderActor`, watch it, and end it with all that was started for it.
 
-    The watcher's thread has the deciders of all sessions built. When the process is lost (it ends, or answers no
-    pings), or Ray's raylet or GCS, all sessions' hosts report it, and another process takes its place; `gave_up` says
-    why none will.
+    The watcher's thread builds the deciders of all sessions. When the process is lost (it ends, or answers no pings),
+    or a part of Ray, all hosts report it, and another process takes its place; `gave_up` says why none will.
     """
 
     def __init__(
@@ -39,18 +36,15 @@ class RayPool(Pool):
         super().__init__("ray", limit)
         self.changed = threading.Condition()  # guards the sessions
         self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0, shared is not None))
-        self._unneeded: deque[bytes] = deque()  # deciders of sessions that ended
         self._woken = WakeFile()
         self._watcher: threading.Thread | None = None
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        try:
+        with suppress(Stopped):
             life = self.process.start(stopped)
-        except Stopped:
-            return {}
-        self.restored(life)
-        self._watcher = threading.Thread(target=self._watch, args=(life,), name="ray-watcher", daemon=True)
-        self._watcher.start()
+            self.restored(life)
+            self._watcher = threading.Thread(target=self._watch, args=(life,), name="ray-watcher", daemon=True)
+            self._watcher.start()
         return {}
 
     def open(self, session: str, source: DeciderSource) -> Host:
@@ -72,8 +66,7 @@ class RayPool(Pool):
         """Have the decider freed of a host that is being closed."""
         with self.changed:
             if self.remove(host):
-                self._unneeded.append(host.key)
-        self._woken.set()
+                self.process.free(host.key)
 
     def close(self) -> None:
         with self.changed:
@@ -116,8 +109,6 @@ class RayPool(Pool):
                     missing = self.missing(time.monotonic_ns())
                 if heart.lost(0 if missing else PING_EVERY_S):
                     return
-                while self._unneeded:
-                    self.process.free(self._unneeded.popleft())
                 for host in missing[:1]:
                     self._build(host, life, heart)
 
@@ -131,7 +122,7 @@ class RayPool(Pool):
             while (info := self.process.result(call)) is None:
                 if self.closed or host not in self.sessions:
                     return
-                if heart.lost(BUILT_EVERY_S):
+                if heart.lost(0.01):
                     raise ray.exceptions.RayActorError
             host.connect(life)
             host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
@@ -153,7 +144,6 @@ class RayPool(Pool):
         log.warning("decoder lost (pid %d); another is started", pid)
         with self.changed:
             self.lost(time.monotonic_ns())
-            self._unneeded.clear()
         life = self.process.replace(lambda: self.closed)
         with self.changed:
             self.restored(life)

@@ -68,7 +68,6 @@ class DecoderProcess:
 
         self.actor = ray.remote(**self._options)(DecoderActor).remote(*self._arguments, self.ray.folder)
         starting = self.actor.start.remote()
-        # In short waits: a long one would not be left when the run is stopped.
         give_up_s = time.monotonic() + START_TIMEOUT_S
         while not ray.wait([starting], timeout=POLL_S)[0]:
             if stopped():
@@ -103,7 +102,8 @@ class DecoderProcess:
 
     def free(self, key: bytes) -> None:
         """Free a session's decider, after the builds that were started before."""
-        self.actor.free.options(concurrency_group=BUILD).remote(key)
+        if (actor := self.actor) is not None:
+            actor.free.options(concurrency_group=BUILD).remote(key)
 
     def ping(self) -> Any:
         """Start a call that a process answers whose interpreter runs; return it for `result`."""
