@@ -28,7 +28,7 @@ _VALUES: TypeAdapter[Any] = TypeAdapter(
 )
 # One of so many ways to say a goal is kept from training: what is scored with it was never trained on.
 HELD_OUT_EVERY = 5
-MOST_SAID = 1_000  # sentences of a way that are looked at
+MOST_SENTENCES = 1_000  # sentences of a way that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Goals:
     def _all(self, way: str) -> list[str]:
         """Return the sentences of a way with all its words, and one value for each placeholder."""
         values = {name: listed[0] for name, listed in self.placeholders.items()}
-        return [_plain(_filled(text, values)) for text in itertools.islice(self._grammar.expand(way), MOST_SAID)]
+        return [_plain(_filled(text, values)) for text in itertools.islice(self._grammar.expand(way), MOST_SENTENCES)]
 
     @cached_property
     def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
@@ -262,7 +262,7 @@ class Goals:
     def _apart(self) -> None:
         """Raise UserError for two goals with the same words."""
         rng = random.Random(0)
-        for goal in self.spread(MOST_SAID):
+        for goal in self.spread(MOST_SENTENCES):
             kind = goal.kind
             for way in (kind, *self.ways[kind]):
                 read = self.recognise(self._say(rng, way, goal))

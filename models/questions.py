@@ -138,7 +138,7 @@ def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path
             depths.append(depths[above] + 1 if above >= 0 else 0)
         return node
 
-    asked: dict[Path, list[int]] = {}
+    asks: dict[Path, list[int]] = {}
     rows = []
     for branch in branches:
         at = -1
@@ -147,11 +147,11 @@ def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path
         where: dict[Path, int] = {(): at}
         for path in branch.nodes:
             where[path] = place(where[path[:-1]], path[-1])
-        rows.append({path: (ids, len(asked.setdefault(ids, []))) for path, ids in branch.choices.items()})
+        rows.append({path: (ids, len(asks.setdefault(ids, []))) for path, ids in branch.choices.items()})
         for path, ids in branch.choices.items():
-            asked[ids].append(where[path])
+            asks[ids].append(where[path])
     return (
-        Tree([t for _, t in placed], [n for n, _ in placed], depths, [Ask(at, ids) for ids, at in asked.items()]),
+        Tree([t for _, t in placed], [n for n, _ in placed], depths, [Ask(at, ids) for ids, at in asks.items()]),
         rows,
     )
 

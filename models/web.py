@@ -23,8 +23,8 @@ ENCODING = {"accept-encoding": "identity"}
 class WebError(Exception):
     """An answer that cannot be used: `loss` is "timeout", "connection", or "malformed" for a fault of the server."""
 
-    def __init__(self, loss: str, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, loss: str, message: str) -> None:
+        super().__init__(message)
         self.loss = loss
 
 

@@ -64,8 +64,8 @@ class PromptTemplate:
         template: Any = config.get("template")
         if self.overflow not in ("merge", "cut"):
             raise UserError(f"{where}: unknown overflow {self.overflow!r}.", "Write merge or cut.")
-        seen = {v for v in VARIABLES if f"{{{v}}}" in str(template)}
-        complete = {"tools", "instruction"} <= seen and seen & {"observation", "environment"}
+        named = {v for v in VARIABLES if f"{{{v}}}" in str(template)}
+        complete = {"tools", "instruction"} <= named and named & {"observation", "environment"}
         if not isinstance(template, str) or not complete:
             raise UserError(
                 f"{where}: no usable 'template'.", "It must be a string with {tools}, {instruction} and {observation}."

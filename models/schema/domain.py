@@ -157,22 +157,24 @@ def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
         return None
     if schema.get("additionalProperties", not properties) is not False or "patternProperties" in schema:
         return None
-    own: dict[str, Sequence[Any]] = {}
+    choices: dict[str, Sequence[Any]] = {}
     for name, part in properties.items():
         values = _listed(part, f"{where}.{name}")
-        if values is None or math.prod(map(len, own.values())) > MAX_CLOSED:
+        if values is None or math.prod(map(len, choices.values())) > MAX_CLOSED:
             return None  # what stands behind it is the grammar's
-        own[name] = values
-    return objects(own, schema.get("required", ()))
+        choices[name] = values
+    return objects(choices, schema.get("required", ()))
 
 
-def objects(own: Mapping[str, Sequence[Any] | None], required: Sequence[str]) -> list[dict[str, Any]] | None:
+def objects(listed: Mapping[str, Sequence[Any] | None], required: Sequence[str]) -> list[dict[str, Any]] | None:
     """Return all objects with these values by key; None where some are not listed, or the product is too large."""
-    options = [[*values, *(() if k in required else (_LEFT_OUT,))] for k, values in own.items() if values is not None]
-    if len(options) < len(own) or math.prod(map(len, options)) > MAX_CLOSED:
+    options = [
+        [*values, *(() if k in required else (_LEFT_OUT,))] for k, values in listed.items() if values is not None
+    ]
+    if len(options) < len(listed) or math.prod(map(len, options)) > MAX_CLOSED:
         return None
     rows = itertools.product(*options)
-    return [{k: v for k, v in zip(own, row, strict=True) if v is not _LEFT_OUT} for row in rows]
+    return [{k: v for k, v in zip(listed, row, strict=True) if v is not _LEFT_OUT} for row in rows]
 
 
 def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
@@ -210,12 +212,12 @@ def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> Closed
         values = tuple(float(v) if type(v) is int else v for v in values)
     if not values:
         raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.")
-    seen: dict[str, Any] = {}
+    by_text: dict[str, Any] = {}
     for value, text in zip(values, texts, strict=True):
-        if text in seen:
+        if text in by_text:
             raise UserError(
-                f"{where}: the values {seen[text]!r} and {value!r} are both written {text!r}.",
+                f"{where}: the values {by_text[text]!r} and {value!r} are both written {text!r}.",
                 "Remove one of them, or give them different names.",
             )
-        seen[text] = value
+        by_text[text] = value
     return ClosedDomain(values, texts)

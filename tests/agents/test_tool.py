@@ -128,7 +128,7 @@ def test_whole_number_is_legal_where_a_number_is_asked() -> None:
         tools.validate(Call("go", {"x": True, "y": 1}))
 
 
-def test_bind_runs_the_environments_function_and_refuses_strangers() -> None:
+def test_bind_runs_the_environments_function_and_refuses_other_names() -> None:
     values: list[int] = []
 
     @tool

@@ -73,7 +73,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("goal", "x", "y", "last", "success"), ENDS)
-def test_end_of_a_flight_is_judged_by_its_goal(goal: Any, x: float, y: float, last: Any, success: bool | None) -> None:
+def test_an_end_is_judged_by_its_goal(goal: Any, x: float, y: float, last: Any, success: bool | None) -> None:
     judge = judge_of(goal)
     judge.step(x, y, **STILL)
     judge.step(x, y, **{**STILL, **last})

@@ -45,7 +45,7 @@ SESSION = st.fixed_dictionaries(
         "allow_null": st.booleans(),
     }
 )
-SAID = st.tuples(st.text(max_size=20), st.text(max_size=200), st.lists(st.text(max_size=9), max_size=3))
+PROMPTS = st.tuples(st.text(max_size=20), st.text(max_size=200), st.lists(st.text(max_size=9), max_size=3))
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def test_sessions_decided_together_decide_like_each_alone(
     runner.caps = replace(before, batch=batch)
     try:
         for _ in range(2):
-            situations = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
+            situations = data.draw(st.lists(PROMPTS, min_size=len(sessions), max_size=len(sessions)))
             close = []
             expected = []
             for decider, situation in zip(alone, situations, strict=True):

@@ -400,7 +400,7 @@ def _walk(start: carla.Waypoint, way: str) -> list[Any]:
     def onward(here: carla.Waypoint, distance: float) -> Any:
         for candidate in getattr(here, way)(distance):
             moved = candidate.s - here.s
-            # A lane that leads to its own start comes back with the same numbers.
+            # A closed loop leads back to its start, with the same numbers.
             if _key(candidate) == key and (sign == 0.0 or moved * sign > 0.0):
                 return candidate
         return None

@@ -23,7 +23,7 @@ THINKING = QWEN.replace(
 DATED = QWEN.replace(
     "{%- for m in messages", '{% set day = strftime_now("%d %b %Y") %}Today: {{ day }}\n{%- for m in messages'
 )
-# Tools in the user's own turn, before what is said.
+# Tools in the user's own turn, before the user's words.
 IN_USER = """{%- for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == "user" %}{"parameters": dictionary}
 {%- for t in tools %}{{ t | tojson(indent=4) }}\n\n{% endfor %}{% endif %}{{ m.content | trim }}<|im_end|>
 {% endfor %}<|im_start|>assistant\n"""

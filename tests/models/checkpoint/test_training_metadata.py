@@ -1,4 +1,4 @@
-"""A checkpoint says what it learnt, and which words it never heard, and is believed where the file is whole."""
+"""What a checkpoint learnt, which words it does not know, and a damaged file of that."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_was_never_said_is_named_and_forms_of_what_was_are_known(text: str,
 
 
 @pytest.mark.parametrize("name", ["lander", "paddle", "driver"])
-def test_no_sentence_of_a_stranger_that_means_something_is_held_for_its_words_alone(name: str) -> None:
+def test_no_sentence_of_another_person_that_means_something_is_held_for_its_words_alone(name: str) -> None:
     learnt = TrainingMetadata.of(ZOO / name)
     assert learnt is not None and learnt.words is not None and learnt.gate is not None
     held = Counter[bool]()

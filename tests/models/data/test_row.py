@@ -60,7 +60,7 @@ def test_written_rows_are_read_again(tmp_path_factory: pytest.TempPathFactory, m
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"tools": [{"function": {"name": ""}}]}, "A tool without a name"),
         ({"history": [{"name": "go"}]}, "history.0 is"),
@@ -72,16 +72,16 @@ def test_written_rows_are_read_again(tmp_path_factory: pytest.TempPathFactory, m
         ({"weight": -1}, "weight is -1"),
     ],
 )
-def test_wrong_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_wrong_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(LEAST)}\n{json.dumps({**LEAST, **change})}\n")
     with pytest.raises(UserError) as caught:
         list(read_rows(path))
-    assert caught.value.what.startswith(f"{path}:2: ") and said in str(caught.value)
+    assert caught.value.what.startswith(f"{path}:2: ") and message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"[1]", "the row is"),
         (b"{", "is not JSON"),
@@ -92,10 +92,10 @@ def test_wrong_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, A
         (b"[" * 100_000, "is not JSON"),
     ],
 )
-def test_line_without_a_row_is_named(tmp_path: Path, line: bytes, said: str) -> None:
+def test_line_without_a_row_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(json.dumps(LEAST).encode() + b"\n" + line + b"\n")
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         list(read_rows(path))
     assert str(path) in caught.value.what and "2" in caught.value.what.removeprefix(str(path))[:9]
 
@@ -189,9 +189,9 @@ def test_tools_are_read_from_definitions_and_from_rows(tmp_path: Path) -> None:
     lines = tmp_path / "rows.jsonl"
     lines.write_text("\n".join(json.dumps(row.to_dict()) for row in made))
     assert read_tools(lines) == sets
-    for text, said in (("{", "is not a list of tools"), ("[]", "has no tools"), ("[3]", "is not a list of tools")):
+    for text, message in (("{", "is not a list of tools"), ("[]", "has no tools"), ("[3]", "is not a list of tools")):
         path.write_text(text)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_tools(path)
     path.write_text(json.dumps([{"name": "f", "parameters": {"properties": {"a": {"type": "quark"}}}}]))
     with pytest.raises(UserError, match="tools.json: a parameter of a type"):

@@ -39,19 +39,19 @@ def test_world_recipe_trains_and_exports(tmp_path: Path) -> None:
 
 
 def test_base_finds_names_under_new_tools() -> None:
-    right = asked = 0
+    right = count = 0
     for task in json.loads((Path(__file__).parent / "base_rows.json").read_text()):
         decider = DeciderSpec("base", tuple(task["tools"])).build()
         for instruction, observation, call in task["rows"]:
             right += decider.decide(observation, instruction).call == Call.from_dict(call)
-            asked += 1
-    assert right >= 0.8 * asked > 40  # chance is a third and less
+            count += 1
+    assert right >= 0.8 * count > 40  # chance is a third and less
 
 
 def test_bundled_villagers_do_what_they_are_told() -> None:
     village, rng = recipe("village"), Random(2_000_003)
     learnt = DeciderSpec("village", tuple(village.tools), history=0).build()
-    right = asked = 0
+    right = count = 0
     for told, seen in (village.situations(rng) for _ in range(150)):
         if village.SAYINGS.get(told, ("flee",))[0] == "flee":  # what its card says that it did not learn
             continue
@@ -59,5 +59,5 @@ def test_bundled_villagers_do_what_they_are_told() -> None:
         wanted = {"name": call, "arguments": {}} if isinstance(call, str) else call
         made = learnt.decide(seen, told).call
         right += made is not None and {"name": made.name, "arguments": dict(made.arguments)} == wanted
-        asked += 1
-    assert asked > 60 and right >= 0.97 * asked
+        count += 1
+    assert count > 60 and right >= 0.97 * count

@@ -22,7 +22,7 @@ from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, Pag
 from rtcontrol.models.runners.torch_runner import PagedRunner
 from rtcontrol.models.runners.weights import ModelConfig
 from tests.models.small import MARGIN, Oracle, build, law, over, shown, tool
-from tests.models.test_in_flight import SAID, SESSION, assert_same, margins, outcome
+from tests.models.test_in_flight import PROMPTS, SESSION, assert_same, margins, outcome
 
 TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type": "string", "maxLength": 8})]
 
@@ -78,7 +78,7 @@ def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_i
     alone = [build(folder, **session) for session in sessions]
     together = [on_pages(build(folder, **session), runner) for session in sessions]
     for _ in range(2):
-        situations = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
+        situations = data.draw(st.lists(PROMPTS, min_size=len(sessions), max_size=len(sessions)))
         close, expected = [], []
         for decider, situation in zip(alone, situations, strict=True):
             with margins(decider) as apart:

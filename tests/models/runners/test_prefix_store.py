@@ -118,13 +118,13 @@ def test_prefixes_not_used_for_a_month_are_dropped_and_a_used_one_is_not(tmp_pat
     torn = tmp_path / "x.7.tmp"
     torn.touch()
     os.utime(torn, (0, 0))
-    stranger = tmp_path / "notes.txt"
-    stranger.touch()
-    os.utime(stranger, (0, 0))
+    other = tmp_path / "notes.txt"
+    other.touch()
+    os.utime(other, (0, 0))
     assert isinstance(PrefixStore(tmp_path).load("2" * 64, (128,)), tuple)
     assert time.time() - loaded.stat().st_mtime < 60
     assert PrefixStore(tmp_path).save("9" * 64, torch.zeros(128), torch.zeros(128)) is None
-    assert {*tmp_path.iterdir()} == {recent, loaded, stranger, PrefixStore(tmp_path).path("9" * 64)}
+    assert {*tmp_path.iterdir()} == {recent, loaded, other, PrefixStore(tmp_path).path("9" * 64)}
     assert not month.exists()
 
 

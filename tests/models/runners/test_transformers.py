@@ -113,7 +113,7 @@ def test_a_model_that_scores_no_tree_is_refused() -> None:
         hf.GPTNeoConfig(**shape, window_size=1025, attention_types=[[["global"], 2]]),  # too long to be tried
     )
     for config in windows:
-        with pytest.raises(UserError, match="cannot be asked for a tree.*--engine vllm"):
+        with pytest.raises(UserError, match="cannot be asked for a tree.*host.engine=vllm"):
             hf_runner.runner(hf.GPTNeoForCausalLM(config))
 
 

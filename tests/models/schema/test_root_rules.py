@@ -97,7 +97,7 @@ def test_a_call_is_legal_where_the_root_schema_allows_it_and_nowhere_else(rules:
         return
     legal = {key(c) for c in sayable(tool) if tool.rules is None or tool.rules.fault(c) is None}
     assert legal <= allowed
-    # Null of what may be left out is not said.
+    # Null of an optional argument is left out.
     alone = {p.name for p in tool.parameters if not p.required}
     assert all(None in [json.loads(a).get(n, 0) for n in alone] for a in allowed - legal)
     with suppress(UserError):  # random ones broke the rules

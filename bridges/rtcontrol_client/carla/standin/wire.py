@@ -170,7 +170,7 @@ class Subscriber(asyncio.Protocol):
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.asked = b""
+        self.request = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -180,10 +180,10 @@ class Subscriber(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self in self.stream.subscribers:
             return
-        self.asked += data
-        if len(self.asked) < 4:
+        self.request += data
+        if len(self.request) < 4:
             return
-        if struct.unpack("<I", self.asked[:4])[0] != WORLD_STREAM:
+        if struct.unpack("<I", self.request[:4])[0] != WORLD_STREAM:
             self.transport.close()
             return
         self.stream.subscribers.add(self)
