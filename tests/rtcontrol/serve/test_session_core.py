@@ -655,11 +655,11 @@ def test_bye_after_its_connection_ends_the_session(bench: Bench) -> None:
         assert other.only(Bye).session == session.token
     bench.end(ending)
     assert bench.states_of() == {}
-    stranger = Wire(key="another")
+    outsider = Wire(key="another")
     bench.lingers = False
     waits = bench.parked()
-    bench.send(stranger, bye(waits))
-    assert not stranger.sent and bench.states_of() == {"parked": 1}
+    bench.send(outsider, bye(waits))
+    assert not outsider.sent and bench.states_of() == {"parked": 1}
 
 
 def kept() -> int:
