@@ -39,8 +39,9 @@ def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RayS
         try:
             serve.run(servers, name=NAME, route_prefix="/")
         except RuntimeError as error:
-            lines = [line.strip() for line in str(error).splitlines() if "Error" in line] or [str(error)]
-            raise UserError(f"The servers do not start: {lines[-1][:500]}", "Correct that, and start again.") from None
+            raise UserError(
+                f"The servers do not start: {str(error)[-500:]}", "Correct that, and start again."
+            ) from None
         yield session
         with contextlib.suppress(Exception):  # a Ray that has ended ended its replicas with it
             serve.delete(NAME)

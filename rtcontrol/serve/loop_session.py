@@ -33,7 +33,7 @@ class LoopSession(SessionThread):
         terms, owner, life = self.terms, self.owner, self.facts.life
         env = self.make_env(terms)
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
-        interpreter = owner.interpreters.of(terms.agent) if terms.interprets else None
+        interpreter = owner.interpreters.of(terms.agent) if terms.config.interpreter is not None else None
         with terms.decidable():
             host = host_for(owner.pool, self.id, terms)
         try:

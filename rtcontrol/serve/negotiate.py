@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import busy, refused_as
 from rtcontrol.serve.session_core import CONTROL
 from rtcontrol.serve.sessions import GRACE_S
+from rtcontrol.settings import SharedOptions
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError
 from rtcontrol_client.wire.messages import CrowdTerms, FunctionCall, Hello, Program, Welcome
@@ -57,11 +58,6 @@ class Terms:
     warnings: tuple[str, ...]
     options: ServeOptions
     crowd: CrowdTerms | None = None
-
-    @property
-    def interprets(self) -> bool:
-        """Whether an interpreter reads its instructions."""
-        return self.config.interpreter is not None
 
     def remote(self, session: str) -> RemoteTerms:
         """Return the terms of its world."""
@@ -265,26 +261,26 @@ def _config(
     hello: Hello, options: ServeOptions, agent: Agent, named: str | None, out: Path, warnings: list[str]
 ) -> RunConfig:
     most_calls = min(options.calls_per_tick, agent.history + 1)
-    calls_per_tick = _at_most("calls_per_tick", hello.calls_per_tick or 1, most_calls, warnings)
-    local = {"calls_per_tick": calls_per_tick, "standby": False, "backup": None}  # the last two are the pool's
     hz = options.hz if hello.hz is None else hello.hz
+    shared = {field.name: getattr(options, field.name) for field in fields(SharedOptions)}
+    shared |= {"standby": False, "backup": None, "tools": None}  # the first two are the pool's
     with refused_as(Code.INVALID):
-        return RunConfig(
-            env="remote",
-            out=out,
-            hz=hz if hello.pacing == "client" else _at_most("hz", hz, options.hz_max, warnings),
-            deadline_ms=hello.deadline_ms,
-            max_age_ms=hello.max_age_ms,
-            instruction=agent.instruction,
-            agent=agent.name,
-            model=agent.model,
-            clock="lockstep" if hello.pacing == "client" else "wall",
-            on_miss=hello.on_miss or "hold",
-            hold_ms=agent.fallback.hold_ms,
-            warmup=0 if agent.model in PLAIN or is_policy(agent.model) else WARMUP,
-            first_observation_s=float("inf"),
-            **options.shared() | local | _optional(options, agent, named, warnings),
-        )
+        wishes: dict[str, Any] = {
+            "out": out,
+            "hz": hz if hello.pacing == "client" else _at_most("hz", hz, options.hz_max, warnings),
+            "deadline_ms": hello.deadline_ms,
+            "max_age_ms": hello.max_age_ms,
+            "calls_per_tick": _at_most("calls_per_tick", hello.calls_per_tick or 1, most_calls, warnings),
+            "instruction": agent.instruction,
+            "agent": agent.name,
+            "model": agent.model,
+            "clock": "lockstep" if hello.pacing == "client" else "wall",
+            "on_miss": hello.on_miss or "hold",
+            "hold_ms": agent.fallback.hold_ms,
+            "warmup": 0 if agent.model in PLAIN or is_policy(agent.model) else WARMUP,
+            "first_observation_s": float("inf"),
+        }
+        return RunConfig(env="remote", **shared | wishes | _optional(options, agent, named, warnings))
 
 
 def _at_most(name: str, wished: float, most: float, warnings: list[str]) -> Any:

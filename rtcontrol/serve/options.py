@@ -12,11 +12,6 @@ from rtcontrol.settings import ServeGroup
 from rtcontrol_client.wire import LIMITS, Limits
 
 ANY_PORT = "tcp://127.0.0.1:*"  # of replicas
-# What a session's run takes from the server's options.
-SHARED = (
-    *("engine", "dtype", "threads", "host", "standby", "backup", "calls_per_tick", "hysteresis", "interpreter"),
-    *("seed", "record_observations", "record_max", "record_pictures"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +30,6 @@ class ServeOptions(ServeGroup):
         super().__post_init__()
         if self.hz > self.hz_max:
             raise UserError(f"loop.hz={self.hz:g} is above serve.hz_max={self.hz_max:g}.", "Lower it.")
-
-    def shared(self) -> dict[str, Any]:
-        """Return what a session's run takes from here, by name."""
-        return {name: getattr(self, name) for name in SHARED}
 
     def ready(self) -> Self:
         """Return checked options with the tools read: an MCP server is requested here, and never again. UserError."""

@@ -67,13 +67,9 @@ def interpreted(result: Understood, session: str, examples: str) -> Instruct | W
     sentence = result.said
     if result.text is not None:
         return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=result.sure)
-    if result.why == "overtaken":
-        what = f'"{echo(sentence)}" is not taken: {result.reason}. What was said last counts.'
-        hint = "Say it again if it is meant."
-    else:
-        what = f'"{echo(sentence)}" is not understood: {result.reason}. The instruction before continues.'
-        hint = f"Say it in other words, such as: {examples}."
-    return WireError(Code.INSTRUCTION, what, hint, field="instruction")
+    verb = "taken" if result.why == "overtaken" else "understood"
+    problem = f'"{echo(sentence)}" is not {verb}: {result.reason}. The instruction before continues.'
+    return WireError(Code.INSTRUCTION, problem, f"Say it in other words, such as: {examples}.", field="instruction")
 
 
 def refusal_of(emission: Emission, seq: int | None) -> WireError:
