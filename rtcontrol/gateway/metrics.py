@@ -85,7 +85,7 @@ class SessionCounts(Collector):
 
 def _sums(sessions: SessionManager) -> Iterator[Metric]:
     """Yield sums over all sessions there ever were."""
-    totals, causes = sessions.totals(), [cause.value for cause in Cause]
+    totals, causes = sessions.stats.now(), [cause.value for cause in Cause]
     for name, text in COUNTS.items():
         yield CounterMetricFamily(f"rtcontrol_{name}", f"{text} All sessions.", value=totals.counts[name])
     yield _by("misses", "cause", causes, totals.misses, "Missed deadlines. All sessions.")

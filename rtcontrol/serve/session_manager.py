@@ -20,7 +20,6 @@ from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.owner import SessionOwner
-from rtcontrol.serve.runs import ServerStats
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import Connection, Session
@@ -111,10 +110,6 @@ class SessionManager(SessionOwner):
             "decoder": self.pool.alive(),
             "messages_dropped": self.dropped,
         }
-
-    def totals(self) -> ServerStats:
-        """Return the sums over all sessions there ever were."""
-        return self.stats.now()
 
     def busy(self) -> float:
         """Return the share of the decoder's time that the sessions need together."""

@@ -217,7 +217,7 @@ def test_counts_of_ended_sessions_stay(serve: Serve) -> None:
         until(lambda session=session: session.facts.life.state in ("parked", "over"))
         text = separate.get("metrics")
         ticks = sum(s.loop.account.ticks for s in sessions)
-        assert values(text, "rtcontrol_ticks_total")[""] == separate.sessions.totals().counts["ticks"] == ticks
+        assert values(text, "rtcontrol_ticks_total")[""] == separate.sessions.stats.now().counts["ticks"] == ticks
         # Those with a latency are in its histogram, cumulative, in seconds.
         buckets = [v for k, v in values(text, "rtcontrol_latency_seconds_bucket").items()]
         assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0

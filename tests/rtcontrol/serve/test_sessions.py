@@ -62,18 +62,6 @@ def test_observations_are_recorded_unless_switched_off(bench: Any, keep: str) ->
     assert any("observation" in event for event in events) == (keep == "yes")
 
 
-def test_clients_with_different_tools_are_independent(running: Any) -> None:
-    first, second = running.peer(), running.peer()
-    first.enter(pacing="client")
-    second.enter(**OWN, pacing="client")
-    for _ in range(20):
-        seqs = first.observe(), second.observe()
-        calls = first.expect(CallMessage), second.expect(CallMessage)
-        assert tuple(c.seq_obs for c in calls) == seqs
-        assert [c.call.name for c in calls if c.call] == ["engines", "move"]
-    assert running.sessions.health()["sessions"]["live"] == 2
-
-
 def test_too_many_parts_and_bytes_are_drained(running: Any) -> None:
     peer = running.enter(pacing="client")
     peer.socket.send_multipart([b"x"] * 20_000)
