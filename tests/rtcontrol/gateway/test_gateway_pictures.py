@@ -52,7 +52,18 @@ async def supervise(client: Client, page: str) -> None:
 
 def test_runs_picture_is_shown_on_page_and_mcp(tmp_path: Path) -> None:
     endpoint, port, over = f"tcp://127.0.0.1:{free_port()}", str(free_port()), threading.Event()
-    command = ("-m", "rtcontrol", "run", "--env", "remote", "--bind", endpoint, "--view", "--set", f"view.port={port}")
+    command = (
+        "-m",
+        "rtcontrol",
+        "run",
+        "--env",
+        "remote",
+        "--set",
+        f"serve.bind={endpoint}",
+        "--view",
+        "--set",
+        f"view.port={port}",
+    )
     command += ("--no-live", "--model", "random", "--host", "inprocess", "--out", str(tmp_path / "run"))
     program = Program(command, tmp_path / "log")
     try:
