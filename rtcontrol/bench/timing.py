@@ -42,7 +42,7 @@ def wait(device: torch.device) -> None:
 def like(runner: TorchRunner) -> Iterator[int]:
     """Run under the threads that the runner decides with, and collect garbage only where `gc.collect` is called, as in
     the control loop; gives the number of threads."""
-    before, collecting = torch.get_num_threads(), gc.isenabled()
+    before = torch.get_num_threads()
     torch.set_num_threads(runner.threads or before)
     gc.collect()
     gc.disable()
@@ -50,8 +50,7 @@ def like(runner: TorchRunner) -> Iterator[int]:
         yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
-        if collecting:
-            gc.enable()
+        gc.enable()
 
 
 def summaries(ways: Iterable[str], rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
 MEDIA = ("images", "audio", "videos", "assets")
 Json = str | dict[str, Any] | list[Any]
 Kind = Literal["predicate", "choice", "score"]
-Rows = list[dict[str, Any]]
 
 
 def as_text(value: Any) -> str:
@@ -100,25 +99,22 @@ class DecisionQuestion(BaseModel):
         if self.type == "predicate":
             return TypedQuestion("predicate", words, (True, False), ("", ""))
         field = f"{where}.{'levels' if self.type == 'score' else 'choices'}"
-        options = self.levels if self.type == "score" else self.choices
-        if options is None:
-            raise Refusal(400, "invalid", f"{field}: it is missing.", "Give it.", field)
-        if self.type == "score":
-            levels = [level.text() for level in self.levels or ()]
-            return TypedQuestion("score", words, range(len(levels)), levels)
-        choices = self.choices or []
-        values = [option.value for option in choices]
-        if len({(type(value), value) for value in values}) < len(values):
-            raise Refusal(400, "invalid", f"{field}: a value is there twice.", "Each choice must be unique.", field)
-        return TypedQuestion("choice", words, values, [option.description or "" for option in choices])
+        texts = [level.text() for level in self.levels or ()]
+        values: Sequence[str | bool | int] = range(len(texts))
+        if self.type == "choice":
+            texts = [option.description or "" for option in self.choices or ()]
+            values = [option.value for option in self.choices or ()]
+        if not values or len({(type(value), value) for value in values}) < len(values):
+            raise Refusal(400, "invalid", f"{field}: it is missing, or a value is there twice.", "Correct it.", field)
+        return TypedQuestion(self.type, words, values, texts)
 
     def answer(self, typed: TypedQuestion, shares: Sequence[float]) -> dict[str, Any]:
         answer: dict[str, Any] = {"type": self.type, "name": self.name}
         if self.type == "predicate":
             return {**answer, "probability": shares[0]}
-        rows: Rows = [{"value": v, "probability": p} for v, p in zip(typed.values, shares, strict=True)]
-        if self.type == "score":
-            rows = [{**row, "label": level.label} for row, level in zip(rows, self.levels or (), strict=True)]
+        rows: list[dict[str, Any]] = [{"value": v, "probability": p} for v, p in zip(typed.values, shares, strict=True)]
+        for row, level in zip(rows, self.levels or () if self.type == "score" else (), strict=False):
+            row["label"] = level.label
         return {**answer, **typed.judged(shares), "probabilities": rows}
 
 

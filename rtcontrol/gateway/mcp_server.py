@@ -147,7 +147,6 @@ class ViewClient:
         self.misses: deque[dict[str, Any]] = deque(maxlen=MISSES)
         self.connected = False
         self.why = f"nothing answered at {self.url} yet"
-        self._number = 0  # of the newest tick
         self._looked = asyncio.Event()
         self._socket: ClientConnection | None = None
         self._answers: deque[asyncio.Future[str]] = deque()  # they arrive in the order of the questions
@@ -211,6 +210,7 @@ class ViewClient:
         options: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
         async with connect(address, proxy=None, **options) as socket:
             self._socket = socket
+            self.misses.clear()  # the newest ticks come again
             try:
                 async for message in socket:
                     self._take(message)
@@ -226,23 +226,15 @@ class ViewClient:
             if self._answers and not (first := self._answers.popleft()).done():
                 first.set_result(str(fields["answer"]))
             return
-        if fields["number"] < self._number or not self._number:  # another run
-            # The picture is the connection's: it comes once, maybe before the first tick.
-            self.misses.clear()
-            self._number = 0
-        fresh = fields["number"] - self._number  # a new connection repeats ticks of the last one
         self.session = fields.get("session")
-        self.snapshot, self.connected, self._number = fields, True, fields["number"]
+        self.snapshot, self.connected = fields, True
         self._looked.set()
-        if fresh:
-            self.misses.extend(miss for tick in fields["ticks"][-fresh:] for miss in off_time(tick))
+        self.misses.extend(miss for tick in fields["ticks"] for miss in off_time(tick))
 
     def _ended(self, socket: ClientConnection) -> None:
         over = bool(self.snapshot.get("over")) and self.connected
         self.connected, self._socket, self.picture = False, None, None
         self.why = "the run is over" if over else (socket.close_reason or "the connection ended")
-        if over:
-            self._number = 0  # what comes next is another run
         while self._answers:
             if not (waiting := self._answers.popleft()).done():
                 waiting.set_exception(ToolError(f"It was not received: {self.why}. Look at its status."))

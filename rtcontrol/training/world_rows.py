@@ -194,14 +194,14 @@ class WorldRows:
             ]
             rehearsal = Rehearsal()
             while True:
-                share = self._learner_share()
+                late = self._run is not None and self._run.done() >= LEARNER_FROM
                 moments = [world.moment() for world in worlds]
                 for world, moment in zip(worlds, moments, strict=True):
                     rehearsal.add(moment)
                     yield from self._row(world, moment, rehearsal, rng)
                 calls = self._calls(worlds, moments, rehearsal, rng)
                 for world, call in zip(worlds, calls, strict=True):
-                    world.learner_share = share
+                    world.learner_share = LEARNER_SHARE if late else 0.0
                     world.act(call)
 
     def _row(self, world: WorldCurriculum, moment: Moment, rehearsal: Rehearsal, rng: random.Random) -> Iterator[Row]:
@@ -213,9 +213,6 @@ class WorldRows:
                 yield world.retold(rehearsal.sample(rng))
             else:
                 yield world.otherwise(moment) if rng.random() < OTHERWISE else moment.row
-
-    def _learner_share(self) -> float:
-        return LEARNER_SHARE if self._run is not None and self._run.done() >= LEARNER_FROM else 0.0
 
     def _calls(
         self, worlds: Sequence[WorldCurriculum], moments: Sequence[Moment], rehearsal: Rehearsal, rng: random.Random
