@@ -71,11 +71,10 @@ class GatewayApp:
     async def _completions(self, request: Request) -> Response:
         body = await read(request, chat.ChatRequest, self._options, 400)
         answer = await chat.decided(body, body.offer(self._sessions.options.default_tools), self._decide)
-        headers = answer.timed.headers()
         if body.stream:
-            headers["cache-control"] = "no-cache"
+            headers = {"cache-control": "no-cache"}
             return StreamingResponse(chat.chunks(body, answer), 200, headers, "text/event-stream")
-        return JSONResponse(chat.completion(body, answer), headers=headers)
+        return JSONResponse(chat.completion(body, answer))
 
     async def _models(self, request: Request) -> Response:
         model = {"id": self._model, "object": "model", "created": self._since, "owned_by": "rtcontrol"}

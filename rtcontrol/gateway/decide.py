@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.gateway.gate import WARNING, Refusal
+from rtcontrol.gateway.gate import Refusal
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.deciders import PLAIN, NoopSource, QuestionSource, RandomSource, STSource
 from rtcontrol.hosts.protocol import (
@@ -138,11 +138,6 @@ class Timed:
     trained: bool | None = None
     warning: str | None = None
     held: str | None = None
-
-    def headers(self) -> dict[str, str]:
-        """Return the header of the warning."""
-        # Headers are Latin-1, and a model's name may be anything.
-        return {WARNING: self.warning.encode("ascii", "replace").decode()} if self.warning else {}
 
     def timing(self) -> dict[str, Any]:
         """Return what all answers have of their decision in the field `rtcontrol`."""

@@ -220,8 +220,7 @@ def routes(decide: Callable[..., Awaitable[Timed]], options: GatewayOptions, met
         return response(dict(zip(body.questions, answers, strict=True)), usage, timed)
 
     def response(answers: Any, usage: dict[str, Any], timed: Timed) -> Response:
-        body = {"model": model, "answers": answers, "usage": usage, "rtcontrol": timed.timing()}
-        return JSONResponse(body, headers=timed.headers())
+        return JSONResponse({"model": model, "answers": answers, "usage": usage, "rtcontrol": timed.timing()})
 
     return [
         Route("/v1/decisions", metrics.counted("decisions", of_openai), methods=["POST"]),

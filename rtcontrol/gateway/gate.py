@@ -23,7 +23,6 @@ MAX_BODY_BYTES = 1 << 18
 # Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
 # no secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
-WARNING = "x-rtcontrol-warning"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -68,7 +67,7 @@ def behind_gate(app: ASGIApp, options: GatewayOptions) -> ASGIApp:
         allow_origins=sorted(options.origins),
         allow_methods=("GET", "HEAD", "POST"),
         allow_headers=("*",),
-        expose_headers=(WARNING, "retry-after"),
+        expose_headers=("retry-after",),
     )
 
 

@@ -92,7 +92,8 @@ def test_request_of_wrong_shape_names_its_field(served: Served, broken: Any, par
 
 def test_bundled_model_warns_of_untrained_questions(serve: Serve) -> None:
     answer = serve(model="lander").post("v1/decisions", {"model": "lander", "input": STATE, "questions": [LEFT]})
-    assert answer.json()["rtcontrol"]["trained"] is False and "not trained" in answer.headers["x-rtcontrol-warning"]
+    extra = answer.json()["rtcontrol"]
+    assert extra["trained"] is False and "not trained" in extra["warning"]
 
 
 def test_what_is_no_model_answers_no_questions(serve: Serve) -> None:
