@@ -105,30 +105,22 @@ def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, togeth
     if isinstance(outcome, list):
         parts = zip(request.members, outcome, strict=True)
         return replace(reply, members=tuple(reply_to(member, started_ns, part) for member, part in parts))
+    text = str(outcome) if isinstance(outcome, UserError | DecisionLost) else f"{type(outcome).__name__}: {outcome}"
+    reply = replace(reply, error=text.partition("\n")[0])
     if isinstance(outcome, UserError):
-        return replace(reply, error=first_line(str(outcome)), mistake=(outcome.what, outcome.remedy))
-    if isinstance(outcome, DecisionLost):
-        return replace(reply, error=first_line(str(outcome)), loss=outcome.loss)
-    return replace(reply, error=first_line(f"{type(outcome).__name__}: {outcome}"))
-
-
-def first_line(text: str) -> str:
-    """Return the text up to its first line break."""
-    return text.partition("\n")[0]
+        return replace(reply, mistake=(outcome.what, outcome.remedy))
+    return replace(reply, loss=outcome.loss) if isinstance(outcome, DecisionLost) else reply
 
 
 def describe(decider: Decider) -> dict[str, Any]:
     """Return the decider's lines of the report; empty where it has none."""
-    info = getattr(decider, "info", None)
-    return dict(info()) if info is not None else {}
+    return dict(getattr(decider, "info", dict)())
 
 
 def end(decider: Decider) -> None:
     """Close the decider. An error is logged."""
     try:
-        close = getattr(decider, "close", None)
-        if close is not None:
-            close()
+        getattr(decider, "close", lambda: None)()
     except FAULTS:
         log.exception("close() of a decider (%s) failed; its session is over all the same", type(decider).__qualname__)
 

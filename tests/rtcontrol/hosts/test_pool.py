@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from pooled import request
 
-from rtcontrol.gateway.decide import source
-from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.hosts.deciders import NoopSource, RandomSource, build
+from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.pool import (
     AGAIN_NS,
     ATTEMPTS,
@@ -287,14 +285,3 @@ def test_random_load_is_served_by_deadline(seed: int) -> None:
 
 def chance_depth(seed: int) -> int:
     return 1 + seed % 3
-
-
-def tool(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {"name": "heat", "parameters": {"type": "object", "properties": properties, "required": required}}
-
-
-def test_random_source_refuses_an_open_domain() -> None:
-    tools = (tool(["t"], t={"type": "number"}), {"name": "stop"})
-    with pytest.raises(UserError, match="Tool heat, parameter t: no value of it can be made up"):
-        build(source(GatewayOptions(model="random"), tools))
-    build(RandomSource((tool([], t={"type": "number"}),)))
