@@ -137,14 +137,7 @@ def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[s
     ends = {"minimum": min(values), "maximum": max(values)}
     if all(float(value).is_integer() for value in values):
         return {"type": "integer", "minimum": int(ends["minimum"]), "maximum": int(ends["maximum"])}
-    return {"type": "number", **ends, "multipleOf": step_of(values)}
-
-
-def step_of(values: Sequence[int | float]) -> int | float:
-    """Return the step of the listed numbers' last decimal; 1 for whole numbers."""
-    if all(float(value).is_integer() for value in values):
-        return 1
-    return float(Decimal(1).scaleb(-max(places_of(value) for value in values)))
+    return {"type": "number", **ends, "multipleOf": float(Decimal(1).scaleb(-max(map(places_of, values))))}
 
 
 def places_of(value: int | float) -> int:

@@ -186,9 +186,10 @@ class PacedEnvironment:
 
     # -- on the world's thread ----------------------------------------------------------------------------------------
 
-    def _guarded(self, act: Callable[[], Any]) -> None:
+    def _guarded(self, *acts: Callable[[], Any]) -> None:
         try:
-            act()
+            for act in acts:
+                act()
         except BaseException as error:  # also SystemExit: a world does not end its controller
             self._error = self._error or error
 
@@ -203,7 +204,7 @@ class PacedEnvironment:
         if self._phase != "playing" or self._error is not None:
             return None
         if self.pace.take(self._carry.step_ns):
-            self._guarded(self._step_and_look)
+            self._guarded(self._step, self._look)
         return max(0, self.pace.due_ns - time.monotonic_ns()) / 1e9
 
     def _advance(self, dt_ns: int) -> None:
@@ -219,10 +220,6 @@ class PacedEnvironment:
         began_ns = time.monotonic_ns()
         carry_out(self._simulation.step)
         self._stepped_ns = began_ns
-
-    def _step_and_look(self) -> None:
-        self._step()
-        self._look()
 
     def _look(self) -> None:
         if not self._ended():

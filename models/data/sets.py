@@ -57,10 +57,6 @@ def located(place: str, name: str) -> Path:
         ) from None
 
 
-def _json_files(folder: Path) -> list[Path]:
-    return sorted({path for kind in KINDS for path in folder.glob(kind) if path.is_file()})
-
-
 def data_file(place: Path, *names: str) -> Path:
     """Return the file itself, or the first of these names (patterns) in a folder, or its only one. Raises UserError."""
     if place.is_file():
@@ -68,7 +64,7 @@ def data_file(place: Path, *names: str) -> Path:
     for name in names:
         if matches := sorted(place.glob(name)):
             return matches[0]
-    files = _json_files(place)
+    files = sorted({path for kind in KINDS for path in place.glob(kind) if path.is_file()})
     if len(files) == 1:
         return files[0]
     listed = ", ".join(path.name for path in files) or "no JSON file"

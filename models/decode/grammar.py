@@ -129,17 +129,14 @@ class Grammars:
         inside = grammar.startswith(INSIDE)
         if '"pattern"' not in written and '"format"' not in written:
             return
-        written_so_far = len(self.bytes_of(tokens).decode("utf-8", "ignore")) if inside else 0
+        text = bytes(self.machine.tokens.decode_bytes(list(tokens)))  # its last token may be a part of a character
+        written_so_far = len(text.decode("utf-8", "ignore")) if inside else 0
         for more in (0, *(2**k for k in range(9))):
             bounded = json.dumps(_with_short_texts(json.loads(written), written_so_far + more))
             matcher = self._library.LLMatcher(self.machine.tokens, f"{before}%json {bounded}\n")
             taken = [self.quote] * inside + [*tokens]
             if not matcher.is_error() and matcher.try_consume_tokens(taken) == len(taken):
                 yield matcher
-
-    def bytes_of(self, tokens: Sequence[int]) -> bytes:
-        """Return the bytes of tokens; a token may be a part of a character."""
-        return bytes(self.machine.tokens.decode_bytes(list(tokens)))
 
 
 class FreeValue:

@@ -226,10 +226,6 @@ def _is_number(_: Any, value: Any) -> bool:
     return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 2**1023)
 
 
-def _is_array(_: Any, value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
 _BASE = jsonschema.Draft202012Validator
 _KEYWORDS: dict[str, Callable[..., Errors | None]] = {
     **_BASE.VALIDATORS,
@@ -240,7 +236,7 @@ _KEYWORDS: dict[str, Callable[..., Errors | None]] = {
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
 }
-_TYPES = {"integer": _is_integer, "number": _is_number, "array": _is_array}
+_TYPES = {"integer": _is_integer, "number": _is_number, "array": lambda _, value: isinstance(value, list | tuple)}
 _JUDGE = jsonschema.validators.extend(
     _BASE,
     {name: _counted(keyword) for name, keyword in _KEYWORDS.items()},

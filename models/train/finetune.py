@@ -204,11 +204,6 @@ def _with_lora(model: Any, recipe: FinetuneRecipe) -> Any:
     return get_peft_model(model, settings)
 
 
-def plain_model(lm: Any) -> Any:
-    """Return the causal LM in peft's wrapper, or without one."""
-    return lm.get_base_model() if hasattr(lm, "get_base_model") else lm
-
-
 def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]:
     """Return what is trained, for an optimizer: LoRA (or the rest in full), embeddings, LM head, each with its share of
     LoRA's rate."""
@@ -251,7 +246,8 @@ class FinetuneRun(Trainer):
             clip=recipe.clip,
             save_every_s=recipe.save_every_s,
         )
-        super().__init__(plain_model(lm), encoder, lambda chunk: (), config, out)
+        model = lm.get_base_model() if recipe.rank else lm  # in peft's wrapper
+        super().__init__(model, encoder, lambda chunk: (), config, out)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.model, self.recipe)

@@ -51,13 +51,9 @@ class Curve:
             self.starts.append(self.starts[-1] + piece.length)
         self.length = self.starts.pop()
 
-    def locate(self, s: float) -> tuple[Piece, float]:
-        index = max(bisect_right(self.starts, s) - 1, 0)
-        return self.pieces[index], s - self.starts[index]
-
     def at(self, s: float) -> Pose:
-        piece, within = self.locate(s)
-        return piece.at(within)
+        index = max(bisect_right(self.starts, s) - 1, 0)
+        return self.pieces[index].at(s - self.starts[index])
 
     def shifted(self, left: float) -> Curve:
         return Curve(piece.shifted(left) for piece in self.pieces)
