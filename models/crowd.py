@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.decider import DeciderSpec, tried
 from rtcontrol.models.decode.core import Drafts
 from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
 
@@ -54,30 +54,22 @@ class CrowdDecoder:
         batch, decisions = self.lone.runner.caps.batch, list[Decision | Exception]()
         for i in range(0, len(prompts), batch):
             now = prompts[i : i + batch]
-            decodes = [self._start(prompt) for prompt in now]
+            decodes = [tried(self._begin, prompt) for prompt in now]
             yield from evaluate(self.lone.runner, [each for each in decodes if isinstance(each, InFlightDecode)])
-            decisions += map(self._finish, now, decodes)
+            decisions += [
+                decode if isinstance(decode, Exception) else tried(self.lone.result_of, decode, prompt.instruction)
+                for decode, prompt in zip(decodes, now, strict=True)
+            ]
         return decisions
 
     def cancel(self) -> None:
         """Stop the current batch before its next pass."""
         self._stop.set()
 
-    def _start(self, prompt: CharacterPrompt) -> InFlightDecode | Exception:
-        try:
-            kept = self._sequence(prompt.key)
-            suffix = self.lone.suffix(prompt.observation, prompt.instruction, prompt.history)
-            return self.lone.decoding.begin_on(kept.handle, suffix, kept.drafts, self._stop)
-        except Exception as fault:
-            return fault
-
-    def _finish(self, prompt: CharacterPrompt, decode: InFlightDecode | Exception) -> Decision | Exception:
-        if isinstance(decode, Exception):
-            return decode
-        try:
-            return self.lone.believed(decode.decision(), prompt.instruction)
-        except Exception as fault:
-            return fault
+    def _begin(self, prompt: CharacterPrompt) -> InFlightDecode:
+        kept = self._sequence(prompt.key)
+        suffix = self.lone.suffix(prompt.observation, prompt.instruction, prompt.history)
+        return self.lone.decoding.begin_on(kept.handle, suffix, kept.drafts, self._stop)
 
     def _sequence(self, key: str) -> CharacterSequence:
         kept = self._kept.pop(key, None)

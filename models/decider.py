@@ -143,20 +143,9 @@ class STDecider:
         return self.decoding.begin(self.suffix(observation, instruction, history), standing)
 
     def result_of(self, decode: InFlightDecode, instruction: str) -> Decision:
-        """Return the decision for this instruction, or raise the error that ended it."""
-        return self.believed(decode.decision(), instruction)
-
-    def decide_many(
-        self, situations: Sequence[tuple[str, str] | Situation], standing: Sequence[Call | None] = ()
-    ) -> list[Decision]:
-        """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes;
-        `standing` are the active calls, none or one for each."""
-        decided = self.decoding.decided([self.suffix(*situation) for situation in situations], standing)
-        return [self.result_of(d, s[1]) for d, s in zip(decided, situations, strict=True)]
-
-    def believed(self, decision: Decision, instruction: str) -> Decision:
-        """Return the decision with its confidence lowered for each word of the instruction that training did not
-        have."""
+        """Return the decision, or raise the error that ended it. Its confidence is lowered for each word of the
+        instruction that training did not have."""
+        decision = decode.decision()
         unknown = () if self._learnt is None else self._unknown(instruction)
         if self._learnt is None or not unknown:
             return decision
@@ -164,6 +153,11 @@ class STDecider:
         if decision.call is not None and "function" in confidence:
             confidence = {**confidence, "function": confidence["function"] * self._learnt.doubt ** len(unknown)}
         return replace(decision, confidence=confidence, unknown=unknown)
+
+    def decide_many(self, situations: Sequence[tuple[str, str] | tuple[str, str, Sequence[str]]]) -> list[Decision]:
+        """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes."""
+        decided = self.decoding.decided([self.suffix(*situation) for situation in situations])
+        return [self.result_of(d, s[1]) for d, s in zip(decided, situations, strict=True)]
 
     def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
         """Return the tokens of a situation after the prefix."""
@@ -203,18 +197,19 @@ def decide_together_in_steps(
 ) -> Generator[None, None, list[Decision | Exception]]:
     """Decide as `decide_together`; the caller may stop at any yield, between forward passes."""
     assert len({id(decider) for decider, _ in requests}) == len(requests), "one decision of a session at a time"
-    decodes = [_tried(decider.begin, *situation) for decider, situation in requests]
+    decodes = [tried(decider.begin, *situation) for decider, situation in requests]
     for runner in dict.fromkeys(decider.runner for decider, _ in requests):
         local = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]
         yield from evaluate(runner, [decode for decode in local if isinstance(decode, InFlightDecode)])
     each = zip(requests, decodes, strict=True)
     return [
-        decode if isinstance(decode, Exception) else _tried(decider.result_of, decode, situation[1])
+        decode if isinstance(decode, Exception) else tried(decider.result_of, decode, situation[1])
         for (decider, situation), decode in each
     ]
 
 
-def _tried(act: Callable[..., T], *args: Any) -> T | Exception:
+def tried(act: Callable[..., T], *args: Any) -> T | Exception:
+    """Return the result of `act`, or its exception."""
     try:
         return act(*args)
     except Exception as fault:

@@ -167,17 +167,15 @@ class Decoding:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [decode])
 
-    def decided(self, suffixes: Sequence[Sequence[int]], standing: Sequence[Call | None] = ()) -> list[InFlightDecode]:
-        """Decide after prefix + each suffix in the same passes, each with the result or error that it has alone;
-        `standing` are the active calls, none or one for each."""
-        calls = standing or [None] * len(suffixes)
+    def decided(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
+        """Decide after prefix + each suffix in the same passes, each with the result or error that it has alone."""
         self._stop.clear()
         batch, decodes = self.runner.caps.batch, list[InFlightDecode]()
         while len(self._others) < min(len(suffixes), batch):
             self._others.append(self.another())
         for i in range(0, len(suffixes), batch):
-            each = zip(self._others, suffixes[i : i + batch], calls[i : i + batch], strict=False)
-            now = [self.begin_on(handle, suffix, None, self._stop, call) for handle, suffix, call in each]
+            each = zip(self._others, suffixes[i : i + batch], strict=False)
+            now = [self.begin_on(handle, suffix, None, self._stop) for handle, suffix in each]
             result(evaluate(self.runner, now))
             decodes += now
         return decodes

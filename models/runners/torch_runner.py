@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,7 @@ class TorchRunner:
             sequence.restore(prefix, *stored)
             return sequence, PrefixInfo(n, "disk")
         if n:
-            with self._own_threads():
+            with thread_limit(self.threads):
                 sequence.run(())
             refused = store.save(key, *sequence.cache.first(n))
             stored = stored or refused
@@ -92,14 +92,14 @@ class TorchRunner:
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
-        with self._own_threads():
+        with thread_limit(self.threads):
             handle.prefill(count)
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
         """Evaluate one pass for all works; return for each the answers to its tree's asks: fp32 scores, or the best
         legal id."""
         placed = [(work.handle, work.handle.placed(work)) for work in batch]
-        with self._own_threads():
+        with thread_limit(self.threads):
             states = run_together(self.model, placed)
             each = zip(batch, states, strict=True)
             answers = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
@@ -124,7 +124,7 @@ class TorchRunner:
         about = len(handle.prompt).bit_length()
         if about not in self._costs:
             cost = pass_cost(self, handle, SIZES)
-            with self._own_threads():
+            with thread_limit(self.threads):
                 choice = self._choice_ms()
             self._costs[about] = replace(cost, choice_ms=choice)
         return self._costs[about]
@@ -139,9 +139,6 @@ class TorchRunner:
             answered([([ask], lambda nodes, ids: self.model.logits(hidden))])
             best = min(best, (time.perf_counter() - began) * 1e3)
         return best
-
-    def _own_threads(self) -> AbstractContextManager[None]:
-        return thread_limit(self.threads)
 
 
 load = TorchRunner.load
