@@ -48,7 +48,7 @@ CLOSE_S = 0.7
 
 class Outbox:
     """Writes to a file descriptor on its own thread. `say` queues at most `MAX_WAITING` lines of at most `MAX_LINE`
-    characters; the count of those beyond is `dropped`, and stands before the next line that is written.
+    characters; the count of those beyond is `dropped`, and comes before the next line that is written.
     `failed` is why it cannot be written to though it is there (a full disk)."""
 
     def __init__(self, fd: int) -> None:
@@ -117,7 +117,7 @@ class Outbox:
 
 
 class LineFormatter(logging.Formatter):
-    """Each entry a line, each line of a traceback behind a bar: no text of others can look like an entry."""
+    """Formats an entry as a line, and a traceback's lines after a bar: no text of others can look like an entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()

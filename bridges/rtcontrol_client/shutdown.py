@@ -36,7 +36,7 @@ STATUS = {number.name: 128 + number for number in (*SIGNALS, *OTHERS)}
 SAFE_CALL = b"still ending: the safe call is being executed; a third signal leaves at once\n"
 WRITING = b"still ending: the report is being written\n"
 DONE = b"ending: all is written; another signal leaves at once\n"
-# What one signal interrupted is not interrupted anew by those that come along with it.
+# What one signal interrupted is not interrupted again by those that come along with it.
 PEACE_S = 0.5
 RETAKE_S = 0.1  # a program that only waits looks after its signals so often
 Suspend = Callable[[Callable[[], None]], object]
@@ -94,7 +94,7 @@ class Shutdown:
 
     User code, or a library in C, may take these signals for itself: `retake` takes them back.
 
-    A process that was asked to end is over when it is left: of further signals the second one leaves what hangs in the
+    A process that a signal ends is over when it is left: of further signals the second one leaves what hangs in the
     interpreter's own end. SIGHUP, SIGTSTP and OTHERS stay ignored where they were (nohup). Entering also makes stdout
     and stderr outlive their terminal.
     """

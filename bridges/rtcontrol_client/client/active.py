@@ -66,7 +66,7 @@ def all_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) 
 class ActiveStanding:
     """The call that may act. `kind` is `none` (nothing yet), `call` or `safe`.
 
-    Methods that return a bool tell whether something starts to act now: then `at()` is to be carried out. No call
+    Methods that return a bool return whether something starts to act now: then `at()` is to be carried out. No call
     outlives its arrival by more than `own_ttl_ms`, whatever its message says (None or 0: no such limit). Pure: the
     caller brings the time, and calls `expire` at `expires_ns`, or every 50 ms.
     """

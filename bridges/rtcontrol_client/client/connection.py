@@ -105,7 +105,7 @@ class ServerConnection:
     def welcomed(self, heartbeat_ms: float) -> None:
         """It is open: the server's heartbeat counts from now on."""
         self.open, self.heartbeat.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
-        # Not when connected: a server that turns us away would be asked ten times a second.
+        # Not when connected: a server that turns us away would get ten hellos a second.
         self._lost.attempts = self.greeting.refused.attempts = 0
 
     def lost(self, now_ns: int, why: str) -> None:

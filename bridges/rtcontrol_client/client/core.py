@@ -229,7 +229,7 @@ class Core:
             self.tally.count["reconnects"] += 1
             self._hand_out(self.active.disconnect(), now_ns)
         self.connection.open, self.connection.greeting.started_ns = False, None
-        # An observation as old as the gap helps nobody; decide()'s is sent again.
+        # An observation as old as the gap is useless; decide()'s is sent again.
         self.drop(*SHORT_LIVED)
 
     def reconnects(self, now_ns: int) -> bool:

@@ -118,7 +118,7 @@ class Link:
                 self.core.expire(time.monotonic_ns())
 
     def _tell(self) -> None:
-        """Log what a welcome warns of, each once; tell the client what has changed."""
+        """Log each warning of a welcome once; notify the client of changes."""
         if (version := self.core.version) == self._version:
             return
         self._version = version

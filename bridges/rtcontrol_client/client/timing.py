@@ -96,7 +96,7 @@ class PhaseLock:
             del self._started[next(iter(self._started))]
 
     def receive(self, call: CallMessage, period_ns: int, now_ns: int) -> None:
-        """Learn from a fresh call when its observation arrived; one that was decided again tells nothing new."""
+        """Learn from a fresh call when its observation arrived; one that was decided again has nothing new."""
         age_ms, release_ns, seq = call.timing.age_ms, call.release_ns, call.seq_obs
         if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._newest:
             return
@@ -125,7 +125,7 @@ class PhaseLock:
 
 
 class ServerTicks:
-    """When the server ticks: its clock against ours, the phase, and any tick that it told of."""
+    """When the server ticks: its clock against ours, the phase, and the instant of any tick."""
 
     def __init__(self) -> None:
         self.offset, self.phase = OffsetFilter(), PhaseLock()

@@ -19,7 +19,7 @@ from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
-TROUBLE_S = 1.0  # how often problems of the network are looked for
+PROBLEMS_S = 1.0  # how often problems of the network are looked for
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
 ARRIVE_S = 0.3  # how long the safe call may take to arrive before the process ends or stops
 ALIKE = 0.1  # a server's rate that differs by less from the bridge's gives the bridge its phase
@@ -109,7 +109,7 @@ class Ros2Bridge:
                 # It takes milliseconds: after the tick's work, never before it.
                 if now >= problems_at:
                     problems.update(self._problems())
-                    problems_at = now + TROUBLE_S
+                    problems_at = now + PROBLEMS_S
                 release += period_s
                 if (late := time.monotonic() - release) > 0:
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
@@ -200,8 +200,8 @@ class Ros2Bridge:
         waiting = {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items()}
         problems: dict[str, str] = {**waiting, **self._bus.problems(), **self._faults}
         for name, action in self._actions.items():
-            if (trouble := action.trouble()) is not None:
-                problems[name] = trouble
+            if (problem := action.problem()) is not None:
+                problems[name] = problem
         client, errors = self._sessions.client, self._sessions.counts(["errors"])["errors"]
         if client is not None and errors > self._counts["errors"]:
             # An instruction or an observation that it does not take; it says which.

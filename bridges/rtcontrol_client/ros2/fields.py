@@ -332,7 +332,7 @@ def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[
 
 
 def _nearest(scan: Any, beams: list[int]) -> float | None:
-    """Return the smallest range of the beams in metres, None where none says anything.
+    """Return the smallest range of the beams in metres, None where no beam has one.
 
     By REP 117 +inf is free, and -inf alone too near to measure: NaN, 0 and what is below `range_min` are drivers' codes
     for an error or no echo. A bound that is not a number counts as 0.

@@ -1,6 +1,6 @@
 """Actions that a call pursues. Their goal is sent once, followed, and canceled by the safe call or by another goal.
 
-A goal has an id of ours, by which the action's status and feedback are told from those of others' goals. A cancellation
+A goal has an id of ours, which separates the action's status and feedback from those of others' goals. A cancellation
 is sent again until the status says that the goal has ended: one that overtakes its goal has nothing to cancel.
 """
 
@@ -53,7 +53,7 @@ class _Goal:
     feedback: Any = None
     result: Any = None
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Return what is wrong with it now."""
         if self.refused and self.state in LIVE:
             return "the cancellation is refused"
@@ -100,9 +100,9 @@ class ActionClient:
             state = "canceling" if goal.cancels and goal.state in LIVE else goal.state
             return view(state, feedback=goal.feedback, result=goal.result), time.monotonic_ns()
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Return what is wrong with it now."""
-        why = "no node serves it" if not self._wires.send.ready() else self._goal and self._goal.trouble()
+        why = "no node serves it" if not self._wires.send.ready() else self._goal and self._goal.problem()
         return f"{self._link.name}: {why}." if why else None
 
     # Under the lock.

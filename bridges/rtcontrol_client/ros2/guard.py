@@ -2,10 +2,10 @@
 longer than the active call may act. `python -m rtcontrol_client.ros2.guard` is started by the bridge alone, and is a
 node with the bridge's names.
 
-Each beat of the bridge says until when the active call may act; it comes before that call is published, and that there
-is none after the safe call was. The guard publishes where that instant is over without another beat, until one comes,
-and where the pipe between them ends without a farewell. It has its publishers from its start: a robot needs about a
-second to find them, and the bridge lets nothing drive before the guard says that it has been found.
+Each beat of the bridge has the instant until which the active call may act, and comes before that call is published; or
+none, after the safe call was. The guard publishes once that instant is over without another beat, until one comes, and
+where the pipe between them ends without a farewell. It has its publishers from its start: a robot needs about a second
+to discover them, and the bridge lets nothing drive before the guard reports that it was discovered.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Watch:
         self._part = b""
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take what came through the pipe; nothing: it has ended. A line that is not a beat says nothing."""
+        """Take what came through the pipe; nothing: it has ended. A line that is not a beat is ignored."""
         if not data:  # and so it is whenever it is read again
             self._ended = self._ended if self.over else now
             self.over = True

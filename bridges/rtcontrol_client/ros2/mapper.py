@@ -216,7 +216,7 @@ class Mapper:
         with self._at(f"{key}.type"):
             full, cls = find(kind, form)
             if (known := self._types.setdefault(name, full)) != full:
-                raise ValueError(f"{name} is said to be {known} and {full}")
+                raise ValueError(f"{name} has two types, {known} and {full}")
             return full, cls
 
     def _topic(self, name: str, kind: str, qos: Qos, key: str) -> Topic:

@@ -201,7 +201,7 @@ def _qos(topic: Topic, usual: str) -> QoSProfile:
 
 @contextmanager
 def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
-    """A node with these arguments of ROS, run by a thread of its own until the end.
+    """Run a node with these arguments of ROS on its own thread until the end.
 
     `services`: those of its parameters. Raises Ros2BridgeError for arguments that ROS does not take.
     """

@@ -41,7 +41,7 @@ class _State:
             self.t_ns = self.t_ns or time.monotonic_ns()
 
     def why_not(self) -> str | None:
-        """Return why it says nothing now."""
+        """Return why it has no value now."""
         if self.t_ns is None:
             return "no message yet"
         if (age_ms := (time.monotonic_ns() - self.t_ns) / 1e6) > self.source.max_age_ms:
@@ -59,7 +59,7 @@ class Observer:
         self.waiting: dict[str, str] = {}  # topic -> why it holds the observation back
 
     def look(self) -> Snapshot | None:
-        """Poll all topics. None while a required one has no news; `waiting` says why."""
+        """Poll all topics. None while a required one has no news; `waiting` has the reason."""
         values: dict[str, Scalar | None] = {}
         newest_ns = 0
         missing: dict[bool, dict[str, str]] = {True: {}, False: {}}  # by whether it is required

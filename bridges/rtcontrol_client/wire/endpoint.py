@@ -57,13 +57,13 @@ class Endpoint:
         if self.ipv6 is not None:
             return self.ipv6
         try:
-            found = {family for family, *_ in socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)}
+            families = {family for family, *_ in socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)}
         except (OSError, UnicodeError):
             return False  # libzmq will say so, or it is an interface
-        return socket.AF_INET6 in found and socket.AF_INET not in found
+        return socket.AF_INET6 in families and socket.AF_INET not in families
 
 
-# Of a WebSocket: what it speaks, and what stands before an access token.
+# Of a WebSocket: its subprotocol, and the prefix of an access token.
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 

@@ -20,7 +20,7 @@ class Code(StrEnum):
     STATE = "state"  # not allowed now (an observation before hello, say)
     SESSION = "session"  # the session token is unknown, or not this connection's
     SEQUENCE = "sequence"  # a sequence number that does not grow: replayed or reordered
-    EPOCH = "epoch"  # of an epoch that is over, or not begun
+    EPOCH = "epoch"  # of an epoch that is over, or has not started
     AGENT = "agent"  # unknown agent
     TOOLS = "tools"  # the tool schema cannot be compiled
     MODEL = "model"  # unknown model, or one that clients may not choose

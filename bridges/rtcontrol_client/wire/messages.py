@@ -111,7 +111,7 @@ class CallFields(MessagePart):
 
 
 # A crowd: many characters over one connection (docs/crowds.md). One message has parts, one a member. A part that is
-# wrong is refused by itself: it is left out of the message's list, and stands in `faults`.
+# wrong is refused by itself: it is left out of the message's list, and is in `faults`.
 
 MEMBERS = 4096  # of a crowd, at most
 PARTS = 1024  # of a message
@@ -122,7 +122,7 @@ Priority = Annotated[Whole, Field(ge=0, le=9)]
 
 
 class CrowdWish(MessagePart):
-    """In a hello: a crowd is asked for, of so many members at most."""
+    """In a hello: the request for a crowd, of so many members at most."""
 
     members: Members | None = None
 
@@ -144,7 +144,7 @@ class Member(MessagePart):
     deadline_ms: Milliseconds | None = None
     ttl_ms: Milliseconds | None = None
     priority: Priority = 0  # 9 is the most urgent
-    every_tick: bool = False  # it is asked at its full rate also where nothing happens
+    every_tick: bool = False  # its rate stays full also where nothing happens
     safe_calls: SafeCalls | None = None
 
 
@@ -177,7 +177,7 @@ class MemberError(MessagePart):
 
 @dataclass(frozen=True, slots=True)
 class PartFault:
-    """A part that is refused: what it was, as far as that can be told, and why."""
+    """A part that is refused: what it was, as far as that is known, and why."""
 
     id: str | None
     seq: int | None
@@ -271,7 +271,7 @@ class CallMany(OfParts):
 
 
 class Array(MessagePart):
-    """A raw array, C order, little endian. `data` travels outside the header (msgpack: a part of its own; JSON:
+    """A raw array, C order, little endian. `data` travels outside the header (msgpack: its own part; JSON:
     base64). Relation: len(data) = product(shape) x item size of dtype."""
 
     name: Name
@@ -316,7 +316,7 @@ class Hello(MessagePart):
 
 
 class Welcome(OfSession):
-    """Server -> client, the answer to hello: the session and what is in force in it."""
+    """Server -> client, the answer to hello: the session and its terms."""
 
     type: Literal["welcome"] = "welcome"
     protocol: list[Count]
@@ -352,8 +352,8 @@ class Welcome(OfSession):
 
 
 class Observe(OfSession):
-    """Client -> server: one look at the world. `text` is what the model reads; where it is absent, the agent makes it
-    of `data` (its own rendering), or the server renders `data` as `key value` pairs."""
+    """Client -> server: one look at the world. `text` is what the model reads; where it is absent, the agent renders
+    `data`, or the server writes it as `key value` pairs."""
 
     type: Literal["observe"] = "observe"
     seq: Count  # grows with every observation of the session
@@ -390,8 +390,8 @@ class Timing(MessagePart):
 class CallMessage(OfSession, CallFields):
     """Server -> client: what to do now.
 
-    `fresh`: a new decision (`call` absent: the call in force goes on, its time-to-live renewed). `held`: no decision;
-    the call in force may go on until its own time-to-live ends. `safe`: execute the safe calls, `calls` in order.
+    `fresh`: a new decision (`call` absent: the active call continues, its time-to-live renewed). `held`: no decision;
+    the active call may continue until its own time-to-live ends. `safe`: execute the safe calls, `calls` in order.
     `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit.
     """
 
@@ -415,8 +415,8 @@ class Executed(OfSession):
 
 
 class Instruct(OfSession):
-    """Either way: the goal from now on. Server -> client: it is in force (also where somebody else changed it); with
-    `said` it is what that was understood as, by an interpreter of the server's, and in force from the next tick on."""
+    """Either way: the goal from now on. Server -> client: it is active (also where somebody else changed it); with
+    `said` it is how the server's interpreter understood those words, and active from the next tick on."""
 
     type: Literal["instruct"] = "instruct"
     instruction: Text
@@ -442,7 +442,7 @@ class Outcome(MessagePart):
 
 
 class Reset(OfSession):
-    """Client -> server: a new episode begins; `epoch` is one more than the last. Calls of old epochs are void."""
+    """Client -> server: a new episode starts; `epoch` is one more than the last. Calls of old epochs are void."""
 
     type: Literal["reset"] = "reset"
     epoch: Count
@@ -450,10 +450,9 @@ class Reset(OfSession):
 
 
 class ControlMessage(OfSession):
-    """Either way, where both sides announced the capability `control`. Client -> server: `say`, what a person there
-    says; `id` is that of the call that is confirmed or denied. Server -> client: `state`, whoever changed it, and the
-    `call` that waits for a yes, for `ttl_ms` from now. `instruction` is of earlier versions, where instructions waited
-    for a yes: no server sends it, and a yes or no to one is refused."""
+    """Either way, where both sides announced the capability `control`. Client -> server: `say`, a person's command
+    there; `id` is that of the call that is confirmed or denied. Server -> client: `state`, from whatever side it was
+    changed, and the `call` that waits for a yes, for `ttl_ms` from now. `instruction` is not used."""
 
     type: Literal["control"] = "control"
     say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None
@@ -472,8 +471,8 @@ class PictureFile(MessagePart):
 
 
 class Picture(OfSession):
-    """Client -> server, where both sides announced the capability `pictures`: the world, for people. It may come on a
-    connection of its own, which has no session: there the token alone says whose it is."""
+    """Client -> server, where both sides announced the capability `pictures`: the world, for people. It may come on
+    another connection, which has no session: there the token alone identifies the client."""
 
     type: Literal["picture"] = "picture"
     t_ns: Nanoseconds  # when it was taken
@@ -504,7 +503,7 @@ class Pong(MessagePart):
 
 
 class ErrorMessage(MessagePart):
-    """Either way: a message was refused, or the session is in trouble."""
+    """Either way: a message was refused, or the session has a problem."""
 
     type: Literal["error"] = "error"
     code: str
@@ -515,7 +514,7 @@ class ErrorMessage(MessagePart):
     t_client_ns: Nanoseconds | None = None  # 1.1: of the hello that was refused
     retryable: bool = False
     fatal: bool = False
-    dropped: Count = 0  # how many further refusals were not told, since errors are rate-limited
+    dropped: Count = 0  # how many further refusals were not sent, since errors are rate-limited
     members: list[MemberError] | None = None  # of a crowd's message: the parts that were refused
 
 

@@ -20,29 +20,29 @@ FRAMES = {0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE
 SCAN, END = 0xDA, b"\xff\xd9"
 BARE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 MAX_SEGMENTS = 128  # before the scan: metadata are cut into segments of 64 KiB
-BEHIND = 1 << 14  # bytes that may stand behind a file's end
+BEHIND = 1 << 14  # bytes that may follow a file's end
 
 FIELD = "image"
 
 
 def format_of(data: bytes | memoryview) -> PictureFormat | None:
-    """By its first bytes, whatever it is called; None: neither."""
+    """Return the format by the first bytes; None: neither."""
     if data[:8] == PNG:
         return "png"
     return "jpeg" if data[:3] == JPEG else None
 
 
 def check_picture(form: PictureFormat, data: bytes) -> tuple[int, int]:
-    """Width and height that the file tells. Raises WireError (too_large, invalid) for what is too large, no such file
-    or cut off. Looks at no more than headers and the file's last 16 KiB."""
+    """Return width and height by the file's headers. Raises WireError (too_large, invalid) for a file that is too
+    large, not such a picture, or cut off. Reads no more than headers and the file's last 16 KiB."""
     if len(data) > MAX_PICTURE_BYTES:
         what = f"A picture of {len(data)} bytes: at most {MAX_PICTURE_BYTES} are taken."
         raise WireError(Code.TOO_LARGE, what, "Send a smaller one, or one of lower quality.", field=FIELD)
-    found = format_of(data)
-    if found is None:
+    actual = format_of(data)
+    if actual is None:
         raise _refused(f"The picture begins with {data[:4].hex() or 'nothing'}: that is neither JPEG nor PNG.")
-    if found != form:
-        raise WireError(Code.INVALID, f"The picture is a {found} file.", f'Say "{found}".', field=f"{FIELD}.format")
+    if actual != form:
+        raise WireError(Code.INVALID, f"The picture is a {actual} file.", f'Say "{actual}".', field=f"{FIELD}.format")
     size = _png_size(data) if form == "png" else _jpeg_size(data)
     if size is None:
         raise _refused(f"The {form.upper()} is cut off, or damaged.")
@@ -53,7 +53,7 @@ def check_picture(form: PictureFormat, data: bytes) -> tuple[int, int]:
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:
-    """None where its header is none, or its end is missing."""
+    """Return None where the header or the end is missing."""
     if data[8:16] != b"\0\0\0\rIHDR" or not data[-BEHIND:].rstrip(b"\0").endswith(PNG_END):
         return None
     width, height = struct.unpack_from(">II", data, 16)
@@ -61,7 +61,7 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """None where it has no size before its scan, or its end is missing."""
+    """Return None where no size comes before the scan, or the end is missing."""
     at, size = 2, None
     for _ in range(MAX_SEGMENTS):
         if at + 9 > len(data) or data[at] != 0xFF:
@@ -73,7 +73,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
         if kind in FRAMES:
             size = (width, height) if size is None else (0, 0)  # a second frame is refused
         if kind == SCAN:
-            # Within a scan these two bytes stand nowhere; behind the end cameras leave what they like.
+            # Within a scan these two bytes do not occur; after the end cameras leave what they like.
             return size if data.rfind(END, max(at, len(data) - BEHIND)) >= 0 else None
         at += 2 + length
     return None

@@ -254,10 +254,10 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put(*CMD, "set", "linear.x", value="now"), "`now` is for a time stamp"),
         (put(*CMD, "set", "linear", value=1.0), "does not fit linear, which is of the kind vector"),
         (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "values has nothing for 'straight'"),
-        (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "/cmd_vel is said to be"),
+        (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "/cmd_vel has two types"),
         (put("observe", "text", value="x {x:.1f}"), "observe.text: Unknown format code 'f'"),
         (put(*ODOM, "fields", "f", value={"path": "child_frame_id", "digits": 1}), "f: digits: child_frame_id is not"),
-        (put("instruction_topic", value="/odom"), "/odom is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
+        (put("instruction_topic", value="/odom"), "/odom has two types, nav_msgs/msg/Odometry and std_msgs/msg/Str"),
         (put("instruction_topic", value="/é"), "instruction_topic: String should match"),
     ],
 )
@@ -387,11 +387,11 @@ GOAL = ("tools", "count", "goal", "/count")
         (put("observe", "actions", "/count", "fields", "at", value="result.massage"), "fields.at: path: there is no"),
         (
             put("observe", "topics", "/lamp", value={"type": "std_msgs/Bool", "fields": {"b": "data"}}),
-            "/lamp is said to be std_msgs/msg/Bool and std_srvs/srv/SetBool",
+            "/lamp has two types, std_msgs/msg/Bool and std_srvs/srv/SetBool",
         ),
         (
             put("tools", "knock", "request", value={"/lamp": {"type": "std_srvs/Trigger"}}),
-            "/lamp is said to be std_srvs/srv/",
+            "/lamp has two types, std_srvs/srv/",
         ),
     ],
 )

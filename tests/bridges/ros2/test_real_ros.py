@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rtcontrol_client.ros2 import EXAMPLE
-from rtcontrol_client.ros2.bridge import SETTLE_S, TROUBLE_S
+from rtcontrol_client.ros2.bridge import PROBLEMS_S, SETTLE_S
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.client.worlds import free_port
 from tests.bridges.ros2.brain import Brain
@@ -170,7 +170,7 @@ def test_robot_in_a_namespace_is_driven_and_stopped_by_the_guard(
         robot.until_ready()
         running = bridge(brain.endpoint, *own, config=config)
         robot.until_it_moves()
-        time.sleep(SETTLE_S + TROUBLE_S)
+        time.sleep(SETTLE_S + PROBLEMS_S)
         missing = re.findall(r"No node (?:publishes|subscribes to) /robot1/(\w+)\.", running.log())
         for topic in missing:  # discovery was slow: each was reported, and is there now
             running.says(f"{topic} is in order")

@@ -109,7 +109,7 @@ def test_a_goal_whose_acceptance_is_lost_is_told_and_canceled_and_found_again() 
     assert action.want(5)
     assert action.after(ANSWER_S - 0.1) == "sent" and action.canceled() == []
     assert action.after(0.2) == "lost" and action.canceled() == [action.id()]
-    assert action.client.trouble() == "/count: the goal is lost."
+    assert action.client.problem() == "/count: the goal is lost."
     action.says(ours=2)
     assert action.after(0.5) == "canceling" and action.canceled() == [action.id()] * 2
     action.says(ours=5)
@@ -138,10 +138,10 @@ def test_another_goal_waits_until_the_one_before_has_ended() -> None:
     assert not action.want(6) and len(action.send.told) == 1
     action.cancel.queued.append(SimpleNamespace(return_code=1))
     action.after(0.6)
-    assert action.client.trouble() == "/count: the cancellation is refused."
+    assert action.client.problem() == "/count: the cancellation is refused."
     action.says(ours=5)
     assert action.want(6) and len(action.send.told) == 2
-    assert action.client.trouble() is None
+    assert action.client.problem() is None
 
 
 def test_a_server_that_is_replaced_has_lost_the_goal() -> None:
@@ -182,7 +182,7 @@ def test_a_goal_whose_last_status_is_lost_has_ended_as_its_result_says() -> None
     action.ask.queued.append(answer(0))  # of a goal that is unknown
     assert action.after(0.1) == "executing"
     action.ask.queued.append(answer(5))
-    assert action.after(0.1) == "canceled" and action.client.trouble() is None
+    assert action.after(0.1) == "canceled" and action.client.problem() is None
     assert action.want(7), "another goal is pursued"
 
 
