@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rtcontrol_client import Client, ClientError, Refused, Standing
+from rtcontrol_client.client.errors import checked
+from rtcontrol_client.client.values import plain
+from rtcontrol_client.wire.messages import Instruct
 
 NO_SESSION = Standing(None, "safe", cause="no_session")
 log = logging.getLogger("rtcontrol.bridge")
@@ -76,12 +79,14 @@ class BridgeSessions:
     def instruct(self, text: str) -> None:
         """Set the goal; it survives reconnects. One that no server takes is logged, and changes nothing."""
         try:
-            if self.client is not None:
-                self.client.instruct(text)
+            with checked("instruct"):
+                Instruct(session="-" * 16, instruction=plain(text, "instruction"))
         except ClientError as error:
             log.warning("The instruction was not taken: %s", error)
             return
         self._instruction = text
+        if self.client is not None:
+            self.client.instruct(text)
         log.info("instruction: %s", text)
 
     def counts(self, names: Iterable[str]) -> dict[str, Any]:

@@ -149,11 +149,6 @@ class Client(ClientBase):
         return self._core.trouble
 
     @property
-    def instruction(self) -> str | None:
-        """The active goal, by the server's last message; None before the first welcome."""
-        return self._core.goal.active
-
-    @property
     def epoch(self) -> int:
         """The epoch now."""
         return self._core.epoch
@@ -226,22 +221,19 @@ class Client(ClientBase):
 
     def executed(
         self,
-        standing: Standing | int,
+        standing: Standing,
         outcome: Outcomes = "executed",
         result: str | None = None,
         error: str | None = None,
     ) -> None:
-        """Report the outcome of a call (its `Standing`, or tick): for clients with `acknowledge=True` and without an
-        `on_call`. What the client started itself (no tick), and what was reported already, is not sent. After one that
-        `failed` safe is active: what was done before would else continue."""
+        """Report the outcome of a call: for clients with `acknowledge=True` and without an `on_call`. What the client
+        started itself (no tick), and what was reported already, is not sent. After one that `failed` safe is active:
+        what was done before would else continue."""
         if not self.options.acknowledges:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
         with checked("executed"), self._link.lock:
             words = {"result": plain(result, "result"), "error": plain(error, "error")}
-            done = standing if isinstance(standing, Standing) else plain(standing, "tick")
-            if isinstance(done, bool) or not isinstance(done, Standing | int):
-                raise ClientError(f"{done!r:.40} is not a call of the server.", "Give its Standing, or its tick.")
-            self._core.acknowledge(done, outcome, time.monotonic_ns(), **words)
+            self._core.acknowledge(standing, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:

@@ -168,13 +168,12 @@ class Core:
             self.acknowledge(late, "expired", now_ns, error="no longer active when the handler could start")
         return standing
 
-    def acknowledge(self, done: Standing | int, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
+    def acknowledge(self, done: Standing, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
         """Report the outcome of a call of this epoch (`result`, `error`), once, where that was announced.
 
         A call that failed is not active any more: what was done before would else continue for as long as it.
         """
-        owed = self.handover.owed
-        tick, call = (done, owed.get(done)) if isinstance(done, int) else (done.tick, done.call)
+        tick, call = done.tick, done.call
         if tick is None:
             return  # not a call of the server's
         fields: dict[str, Any] = {"tick": tick, "outcome": outcome, **words}
@@ -415,7 +414,7 @@ class Core:
         if too_old:
             self.tally.count["expired"] += 1
             self.handover.owed[message.tick] = None
-            self.acknowledge(message.tick, "expired", now_ns)
+            self.acknowledge(Standing(None, "fresh", tick=message.tick), "expired", now_ns)
         self._hand_out(starts, now_ns)
         self.version += 1
 

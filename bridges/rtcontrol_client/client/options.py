@@ -27,31 +27,25 @@ def call_list(given: Any) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The hello's fields (docs/protocol.md, section 4), and how the client itself behaves. What is None is left to the
-    server.
+    """The hello's fields (docs/protocol.md, section 4), and how the client itself behaves (docs/clients.md). The server
+    decides what is None.
 
     `agent`: the server's agent of this name; or `tools`: OpenAI-style definitions; neither: the server's.
     `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
     for each actuator.
-    `calls_per_tick`: several calls of one observation, so many at most, where the server gives them (the welcome says).
-    `on_call` gets each on its own, in order; else `calls` of what is active are all so far, and decide() waits for the
-    last.
-    `on_call`: called with each new active call, and with safe, in its own thread; what it returns is reported as the
-    result, an exception as a failure, after which safe is active (`Declined`: as refused, and the call stays active).
-    One at a time: a slow one delays the next, safe too. It gets each of several safe calls on its own; one that raises
-    is repeated each period, until it returns or another call is active. Closing, and the interpreter's exit, wait for
-    it (`Client.close`).
-    `on_safe`: a function called with safe instead, in another thread, whatever `on_call` is doing: it runs while an
-    `on_call` has not returned, which must not undo it (`client.call().status` tells).
-    `look`: a function that looks at the world: it gives the observation as text, or as a map of data, or None where
-    there is nothing to see. It is called in its own thread, just in time for each of the server's ticks
-    (`Client.next_observation_ns`); for a server that paces. One that raises is logged, and costs its tick.
-    `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an
-    `on_call`, which does so by itself).
-    `persist`: greet for a new session also after the server's bye (a server that is stopped and started); not after a
-    person stopped the session there.
+    `calls_per_tick`: so many calls of one observation at most, where the server gives several (the welcome says).
+    `on_call`: called in its own thread with each new active call, and with each safe call; its result is reported, an
+    exception as a failure, after which safe is active (`Declined`: as refused, and the call stays active). A slow one
+    delays the next; a safe call that raises is repeated each period. Closing waits for it (`Client.close`).
+    `on_safe`: called with safe calls instead, in another thread, also while an `on_call` has not returned, which must
+    not undo it (`client.call().status`).
+    `look`: called in its own thread, just in time for each tick of a server that paces; it returns the observation as
+    text, or as a map of data, or None. One that raises is logged, and costs its tick.
+    `acknowledge`: the model's history has only acknowledged calls (default: where there is an `on_call`, which
+    acknowledges by itself).
+    `persist`: greet for a new session also after the server's bye; not after a person stopped the session there.
     `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
-    (default: `server.key` beside it; of a server that /connect names, its answer's, over https or on this machine).
+    (default: `server.key` next to it; of a server that /connect names, its answer's, over https or on this machine).
     """
 
     without: ClassVar[Collection[str]] = ()  # options that this kind of client has not

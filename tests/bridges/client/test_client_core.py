@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.core import QUEUE, Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.timing import OffsetFilter
@@ -154,7 +155,7 @@ def test_one_of_several_calls_that_fails_makes_it_safe_and_the_next_call_stands_
     core.receive(call_message(0, call=left, more=True, **observed), S + MS)
     core.receive(call_message(1, call=right, **observed), S + 2 * MS)
     assert core.active.at(S + 3 * MS).calls == (left, right)
-    core.acknowledge(0, "failed", S + 3 * MS)  # the first, which acts next to the second
+    core.acknowledge(Standing(left, "fresh", tick=0), "failed", S + 3 * MS)  # the first, which acts next to the second
     assert core.active.at(S + 3 * MS).status == "safe"
     core.receive(call_message(2, call=left, **observed), S + 4 * MS)
     assert core.active.at(S + 4 * MS).calls == (left,)
