@@ -149,6 +149,11 @@ class Client(ClientBase):
         return self._core.trouble
 
     @property
+    def instruction(self) -> str | None:
+        """The active goal, by the server's last message; None before the first welcome."""
+        return self._core.goal.active
+
+    @property
     def epoch(self) -> int:
         """The epoch now."""
         return self._core.epoch
