@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rtcontrol.cli.command import LAZY, command, split, tree
+from rtcontrol.cli.command import LAZY, command, split
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
@@ -211,9 +211,10 @@ def _usage(error: Any) -> str:
     if not text:
         return ""
     leaf = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
-    settings = [f"--set {entry.path}=VALUE" for each in tree().values() for entry in each if leaf == entry.leaf]
-    hint = f"It is a setting: {' or '.join(settings)}." if settings else ""
-    return f"{text.rstrip('.')}. {hint} See `{context.command_path if context else 'rtcontrol'} --help`."
+    settings = getattr(getattr(context, "command", None), "callback", None)
+    paths = [entry.path for entry in getattr(settings, "settings", {}).values() if leaf in (entry.leaf, entry.name)]
+    hint = f" It is a setting: --set {paths[0]}=VALUE." if paths else ""
+    return f"{text.rstrip('.')}.{hint} See `{context.command_path if context else 'rtcontrol'} --help`."
 
 
 def _complain(text: str, status: int) -> int:

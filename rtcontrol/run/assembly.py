@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 JOINED: dict[str, str] = {
     "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in (carla.standin).",
     "gym:ID": "Any Gymnasium world: gym:CartPole-v1, gym:Pendulum-v1?levels=7&precision=1 (docs/your-own-game.md).",
-    "remote": "One client of the wire, a robot or a game, that connects to --bind.",
+    "remote": "One client of the wire, a robot or a game, that connects to serve.bind.",
 }
 # Requests to a first decider that is far away: at 16 Hz each tick is sent to one that answers within 250 ms.
 IN_FLIGHT = 4

@@ -107,7 +107,7 @@ def test_typed_words_are_understood_recorded_and_reported(chat: ChatServer, tmp_
     assert run.returncode == 0, complaint
     assert '"about seventy up please" is understood as: hover at 0.7 (chat:small, ' in complaint
     assert '"make me a sandwich" is not understood: it asks for none of the goals.' in complaint
-    assert "\nunderstood: " in said and "as \"hover at 0.7\"" in said.replace("\n", " ")
+    assert "\nunderstood: " in said and 'as "hover at 0.7"' in said.replace("\n", " ")
     report = json.loads((out / "report.json").read_text())
     assert [one["understood"] for one in report["understood"]] == ["land on the pad", "hover at 0.7", None]
     assert report["interpreter"] == f"chat:{chat.url}#small"
