@@ -181,52 +181,6 @@ def test_output_that_cannot_be_written_is_an_error_and_a_run_names_the_folder_of
     assert (out / "report.json").is_file()
 
 
-GYM_WORLD = """
-import gymnasium, numpy
-from gymnasium import spaces
-
-class {name}(gymnasium.Env):
-    metadata = {{"render_fps": 20, "render_modes": []}}
-    observation_space, action_space = spaces.Box(-9, 9, (2,)), spaces.Discrete(2)
-    def __init__(self):
-        print("made", flush=True)
-    def seen(self):
-        return numpy.array([1, 2], numpy.float32)
-    def reset(self, *, seed=None, options=None):
-        return self.seen(), {{}}
-    def step(self, action):
-        return self.seen(), 1.0, False, False, {{}}
-    def close(self):
-        print("closed", flush=True)
-    {broken}
-
-gymnasium.register("{name}-v0", entry_point={name})
-"""
-BROKEN = {
-    "Sound": ("pass", "nothing found wrong"),
-    "Nan": ("def seen(self): return numpy.array([1, numpy.nan], numpy.float32)", "o2 is NaN, which is not a number"),
-    "Stuck": ("def step(self, action): raise OSError('motor bus')", "step() raised OSError: motor bus"),
-    "Drawn": (
-        "def seen(self): return numpy.random.random(2).astype(numpy.float32)",
-        "two resets to the seed 0 are not the same",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_is_wrong_with_a_gymnasium_world_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    broken, says = BROKEN[name]
-    module = f"checked_{name.lower()}"
-    (tmp_path / f"{module}.py").write_text(GYM_WORLD.format(name=name, broken=broken))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert call("check", f"gym:{module}:{name}-v0", "--set", "check.steps=5") == (0 if name == "Sound" else 2)
-    told = capsys.readouterr()
-    assert told.out.count("made") == told.out.count("closed") == 1
-    assert says in (told.out if name == "Sound" else told.err) and "Traceback" not in told.err
-
-
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
 
 
@@ -238,15 +192,9 @@ def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
     def push(force: Annotated[int, OneOf(0, 1)], gently: bool = False) -> None:
         """Push."""
 
-    @tool
-    def shout(loud: bool) -> None:
-        """Shout."""
-
     agent = cart_agent()
     with pytest.raises(UserError, match="gently"):
         fit(dataclasses.replace(agent, tools=Tools([push])), "cart", bindings, SAMPLE)
-    with pytest.raises(UserError, match="own function does nothing"):
-        fit(dataclasses.replace(agent, tools=Tools([*agent.tools, shout])), "cart", bindings, SAMPLE)
     with pytest.raises(UserError, match="cannot read the observation of the environment cart .KeyError: 'v'"):
         fit(agent, "cart", bindings, Observation(0, 0, 0, {"x": 0.5}))
 

@@ -72,13 +72,6 @@ def test_slow_expert_with_plans_is_in_time(tmp_path: Path, capsys: pytest.Captur
     assert {e["outcome"] for e in events if "plan" in e} <= {"in_force", "over"}
 
 
-@pytest.mark.parametrize("gave", ["[]", "[Call('drive', {'way': 'stop'}), 'drive']", "[Call('drive', {'way': 'up'})]"])
-def test_plan_with_an_illegal_call_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], gave: str) -> None:
-    agent = agent_file(tmp_path, ("x, y = data", f"return {gave}\n    x, y = data"))
-    run = ("run", "--env", world_file(tmp_path), "--agent", agent, "--model", "expert", "--no-live")
-    assert "yard_agent.py:15" in refused(capsys, *run, "--out", str(tmp_path / "out"))
-
-
 ANSWERS = {"about seventy up please": completion(("hover", '{"y": 0.7}'))}
 NONE = completion(("not_understood", "{}"))
 

@@ -183,6 +183,11 @@ def test_wrong_signature_is_reported_by_its_line(tmp_path: Path, old: str, new: 
     assert "rtcontrol" not in str(told).replace(str(tmp_path), "") and "Write " in told.remedy
 
 
+def test_reset_that_is_random_is_reported(tmp_path: Path) -> None:
+    told = wrong(tmp_path, ("rng = random.Random(seed)", "rng = random"))
+    assert "two resets to the seed 0 are not the same" in str(told)
+
+
 def test_endless_episode_is_reported(tmp_path: Path) -> None:
     told = wrong(tmp_path, ("self.at == self.things", "None == self.things"), ("> 400", "> 40000"))
     assert "gave None for 300 s (6000 steps, seed 0): the episode does not end" in str(told)
