@@ -62,7 +62,7 @@ class RunOptions(RunConfig):
         """Return the options for this folder, with what depends on the other options filled in."""
         endless = self.duration_s is not None or self.env in (CARLA, STANDIN)
         episodes = 5 if self.episodes is None and not endless else self.episodes
-        return replace(self, out=out, episodes=episodes, warmup_s=WARMUP_S)
+        return replace(self, out=out, episodes=episodes, warmup_s=self.warmup_s or WARMUP_S)
 
 
 def named_by_time(name: str) -> Path:
