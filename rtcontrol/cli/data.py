@@ -109,10 +109,12 @@ def from_recording(
     print(f"{count} rows: {out}")
 
 
-@command(app, ("tools", "out"), figures=True)
+@command(app, ("out",), figures=True)
 def synthesise(
     line: CommandLine,
-    tools: Path = setting("data", MISSING, "A .json file of tools, or a .jsonl file of rows whose tools are taken."),
+    tools: Annotated[
+        Path, typer.Argument(help="A .json file of tools, or a .jsonl file of rows with tools.", show_default=False)
+    ],
     rows: int = setting("data", 1000, "How many rows are made up.", ge=1),
     out: Path = setting("data", MISSING, OUT),
     balance: str | None = setting("data", None, BALANCE),
@@ -120,7 +122,7 @@ def synthesise(
 ) -> None:
     """Make up rows for given tools by templates: plain sentences with random values. What gives no row is counted.
 
-    Example: `rtcontrol data synthesise --tools tools.json --set data.rows=2000 --out synthetic.jsonl`
+    Example: `rtcontrol data synthesise tools.json --set data.rows=2000 --out synthetic.jsonl`
     """
     from rtcontrol.models.data.convert import shares_of
     from rtcontrol.models.data.row import write_rows

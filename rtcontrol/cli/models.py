@@ -13,7 +13,7 @@ from rtcontrol.cli.command import CommandLine, command
 from rtcontrol.cli.figures import for_people, group, interrupted, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
-from rtcontrol.settings import MISSING, setting
+from rtcontrol.settings import setting
 from rtcontrol_client.console import printable
 
 SHOWN_EVERY = 10  # steps
@@ -80,11 +80,11 @@ def adopt(
     print(f"Template: {work(resolve(str(checkpoint)), template_from, out, system)}")
 
 
-@command(app, ("out",))
+@command(app)
 def quantize(
     model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")],
+    out: Annotated[Path, typer.Argument(help="The new folder.", show_default=False)],
     scheme: str = setting("train", "gptq", "awq or gptq (4-bit weights), int8 (8-bit weights)."),
-    out: Path = setting("train", MISSING, "The new folder."),
     agent: str | None = setting("train", None, "Agent whose prompts calibrate it. (default: the model's)"),
     python: Path | None = setting("train", None, "Python with llmcompressor. (default: $RTCONTROL_QUANT_PYTHON)"),
 ) -> None:
@@ -93,7 +93,7 @@ def quantize(
     llmcompressor lives in an environment of its own. What it writes runs with host.engine torch, which dequantises it
     on loading, and with vllm.
 
-    Example: `rtcontrol models quantize lander --out runs/lander-gptq --set train.python=quant/bin/python`
+    Example: `rtcontrol models quantize lander runs/lander-gptq --set train.python=quant/bin/python`
     """
     from rtcontrol.bench.situations import agent_of, schemas, situations
     from rtcontrol.models import quantize as work

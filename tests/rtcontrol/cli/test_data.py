@@ -92,7 +92,7 @@ def test_rows_are_made_up_by_templates(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "tools.json").write_text(json.dumps([{"name": "lamp", "parameters": LAMP}]))
     out, made = tmp_path / "made.jsonl", set()
     for _ in range(2):
-        options = ("--tools", str(tmp_path / "tools.json"), "--set", "data.rows=20", "--out", str(out))
+        options = (str(tmp_path / "tools.json"), "--set", "data.rows=20", "--out", str(out))
         assert call("data", "synthesise", *options) == 0
         made.add(out.read_text())
     assert len(made) == 1 and len(list(read_rows(out))) == 20

@@ -87,7 +87,7 @@ def test_page_lists_every_setting() -> None:
 
 def test_commands_have_few_flags() -> None:
     flags = [option for command in every_command(get_command(whole)) for p in command.params for option in p.opts]
-    assert sum(option.startswith("--") for option in flags) <= 58
+    assert sum(option.startswith("--") for option in flags) <= 56
 
 
 def every_command(command: Any) -> Iterator[Any]:
