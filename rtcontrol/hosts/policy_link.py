@@ -144,7 +144,8 @@ class Conversation:
 
     def __init__(self, url: str, connected: Callable[[], Awaitable[ClientConnection]]) -> None:
         self._url, self._connected = url, connected
-        self._line: asyncio.Task[ClientConnection] | None = None  # the connection, or the attempt to make one
+        self._connection: ClientConnection | None = None
+        self._attempt: asyncio.Task[None] | None = None  # the last one to open a connection
         self._pong: Awaitable[float] | None = None  # of the ping after the last answer
         self._retry_s = 0.0
         self._turn = asyncio.Lock()
@@ -180,32 +181,28 @@ class Conversation:
 
     def cut(self) -> None:
         """Cut the connection, and open another one for the next question."""
-        if self._abort():
-            self._open_line()
-
-    def _abort(self) -> bool:
-        """Cut the connection; return whether there was one."""
-        line = self._line
-        if line is None or not line.done() or line.cancelled() or line.exception() is not None:
-            return False
-        line.result().transport.abort()
-        self._line = self._pong = None
-        return True
+        if self._connection is not None:
+            self._connection.transport.abort()
+            self._connection = self._pong = None
+            self._start()
 
     async def end(self) -> None:
-        """Cut the connection, or the attempt to make one."""
-        if not self._abort() and self._line is not None:
-            self._line.cancel()
-            await asyncio.wait([self._line])
+        """Cut the connection, and cancel the attempt to open one."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+            await asyncio.wait([self._attempt])
+        if self._connection is not None:
+            self._connection.transport.abort()
 
     async def _ready(self) -> ClientConnection:
         """Return a connection on which nothing is left of older questions. Raises DecisionLost."""
         while True:
-            line = self._line
-            now_s = asyncio.get_running_loop().time()
-            if line is None or (line.done() and line.exception() is not None and now_s >= self._retry_s):
-                line = self._open_line()
-            connection = await asyncio.shield(line)
+            if (connection := self._connection) is None:
+                attempt = self._attempt
+                if attempt is None or (attempt.done() and asyncio.get_running_loop().time() >= self._retry_s):
+                    attempt = self._start()
+                await asyncio.shield(attempt)
+                continue
             with contextlib.suppress(ConnectionClosed):
                 if self._pong is not None:
                     await self._pong
@@ -213,13 +210,13 @@ class Conversation:
                     return connection
             self.cut()
 
-    def _open_line(self) -> asyncio.Task[ClientConnection]:
-        self._line = line = asyncio.get_running_loop().create_task(self._open())
-        line.add_done_callback(lambda done: done.cancelled() or done.exception())  # of no question, it is not logged
-        return line
+    def _start(self) -> asyncio.Task[None]:
+        self._attempt = attempt = asyncio.get_running_loop().create_task(self._open())
+        attempt.add_done_callback(lambda done: done.cancelled() or done.exception())  # of no question, it is not logged
+        return attempt
 
-    async def _open(self) -> ClientConnection:
-        """Return a new connection to a policy server. Raises DecisionLost, for questions until the next attempt."""
+    async def _open(self) -> None:
+        """Open a connection to a policy server. Raises DecisionLost, for questions until the next attempt."""
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(OPEN_S):
@@ -229,7 +226,8 @@ class Conversation:
                 raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
             if not isinstance(unpack_message(first), dict):
                 raise MalformedMessage("it is not a map")
-            return connection
+            self._connection = connection
+            return
         except DecisionLost as error:
             lost = error
         except MalformedMessage as error:

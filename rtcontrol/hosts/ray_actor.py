@@ -36,16 +36,14 @@ class DecoderActor(InProcessPool):
 
     Clients use ipc under `directory`, and CURVE with a key that only the answer to `start` has. Messages are pickled.
     The identity of a DEALER is its session's key, a slash and a number: each link has a new one. `build` and `free` run
-    in order, on the thread of Ray's group BUILD, `ping` on that of PING. A `gentle` actor builds next to the decisions
-    of another process.
+    in order, on the thread of Ray's group BUILD, `ping` on that of PING.
     """
 
-    def __init__(self, workers: int, preload: bool, gentle: bool, directory: str) -> None:
+    def __init__(self, workers: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # One that cannot decide but whose heart beats would never be missed: it ends, and another takes its place.
         threading.excepthook = _exit
         super().__init__(sys.maxsize, workers, preload)
-        self._gentle = gentle
         self._hosts: dict[bytes, SocketHost] = {}
         self._beat, self._wake, self._using = Heartbeat(), WakeFile(), threading.Lock()
         self._router = router_socket(_CONTEXT)
@@ -70,8 +68,7 @@ class DecoderActor(InProcessPool):
 
         Each decides `warm` a few times, for nothing: a process that was started again is slow at first.
         """
-        if self._gentle or self._hosts:
-            yield_processor()
+        yield_processor()
         host = SocketHost(source, pool=self, session=key.decode())
         info = host.start()
         if warm is not None:

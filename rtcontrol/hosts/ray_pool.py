@@ -32,10 +32,10 @@ class RayPool(Pool):
     def __init__(
         self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None
     ) -> None:
-        """`gpus` None: one if Ray has any; 0: no model. Builds yield to the decisions of others in a `shared` Ray."""
+        """`gpus` None: one if Ray has any; 0: no model."""
         super().__init__("ray", limit)
         self.changed = threading.Condition()  # guards the sessions
-        self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0, shared is not None))
+        self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0))
         self._woken = WakeFile()
         self._watcher: threading.Thread | None = None
 

@@ -30,7 +30,7 @@ class Steady:
 
 
 def _serve(pipe: Connection, folder: str) -> None:
-    actor = DecoderActor(1, False, False, folder)
+    actor = DecoderActor(1, False, folder)
     answer = actor.start()
     actor.build(KEY, Steady(), None)
     pipe.send(answer)

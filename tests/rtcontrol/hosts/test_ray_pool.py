@@ -223,7 +223,7 @@ def test_lost_ray_ends_the_run_with_safe_call(tmp_path: Path, ray_pool: RayPool)
 def test_false_socket_receives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    decoder = DecoderActor(1, False, False, ".").start()  # in this process: its threads end with the tests
+    decoder = DecoderActor(1, False, ".").start()  # in this process: its threads end with the tests
     path = Path(decoder["endpoint"].removeprefix("ipc://"))
     link = DecoderLink(decoder, b"x", WakeFile())
     assert link.ready(5000)
