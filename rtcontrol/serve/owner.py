@@ -38,17 +38,20 @@ class SessionOwner:
         self.turns = {first: threading.Semaphore(OPENING_AT_ONCE) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = Totals()
-        self._lock = threading.Lock()  # of the core; nothing else happens under it
+        self.lock = threading.Lock()  # of the core; nothing else happens under it
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns()
 
     def tell(self, event: Any) -> Any:
         """Let the core take the event, do what it says, and let it take the answers. Return its own answer, if any."""
         answer, events = None, [event]
         for event in events:  # which grow by the answers
             if self.core.is_independent(event):
-                actions = self.core.advance(event, time.monotonic_ns())
+                actions = self.core.advance(event, self.now_ns())
             else:
-                with self._lock:
-                    actions = self.core.advance(event, time.monotonic_ns())
+                with self.lock:
+                    actions = self.core.advance(event, self.now_ns())
             for action in actions:
                 result = DO[type(action)](self, action)
                 if type(result) is ev.Answer:

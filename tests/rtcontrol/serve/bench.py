@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.owner import DO, SessionOwner
+from rtcontrol.serve.owner import SessionOwner
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import Need, Session, SessionRules
 from rtcontrol_client.wire import Message, WireError
@@ -141,7 +142,10 @@ class Bench(SessionOwner):
         self.later: list[Callable[[], object]] = []  # what other threads do once the core's lock is free
         self.done: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
-        self.say, self._kind = self.lines.append, FakeRunner
+        self.say, self._kind, self.lock = self.lines.append, FakeRunner, threading.Lock()
+
+    def now_ns(self) -> int:
+        return self.now
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -197,14 +201,7 @@ class Bench(SessionOwner):
 
     def tell(self, event: Any) -> Any:
         """Let the core take the event, do what it says, and then what other threads do."""
-        answer, events = None, [event]
-        for event in events:
-            for action in self.core.advance(event, self.now):
-                result = DO[type(action)](self, action)
-                if isinstance(result, ev.Answer):
-                    answer = result.value
-                elif result is not None:
-                    events.append(result)
+        answer = super().tell(event)
         while self.later:
             self.later.pop(0)()
         return answer

@@ -10,7 +10,7 @@ from typing import Any
 import zmq
 
 from rtcontrol.telemetry.record_reader import read_record
-from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, ErrorMessage
+from rtcontrol_client.wire.messages import Bye, CallMessage
 from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
@@ -92,22 +92,3 @@ def test_identity_of_another_gives_no_session(running: Any) -> None:
     assert other.refused().code == "state"
     thief.close(0)
     assert peer.ask().status == "fresh"
-
-
-def test_stop_ends_the_session_with_a_safe_call(running: Any) -> None:
-    peer = running.enter(hz=50.0, capabilities=["executed", "control"])
-    peer.observe()
-    peer.expect(CallMessage, status="fresh")
-    peer.send(ControlMessage(session=peer.token, say="stop", instruction="land"))  # whatever else the message has
-    came: list[Any] = []
-    until(lambda: isinstance(message := peer.receive(1.0), Bye) or bool(came.append(message)), "no bye")
-    calls = [m for m in came if isinstance(m, CallMessage)]
-    assert calls and calls[-1].status == "safe"
-    stopped = next(i for i, m in enumerate(calls) if m.status == "safe")
-    assert all(m.status == "safe" for m in calls[stopped:])
-    # Who would greet anew by itself does not, and nobody can come back to it.
-    (result,) = [m for m in came if isinstance(m, ErrorMessage)]
-    assert (result.code, result.fatal, result.retryable) == ("state", True, False)
-    until(lambda: running.sessions.all() == [])
-    again = peer.denied(resume=peer.token)
-    assert (again.code, again.fatal, again.retryable) == ("state", True, False)
