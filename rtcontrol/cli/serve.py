@@ -74,7 +74,7 @@ def _run(options: ServeOptions, ending: Shutdown) -> int:
     with StandardStreams() as output:
         say = output.out.say
         with Server(options, options.bind, keys=options.keys, http=gateway, say=say, stopped=ending.called) as server:
-            for endpoint in server.endpoints:
+            for endpoint in server.router.endpoints:
                 say(f"listening on {endpoint}")
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")

@@ -55,14 +55,14 @@ class Replica:
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Return what `ReplicaRouter` chooses by; `t_s` shows that the replica is not frozen."""
-        address = None if self._server is None else self._server.endpoints[0]
+        address = None if self._server is None else self._server.router.endpoints[0]
         return {"address": address, "full": self.named() is None, "t_s": time.time(), **self.record_autoscaling_stats()}
 
     def named(self) -> dict[str, Any] | None:
         """Return the answer to /connect, None where new sessions are refused."""
         if self._server is None or not self._server.sessions.has_room():
             return None
-        return {"address": self._server.endpoints[0], "server_key": self._key}
+        return {"address": self._server.router.endpoints[0], "server_key": self._key}
 
     def _start(self) -> Server:
         from ray import serve

@@ -71,10 +71,6 @@ class Server:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    @property
-    def endpoints(self) -> list[str]:
-        return self.router.endpoints
-
 
 class Housekeeping:
     """Looks after heartbeats, sessions whose client did not return, revoked keys, and garbage if it has a collector."""

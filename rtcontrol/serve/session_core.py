@@ -173,8 +173,8 @@ class SessionTurn:
         if known is not None:
             return known
         peer = Peer.of(connection, self.rules, self.now_ns)
-        if connection.closed:
-            peer.gone = True
+        peer.gone = connection.closed
+        if peer.gone:
             return peer
         without = [p for p in self.core.peers.values() if p.session is None]
         if len(without) >= MAX_WITHOUT_SESSION:

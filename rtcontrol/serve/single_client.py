@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from queue import Empty, Queue
-from typing import Protocol
 
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote_core import RemoteData
@@ -17,6 +16,7 @@ from rtcontrol.loop.rules import check_named
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
+from rtcontrol.run.carla_bridge import BridgeProcess
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import Parts, run_loop
@@ -38,16 +38,6 @@ from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Hello
 
 
-class Partner(Protocol):
-    """The program that is to be the client, where the run started it itself."""
-
-    def check(self) -> None:
-        """Called often while its hello is waited for. UserError where it will never come."""
-
-    def joined(self, loop: ControlLoop) -> None:
-        """It came, and this loop is about to run."""
-
-
 class SingleSession(LoopSession):
     """The session of the run, which runs on the thread that waits for it."""
 
@@ -59,7 +49,7 @@ class SingleSession(LoopSession):
         self._arrived(self)
 
 
-def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner: Partner | None = None) -> int:
+def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner: BridgeProcess | None = None) -> int:
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
@@ -100,7 +90,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
         return ending.status
 
 
-def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, partner: BridgeProcess | None) -> int:
     def ready(loop: ControlLoop) -> None:
         session.attach(loop)
         if partner is not None:

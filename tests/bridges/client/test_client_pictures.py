@@ -36,7 +36,7 @@ def made(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def client(made: Bench) -> Iterator[Client]:
-    with Client.connect(made.server.endpoints[0], **OWN, hz=20) as client:
+    with Client.connect(made.server.router.endpoints[0], **OWN, hz=20) as client:
         yield client
 
 

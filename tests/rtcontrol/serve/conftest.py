@@ -30,7 +30,7 @@ class Bench:
         return self.server.options.out
 
     def peer(self) -> WirePeer:
-        return self._stack.enter_context(WirePeer(self.server.endpoints[0]))
+        return self._stack.enter_context(WirePeer(self.server.router.endpoints[0]))
 
     def enter(self, **fields: Any) -> WirePeer:
         """A peer that was welcomed."""

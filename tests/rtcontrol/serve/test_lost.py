@@ -85,7 +85,7 @@ def test_identity_of_another_gives_no_session(running: Any) -> None:
     thief.linger = 0
     # libzmq keeps names that begin with a zero byte for itself; a thief can at best choose another one.
     thief.setsockopt(zmq.IDENTITY, b"i" + identity[1:])
-    thief.connect(running.server.endpoints[0])
+    thief.connect(running.server.router.endpoints[0])
     other = WirePeer.__new__(WirePeer)
     other.socket, other.inbox, other.welcome, other.seq, other.epoch = thief, [], peer.welcome, 10, 0
     other.observe()

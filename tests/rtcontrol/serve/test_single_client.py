@@ -132,7 +132,7 @@ def test_client_without_tools_gets_the_servers(bench: Any, file: str) -> None:
 def test_server_that_cannot_start_leaves_no_folder(
     tmp_path: Path, file: str, running: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = running.server.endpoints[0]
+    taken = running.server.router.endpoints[0]
     out = tmp_path / "left"
     (tmp_path / "cwd").mkdir()
     serve = ("serve", "--model", "random", "--host", "inprocess", "--out", str(out))
