@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -67,23 +67,9 @@ def files(html: bool = False) -> list[BaseRoute]:
     ]
 
 
-class Watched(Protocol):
-    """A run or a session, as a viewer sees it."""
-
-    def snapshot(self, since: int) -> dict[str, Any]:
-        """Return what is new after tick number `since` (`telemetry/account.py`); `over`: there is no more."""
-
-    def picture(self) -> bytes | None:
-        """Return the world now, as a PNG or a JPEG; None where it has none. The same object while it is the same."""
-
-    def say(self, word: str, k: int | None) -> str:
-        """Do it (pause, resume, stop, confirm, deny), and return a sentence about it."""
-
-    def instruct(self, text: str) -> str:
-        """Pass on an instruction or a word with a slash, and return a sentence about it. UserError if too long."""
-
-
-def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> list[BaseRoute]:
+def routes(
+    find: Callable[[str], WatchedSession | Fed | None], sessions: Callable[[], list[dict[str, Any]]]
+) -> list[BaseRoute]:
     """Return the routes; `find` returns what has a name (the query's `session`; "": the newest, or the run)."""
     viewers: set[WebSocket] = set()
 
@@ -116,7 +102,7 @@ def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[di
     return [Route("/view/sessions", listed), WebSocketRoute("/view/ws", ws)]
 
 
-async def _show(socket: WebSocket, watched: Watched) -> None:
+async def _show(socket: WebSocket, watched: WatchedSession | Fed) -> None:
     number, over, shown = 0, False, None
     try:
         while not over:
@@ -136,7 +122,7 @@ async def _show(socket: WebSocket, watched: Watched) -> None:
         await socket.close(INTERNAL)
 
 
-def _answer(watched: Watched, text: str) -> str:
+def _answer(watched: WatchedSession | Fed, text: str) -> str:
     """Do what `{"say": "pause"}`, `{"say": "confirm", "k": 12}` or `{"instruct": "..."}` says; return the answer."""
     try:
         message = json.loads(text)
@@ -153,12 +139,13 @@ def _answer(watched: Watched, text: str) -> str:
 
 
 class WatchedSession:
-    """Follows a session that has run from loop to loop, as its client goes and returns."""
+    """Follows a session that has run from loop to loop, as its client goes and returns. `Fed` is the same of a run."""
 
     def __init__(self, session: SessionThread) -> None:
         self._session = session
 
     def snapshot(self, since: int) -> dict[str, Any]:
+        """Return what is new after tick number `since` (`telemetry/account.py`); `over`: there is no more."""
         session = self._session
         assert session.loop is not None, "it has run"
         facts = session.facts
@@ -166,6 +153,7 @@ class WatchedSession:
         return snapshot(session.loop, since) | more
 
     def picture(self) -> bytes | None:
+        """Return the world now, as a PNG or a JPEG; None where it has none. The same object while it is the same."""
         loop = self._session.loop
         newest = loop.env.pictures.newest if loop is not None and isinstance(loop.env, RemoteEnvironment) else None
         return None if newest is None else newest.data
@@ -199,7 +187,7 @@ def listed(sessions: SessionManager) -> list[dict[str, Any]]:
 
 
 class Fed:
-    """The run as its lines describe it: a `Watched`."""
+    """The run as its lines describe it."""
 
     def __init__(self) -> None:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
