@@ -31,23 +31,18 @@ SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
 LANDINGS = (LanderGoal("land"), LanderGoal("hover", 0.0, 0.7), LanderGoal("left"), LanderGoal("hover", -0.2, 0.8))
 LANES = (RoadGoal("lane", "left"), RoadGoal("lane", "right"))
 DRIVES = (RoadGoal("speed", 60), *LANES, RoadGoal("follow", 30), RoadGoal("stop"))
-# (name, goal, episodes, successes at least). The model card says so too: to miss is what the paddle learnt least.
-TOLD = [
-    *(("lander", goal, 5, 4) for goal in LANDINGS),
-    *(("paddle", PaddleGoal(kind), 4, 1 if kind == "miss" else 3) for kind in KINDS),
-    *(("driver", goal, 3, 2) for goal in DRIVES),
+# (name, goal, instruction if it is another, episodes, successes at least, and at most). The model card says so too: to
+# miss is what the paddle learnt least. A model told the opposite fails the judged goal.
+CASES = [
+    *(("lander", goal, None, 5, 4, 5) for goal in LANDINGS),
+    *(("paddle", PaddleGoal(kind), None, 4, 1 if kind == "miss" else 3, 4) for kind in KINDS),
+    *(("driver", goal, None, 3, 2, 3) for goal in DRIVES),
+    ("lander", LanderGoal("left"), LanderGoal("right").text(), 5, 0, 1),
+    ("paddle", PaddleGoal("return"), "let me win", 4, 0, 1),
+    ("driver", RoadGoal("stop"), RoadGoal("speed", 50).text(), 3, 0, 1),
 ]
-OPPOSITES = [
-    ("lander", LanderGoal("left"), LanderGoal("right").text(), 5),
-    ("paddle", PaddleGoal("return"), "let me win", 4),
-    ("driver", RoadGoal("stop"), RoadGoal("speed", 50).text(), 3),
-]
-# Those of the default suite, soon over: each model does something that it is told, and not when told the opposite.
+# Those of the default suite, soon over.
 QUICK = (LanderGoal("left"), PaddleGoal("return"), *LANES, RoadGoal("stop"))
-
-
-def some_slow(listed: Sequence[tuple[Any, ...]]) -> list[Any]:
-    return [pytest.param(*one, marks=[] if one[1] in QUICK else [pytest.mark.slow]) for one in listed]
 
 
 @cache
@@ -60,10 +55,8 @@ def decider(name: str) -> STDecider:
 @cache
 def flights(name: str, quick: bool) -> dict[Case, Episode]:
     """The quick episodes of a model or the others, on seeds that it was not trained on, sixteen worlds in a pass."""
-    told = [(goal, None, seeds) for which, goal, seeds, _ in TOLD if which == name]
-    told += [(goal, text, seeds) for which, goal, text, seeds in OPPOSITES if which == name]
-    told = [one for one in told if (one[0] in QUICK) == quick]
-    asked = [case for goal, text, seeds in told for case in cases(goal, range(5000, 5000 + seeds), text)]
+    listed = [case for case in CASES if case[0] == name and (case[1] in QUICK) == quick]
+    asked = [case for _, goal, text, seeds, *_ in listed for case in cases(goal, range(5000, 5000 + seeds), text)]
 
     def policy(situations: Sequence[tuple[str, str]]) -> list[Call]:
         made = decider(name).decide_many([(seen, told) for told, seen in situations])
@@ -71,11 +64,6 @@ def flights(name: str, quick: bool) -> dict[Case, Episode]:
 
     episodes = evaluate(SKILLS[name], policy, asked, parallel=16)
     return dict(zip(asked, episodes, strict=True))
-
-
-def successes(name: str, goal: Any, seeds: int, instruction: str | None = None) -> int:
-    told = cases(goal, range(5000, 5000 + seeds), instruction)
-    return int(summary([flights(name, goal in QUICK)[case] for case in told])["successes"])
 
 
 @pytest.mark.parametrize(
@@ -105,14 +93,16 @@ def test_bundled_models_decide_in_one_pass_over_few_tokens() -> None:
     assert (decision.forward_passes, decision.tokens) <= (1, 20)
 
 
-@pytest.mark.parametrize(("name", "goal", "seeds", "least"), some_slow(TOLD))
-def test_bundled_model_does_what_it_is_told(name: str, goal: Any, seeds: int, least: int) -> None:
-    assert successes(name, goal, seeds) >= least
-
-
-@pytest.mark.parametrize(("name", "goal", "told", "seeds"), some_slow(OPPOSITES))
-def test_bundled_model_told_the_opposite_fails_the_judged_goal(name: str, goal: Any, told: str, seeds: int) -> None:
-    assert successes(name, goal, seeds, told) <= 1
+@pytest.mark.parametrize(
+    ("name", "goal", "told", "seeds", "least", "most"),
+    [pytest.param(*case, marks=[] if case[1] in QUICK else [pytest.mark.slow]) for case in CASES],
+)
+def test_bundled_model_does_what_it_is_told(
+    name: str, goal: Any, told: str | None, seeds: int, least: int, most: int
+) -> None:
+    flown = flights(name, goal in QUICK)
+    episodes = [flown[case] for case in cases(goal, range(5000, 5000 + seeds), told)]
+    assert least <= int(summary(episodes)["successes"]) <= most
 
 
 @pytest.mark.parametrize("name", AGENTS)
