@@ -1,1 +1,1 @@
-"""Benchmarks: every figure beside its baselines, same model, same machine, one run, raw milliseconds kept."""
+"""Benchmarks: each figure next to its baselines, by the same model, on the same machine, in one run."""

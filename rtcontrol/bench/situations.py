@@ -1,4 +1,4 @@
-"""What the benchmarks decide about: what an agent is told and sees at consecutive ticks, its expert acting."""
+"""What the benchmarks decide: instructions and observations of consecutive ticks, with an agent's expert acting."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from rtcontrol.envs.skill import StepCarry
 from rtcontrol.models.errors import UserError
 
 HZ = 16
-TICKS = 40  # of an episode, told one thing
+TICKS = 40  # of an episode, with one instruction
 FIRST_SEED = 3000
 
 
 class Situation(NamedTuple):
-    """What is told, and the observation's text."""
+    """The instruction, and the observation's text."""
 
     instruction: str
     observation: str
 
 
 def agent_of(model: str, agent: str | None = None) -> str:
-    """The agent whose situations a model is measured in: the one named, else a bundled model's own, else the lander.
-    Raises UserError."""
+    """Return the agent whose situations a model is measured in: the named one, else that of a bundled model, else the
+    lander. Raises UserError."""
     if agent not in (None, *registry.AGENTS):
         raise UserError(f"Unknown agent {agent!r}.", f"Choose {', '.join(registry.AGENTS)}.")
     return agent or (model if model in registry.AGENTS else "lander")
 
 
 def situations(agent: str, count: int) -> list[Situation]:
-    """Return `count` consecutive ticks at 16 Hz of an agent's episodes, which are told its goals in turn; its scripted
+    """Return `count` consecutive ticks at 16 Hz of an agent's episodes, instructed its goals in turn; its scripted
     expert acts on the text."""
     skill, found = registry.BY_AGENT[agent].skill(), list[Situation]()
     for episode, goal in enumerate(cycle(skill.goals)):

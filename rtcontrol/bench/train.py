@@ -1,7 +1,7 @@
 """`rtcontrol bench train`: packed-tree training against the paper's separate sequences, same rows, same model.
 
 Random weights in the shape of Qwen2.5-0.5B under the paper's LoRA, tied embeddings unfrozen: two layers in fp32 on a
-CPU, all in bf16 on a GPU. A sample has eight heads, and tools and a prompt of its own.
+CPU, all in bf16 on a GPU. A sample has eight heads, and its tools and prompt.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Timed:
 
 
 class ToolSets:
-    """Decides with the tools of each request, and without any answers questions. Used on the event loop's thread only.
+    """Decide with the tools of each request, and without tools answer questions; on the event loop's thread only.
 
     At most `options.tool_sets` stay open; the least recently used one is closed after another was opened.
     """
@@ -244,7 +244,7 @@ def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_nul
 
 
 class ToolSet:
-    """One open host. It has a thread of its own, since a host is for one thread, and decides one request at a time."""
+    """An open host with its thread, as a host is for one thread; it decides one request at a time."""
 
     def __init__(self, host: Host, gate: CheckpointGate, limit_s: float) -> None:
         self.gate = gate

@@ -91,7 +91,7 @@ class AccessGate:
         await self._app(scope, receive, with_headers(scope, send))
 
     def _check(self, request: HTTPConnection) -> None:
-        """Raise Refusal for a request that may not come in."""
+        """Raise Refusal for a request that is not allowed."""
         self._check_host(request)
         trusted = self._same_origin(request) and self._local(request)
         guarded = request.scope["type"] == "websocket" or request.scope["path"].startswith(GUARDED)
@@ -110,8 +110,8 @@ class AccessGate:
         raise Refusal(421, "host", f"The Host {host[:80]!r} is not this server's.", hint)
 
     def _same_origin(self, request: HTTPConnection) -> bool:
-        """Return whether this server's page asks, or a program that is not a browser. Raises Refusal for a page of a
-        site that may not come in."""
+        """Return whether the request is of this server's page, or of a program that is not a browser. Raises Refusal
+        for a page of a site that is not allowed."""
         origin = request.headers.get("origin")
         scheme = "https" if request.scope["scheme"] in ("https", "wss") else "http"
         if origin is None or origin == f"{scheme}://{request.headers.get('host', '')}":

@@ -3,7 +3,7 @@
 `python -m rtcontrol.gateway.view PORT` is the page of one run, in its own process. It reads the run's lines on
 stdin, a JSON object each, and writes what people say to stdout in the same way, after its address. It ends with its
 stdin, so with the run. It draws the world's picture itself, from what is observed: neither the loop's process nor its
-world has that work. The picture of a world behind a wire comes as its client sent it.
+world has that work. The picture of a remote world is its client's.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _answer(watched: WatchedSession | Fed, text: str) -> str:
 
 
 class WatchedSession:
-    """Follows a session that has run from loop to loop, as its client goes and returns. `Fed` is the same of a run."""
+    """A session as viewers see it, from loop to loop, as its client leaves and returns. `Fed` is the same of a run."""
 
     def __init__(self, session: SessionThread) -> None:
         self._session = session
@@ -193,7 +193,7 @@ class Fed:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
         self._lock = threading.Lock()
-        self._sent: bytes | None = None  # by the client of a world behind a wire
+        self._sent: bytes | None = None  # by the client of a remote world
 
     def take(self, line: dict[str, Any]) -> None:
         """Take a line of the run."""
@@ -207,7 +207,7 @@ class Fed:
 
     def snapshot(self, since: int) -> dict[str, Any]:
         with self._lock:
-            # Without what is drawn, which may not be JSON (NaN, say).
+            # Without the data of the picture, which may not be JSON (NaN, for example).
             fields = {name: value for name, value in self._last.items() if name != "data"}
             return fields | {"ticks": [tick for number, tick in self._ticks if number > since]}
 

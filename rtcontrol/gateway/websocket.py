@@ -26,8 +26,8 @@ NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 class WebSocketConnection:
     """One WebSocket, as the sessions' core knows it (`rtcontrol.serve.sessions.Connection`).
 
-    `send` encodes on its caller's thread. A reader that is `MAX_QUEUED` messages behind loses its connection: a call
-    that old is void anyway.
+    `send` encodes on its caller's thread. A reader that is late by `MAX_QUEUED` messages loses its connection: such an
+    old call is void anyway.
     """
 
     key: str | None = None
@@ -60,7 +60,7 @@ class WebSocketConnection:
         elif not self.closed:
             self.closed = True
             self.abort()
-            log.warning("%s: cut off, %d messages behind", self.peer, MAX_QUEUED)
+            log.warning("%s: cut off, late by %d messages", self.peer, MAX_QUEUED)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
         # The loop is closed while the server ends.
@@ -76,7 +76,7 @@ class WebSockets:
         self._open = 0
 
     async def serve(self, socket: WebSocket) -> None:
-        """One WebSocket from its handshake to its end."""
+        """Serve one WebSocket from its handshake to its end."""
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
         if self._open >= MAX_OPEN:
             await socket.close(TRY_LATER, "too many connections")

@@ -1,4 +1,4 @@
-"""One score: goals, other goals told in their place, and what people say, played in lockstep and kept."""
+"""Score policies in a world: by goals, by other goals instructed in their place, and by phrasings, in lockstep."""
 
 from __future__ import annotations
 
@@ -59,9 +59,11 @@ class Subject:
     others: Sequence[Any] = ()
 
     def cases(self, seeds: Sequence[int], other: bool = False) -> list[Case]:
-        """Return what is told (canonically; `other`: the goals in their place) and judged by the goals, by seed."""
-        told = self.others if other else self.goals
-        return [Case(told[i % len(told)].text(), self.goals[i % len(self.goals)], seed) for i, seed in enumerate(seeds)]
+        """Return a case a seed: a canonical instruction (`other`: of the goals in their place), judged by the goals."""
+        named = self.others if other else self.goals
+        return [
+            Case(named[i % len(named)].text(), self.goals[i % len(self.goals)], seed) for i, seed in enumerate(seeds)
+        ]
 
 
 def subjects(skill: Skill, named: Sequence[str] = ()) -> list[Subject]:
@@ -97,7 +99,7 @@ def _goal(skill: Skill, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Saying:
-    """What somebody says, and the goal that it asks for; `means` is its canonical instruction (None: nothing)."""
+    """A phrasing, and the goal that it means; `means` is its canonical instruction (None: nothing)."""
 
     say: str
     means: str | None
@@ -141,7 +143,8 @@ def _line(skill: Skill, value: Any, names: Sequence[str], where: str) -> Saying 
 
 @dataclass(frozen=True)
 class Cell:
-    """Cases of one policy. `part` of the document: goals, other (told another goal), phrasings, canonical, nonsense."""
+    """Cases of one policy. `part` of the document: goals, other (another goal is instructed), phrasings, canonical,
+    nonsense."""
 
     part: str
     title: str
@@ -172,7 +175,7 @@ def _phrased(settings: Settings, goals: Sequence[Subject], lines: Sequence[Sayin
     meant = [(seed, line) for seed, line in numbered if line.means is not None]
     phrased = [Case(line.say, line.goal, seed) for seed, line in meant]
     canonical = [Case(line.goal.text(), line.goal, seed) for seed, line in meant]
-    # Nonsense is told in the worlds of the first goal, which judges nothing here.
+    # Nonsense is instructed in the worlds of the first goal, which judges nothing here.
     nothing = [Case(line.say, goals[0].goals[0], seed) for seed, line in numbered if line.means is None]
     parts = (("phrasings", phrased, LONGEST_S), ("canonical", canonical, LONGEST_S), ("nonsense", nothing, LISTENED_S))
     for model in settings.models:

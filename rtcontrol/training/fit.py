@@ -1,4 +1,4 @@
-"""The one verb: from rows, a function that knows the right call, or a world, to a folder that `--model` takes."""
+"""`fit`: train a controller on rows, a labelling function or a world, and write it as a checkpoint."""
 
 from __future__ import annotations
 

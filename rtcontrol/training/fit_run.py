@@ -62,7 +62,7 @@ def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many right."""
+    """How many of how many are right."""
 
     right: int
     count: int
@@ -103,7 +103,7 @@ class Truth:
 
 
 class HeldOut:
-    """Judges the model in training."""
+    """Judge the model in training on held-out rows."""
 
     def __init__(self, learner: Learner, rows: Sequence[Row]) -> None:
         self.rows, self._plan = rows, learner.encoder.plan
@@ -149,8 +149,8 @@ class FitData:
     acts there, too. The model's words are those of `known` rows and of `texts`; `held` rows are never trained on;
     `source` says where rows come from, `count` how many there are (None: no end); `instruction` is the default;
     `identity` is what a resumed run must share; `base` a checkpoint to start from; `words` are those that sentences
-    can hold besides `known`; `nonsense` asks for nothing here and is held
-    out: the rows train the model to notice such; with `probes` rows also ask for words of the observation."""
+    can hold besides `known`; `nonsense` means nothing here and is held out: the
+    rows train the model to notice such; with `probes` rows also ask for words of the observation."""
 
     tools: Tools
     stream: Callable[[random.Random], Iterator[Row]]

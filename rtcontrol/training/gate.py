@@ -110,7 +110,7 @@ class Nonsense:
 def with_nonsense(
     rows: Sequence[Row], sample: Callable[[random.Random], str], share: float, rng: random.Random
 ) -> list[Row]:
-    """Return the rows, a share of them with an instruction that asks for nothing: the function head shall be null."""
+    """Return the rows, a share of them with a meaningless instruction, for which the function head is null."""
     mixed = list(rows)
     picked = rng.sample(range(len(mixed)), int(share * len(mixed)))
     for start in range(0, len(picked), RUN):

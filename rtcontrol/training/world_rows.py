@@ -37,7 +37,7 @@ HELD_ROWS, HELD_WORLDS = 400, 16
 HELD_S, HELD_TICKS = 100.0, 51_200  # of a world's time; of all worlds together at the most
 # From this share of the time on the learner plays some of the episodes.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
-NONSENSE = 0.08  # share of the rows whose instruction asks for nothing here
+NONSENSE = 0.08  # share of the rows whose instruction means nothing here
 KEPT = 0.4  # share of the ticks that become rows: neighbours are much alike
 OTHERWISE = 0.5  # share of the rows with another instruction than their episode: only the words tell them apart
 REHEARSED = 0.3  # share of the rows that are chosen by their decision

@@ -100,8 +100,8 @@ def test_bundled_models_decide_in_one_pass_over_few_tokens() -> None:
 def test_bundled_model_does_what_it_is_told(
     name: str, goal: Any, told: str | None, seeds: int, least: int, most: int
 ) -> None:
-    flown = flights(name, goal in QUICK)
-    episodes = [flown[case] for case in cases(goal, range(5000, 5000 + seeds), told)]
+    results = flights(name, goal in QUICK)
+    episodes = [results[case] for case in cases(goal, range(5000, 5000 + seeds), told)]
     assert least <= int(summary(episodes)["successes"]) <= most
 
 
