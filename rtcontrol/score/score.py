@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents.phrasing import nonsense
-from rtcontrol.envs.evaluate import LONGEST_S, Case, Played, play
+from rtcontrol.envs.evaluate import LONGEST_S, Case, Played, evaluate, play
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.data.row import json_lines
@@ -27,6 +27,7 @@ MOST = 10_000  # lines of a list, each on its own seed, below those of training
 FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, with null in its place for what means nothing.'
 ALL, MOST_GOALS = "all", 1_000  # for every goal there is
 LISTENED_S = 1.0  # of a world's time: shows whether a sentence is understood
+TRIED = 3  # seeds on which the expert, told another goal, must not reach the judged one
 NONSENSE = 50  # sentences of the project's list, where a list of phrasings has none
 CHUNK = 32  # cases; an interrupt loses at most these
 Progress = Callable[[int, int], None]  # episodes done, of
@@ -52,7 +53,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Subject:
-    """A line of the table: `goals` are spread over the seeds; `others` are instructed in their place."""
+    """A line of the table: `goals` are spread over the seeds; `others` are instructed in their place
+    (empty: by any other goal the expert itself would reach the judged one)."""
 
     title: str
     goals: Sequence[Any]
@@ -66,10 +68,11 @@ class Subject:
         ]
 
 
-def subjects(skill: Skill, named: Sequence[str] = ()) -> list[Subject]:
+def subjects(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[Subject]:
     """Return the skill's goals (`named`: those that these instructions name), each with the one that is instructed in
-    its place: its opposite, else the next one. Raises UserError for a skill without goals, and for an instruction that
-    names none."""
+    its place: its opposite, else the next one by which the expert does not reach it.
+
+    Raises UserError for a skill without goals, and for an instruction that names none."""
     if list(named) == [ALL] and skill.recognise(ALL) is None:
         named, goals = (), list(skill.all_goals.spread(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
     else:
@@ -80,8 +83,9 @@ def subjects(skill: Skill, named: Sequence[str] = ()) -> list[Subject]:
     for goal in dict.fromkeys(goals):
         listed = [*skill.goals, *(g for g in goals if g not in skill.goals)]
         i = listed.index(goal)
-        other = skill.opposite.get(goal, [*listed[i + 1 :], *listed[:i], goal][0])
-        lines.append(Subject(goal.text(), (goal,), () if other == goal else (other,)))
+        others = [skill.opposite[goal]] if goal in skill.opposite else [*listed[i + 1 :], *listed[:i]]
+        other = next((other for other in others if _tells_apart(skill, goal, other, hz)), None)
+        lines.append(Subject(goal.text(), (goal,), () if other is None else (other,)))
     for title, spread in () if named else skill.mixed.items():
         lines.append(Subject(title, spread, (*spread[1:], spread[0]) if len(spread) > 1 else ()))
     return lines
@@ -92,6 +96,12 @@ def _goal(skill: Skill, text: str) -> Any:
         known = ", ".join(repr(goal.text()) for goal in skill.goals)
         raise UserError(f"score.goals={text!r} names no goal of {skill.name}.", f"Such as: {known}.")
     return goal
+
+
+def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
+    """Return whether the expert never reaches the goal when it is told the other one."""
+    cases = [Case(other.text(), goal, FIRST_SEED + i) for i in range(TRIED)]
+    return not any(episode.success for episode in evaluate(skill, skill.expert_policy, cases, hz))
 
 
 # -- what people say --------------------------------------------------------------------------------------------------
@@ -281,7 +291,7 @@ class Scoring:
             if all(line.means is not None for line in self.lines):
                 kept = nonsense(kept=True)  # no recipe trains on these
                 self.lines += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
-        self._subjects = subjects(self.skill, settings.goals)
+        self._subjects = subjects(self.skill, hz, settings.goals)
         self.document = Document(settings, self.lines, json_file)
 
     def _models(self, settings: Settings) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def score(
     document = Document(settings, said, path)
     policies: dict[str, BatchPolicy] = {name: scripted(SKILL, name) for name in SCRIPTED}
     policies |= {name: ModelPolicy(AGENT, source, HZ, gate) for name, source in models.items()}
-    measure(SKILL, plan(settings, subjects(SKILL), said), policies, document, HZ, lambda *_: None)
+    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), policies, document, HZ, lambda *_: None)
     return document
 
 
