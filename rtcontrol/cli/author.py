@@ -127,7 +127,8 @@ def check_tools(
         each, kind = [*hints[cost.name], *cost.remedies], "closed" if cost.closed else "free"
         entry = {"name": cost.name, "kind": kind, "passes": cost.passes, "prefix_tokens": cost.prefix_tokens}
         entries.append({**entry, "checked": cost.checked, "remedy": " ".join(each) or None})
-        say(console, f"{cost.name}: {kind}, {cost.passes} passes at worst, {cost.prefix_tokens} tokens of the prompt")
+        passes = "1 pass" if cost.passes == 1 else f"{cost.passes} passes"
+        say(console, f"{cost.name}: {kind}, {passes} at worst, {cost.prefix_tokens} tokens of the prompt")
         for name, rules in cost.checked.items():
             say(console, f"    checked, not enforced: {name}: {', '.join(rules)}")
         for hint in each:

@@ -32,7 +32,7 @@ LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
 LEAVE_AT_ONCE_S = 0.5  # the same after the third signal: time enough for a world that is free
 RETRY_NS = 1_000_000_000  # a safe call that is not active is tried again every period, but at least as often as this
 UNSAFE = "THE SAFE CALL IS NOT ACTIVE in the world: {}. Whatever acted last may act still: stop it by other means."
-OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
+OVER = "The last episode is over: its world takes no safe call any more."
 
 
 class Listener:
