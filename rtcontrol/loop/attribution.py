@@ -13,17 +13,9 @@ from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any, NamedTuple
 
+from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.ledger import spans_of, to_ms
-from rtcontrol.records import (
-    Completion,
-    EvidenceSample,
-    HostChanged,
-    KnownCause,
-    ThreadReading,
-    Tick,
-    TickOutcome,
-)
 from rtcontrol.telemetry.causes import Cause
 
 # The steps of a tick, each with the stamp that ends it.
@@ -90,7 +82,7 @@ class Evidence:
     end_ms: float
     spans: Mapping[str, float]
     over: bool = False
-    fault: KnownCause | None = None
+    fault: ev.KnownCause | None = None
     late_ms: float | None = None
     since_ms: float = 0.0
     usual: Mapping[str, float] = field(default_factory=dict)
@@ -178,7 +170,9 @@ class Witness:
         self.on_time: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self._periodic = periodic
 
-    def of_miss(self, outcome: TickOutcome, sample: EvidenceSample, host: HostChanged, end_ns: int) -> Evidence:
+    def of_miss(
+        self, outcome: ev.TickOutcome, sample: ev.EvidenceSample, host: ev.HostChanged, end_ns: int
+    ) -> Evidence:
         """Return what is known of a tick that was over at `end_ns`: with a call, or a reply, that came after its
         deadline, or without."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
@@ -198,7 +192,7 @@ class Witness:
         )
 
     def again(
-        self, tick: Tick, before: Evidence, reply: DecisionReply | None = None, done: Completion | None = None
+        self, tick: ev.Tick, before: Evidence, reply: DecisionReply | None = None, done: ev.Completion | None = None
     ) -> Evidence:
         """Return what is known of a miss now, of the time until it was named: with the gaps that replies reported
         since, and all steps where its `reply` came or its call is `done`."""
@@ -211,7 +205,7 @@ class Witness:
         spans = _filled(spans_of(tick, reply, done), reply)
         return replace(evidence, spans={name: min(t, before.end_ms) for name, t in spans.items()}, host=None)
 
-    def skip_fields(self, tick: Tick, first_ns: int, sample: EvidenceSample) -> dict[str, Any]:
+    def skip_fields(self, tick: ev.Tick, first_ns: int, sample: ev.EvidenceSample) -> dict[str, Any]:
         """Return why the releases from `first_ns` until the tick's did not start: the loop's thread was away."""
         skipped = replace(tick, release_ns=first_ns)
         woke = to_ms(tick.woke_ns - first_ns)
@@ -220,7 +214,13 @@ class Witness:
         return {f"skip_{name}": value for name, value in evidence.fields().items()}
 
     def _evidence(
-        self, tick: Tick, sample: EvidenceSample, spans: dict[str, float], end: float, since: float = 0.0, **more: Any
+        self,
+        tick: ev.Tick,
+        sample: ev.EvidenceSample,
+        spans: dict[str, float],
+        end: float,
+        since: float = 0.0,
+        **more: Any,
     ) -> Evidence:
         """Return what is known of a tick from its release until `end`."""
         known: dict[str, Any] = {
@@ -236,7 +236,7 @@ class Witness:
         deadline = to_ms(tick.deadline_ns - tick.release_ns)
         return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
 
-    def _lateness(self, outcome: TickOutcome) -> tuple[float | None, float]:
+    def _lateness(self, outcome: ev.TickOutcome) -> tuple[float | None, float]:
         """Return an observation's lateness, and from when on it grew, where that is what is judged."""
         tick, fault = outcome.tick, outcome.fault
         if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
@@ -263,7 +263,7 @@ def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str
     return filled
 
 
-def _host_failure(tick: Tick, host: HostChanged) -> str | None:
+def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
     """Return what is wrong with the decoder of the request; None: nothing."""
     if host.gave_up is not None:
         return "gave_up"
@@ -275,7 +275,7 @@ def _host_failure(tick: Tick, host: HostChanged) -> str | None:
     return "restarting" if lost and lost[-1] < tick.release_ns else "lost"
 
 
-def _usages(tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
+def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
     """Return by role what the kernel counted since the release; of several threads, of the one that waited longest for
     a processor."""
     # After a restart other threads decide.
@@ -296,7 +296,7 @@ def _usages(tick: Tick, sample: EvidenceSample) -> dict[str, ThreadUsage]:
     return worst
 
 
-def _usage(thread: ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
+def _usage(thread: ev.ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
     """Return what a thread did since its schedstat file was `raw`; unknown where that cannot be read."""
     try:
         ran, delayed = ran_and_delayed(raw)
@@ -306,19 +306,19 @@ def _usage(thread: ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, befo
     return ThreadUsage(thread.state, to_ms(ran_ns - ran), to_ms(delayed_ns - delayed), waking)
 
 
-def _pauses(tick: Tick, sample: EvidenceSample, since: float, until: float) -> list[tuple[float, float, str]]:
+def _pauses(tick: ev.Tick, sample: ev.EvidenceSample, since: float, until: float) -> list[tuple[float, float, str]]:
     spans = ((to_ms(start - tick.release_ns), to_ms(end - tick.release_ns), kind) for start, end, kind in sample.pauses)
     return [(max(b, since), min(e, until), kind) for b, e, kind in spans if e > since and b < until]
 
 
-def _acting(tick: Tick, sample: EvidenceSample, until: float) -> list[Span]:
+def _acting(tick: ev.Tick, sample: ev.EvidenceSample, until: float) -> list[Span]:
     # One that has not ended goes on, or did so until the next started.
     starts = [*(start for start, _ in sample.acting[1:]), sample.t_ns]
     spans = [(start, end or next_) for (start, end), next_ in zip(sample.acting, starts, strict=False)]
     return _clip(tick, spans, until)
 
 
-def _clip(tick: Tick, spans: Iterable[tuple[int, int]], until: float) -> list[Span]:
+def _clip(tick: ev.Tick, spans: Iterable[tuple[int, int]], until: float) -> list[Span]:
     relative = [(to_ms(start - tick.release_ns), to_ms(end - tick.release_ns)) for start, end in spans]
     return [(max(b, 0.0), min(e, until)) for b, e in relative if e > 0.0 and b < until]
 

@@ -25,20 +25,6 @@ from rtcontrol.loop.grid import ReleaseGrid
 from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields, to_ms
 from rtcontrol.loop.operator import ConfidenceMonitor, OperatorGate
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import (
-    Command,
-    Completion,
-    Doubt,
-    EvidenceSample,
-    Fault,
-    HostChanged,
-    KnownCause,
-    OperatorCommand,
-    OrderedCall,
-    SafeAttempt,
-    Tick,
-    TickOutcome,
-)
 from rtcontrol.telemetry.causes import Cause
 
 IMMUTABLE = frozenset({bool, int, float, str, type(None)})
@@ -85,7 +71,7 @@ class Rules:
     describe: Describe
     plain: Callable[[Any], Any]
     safe_calls: tuple[Call, ...] = ()
-    doubt: Callable[[Decision], Doubt | None] | None = None
+    doubt: Callable[[Decision], ev.Doubt | None] | None = None
     confirm: frozenset[str] = frozenset()
     history: int = 0
     goals: Any = None
@@ -96,7 +82,7 @@ class OpenMiss:
     """A tick that missed and is not recorded yet: it waits for evidence until `until_ns` at most. Its `line` is
     recorded at `slot`; `measure` is what the fallback does."""
 
-    outcome: TickOutcome
+    outcome: ev.TickOutcome
     slot: LineSlot
     line: Line
     end_ns: int
@@ -111,15 +97,15 @@ class Outstanding:
     `newest_k`: the last release; `ordered_k`: the newest tick of which a call was ordered. `called`: one was since the
     safe call was demanded last, so it may act, or have acted and raised."""
 
-    pending: dict[int, Tick] = field(default_factory=dict)
-    late: dict[int, Tick] = field(default_factory=dict)
-    ordered: dict[int, OrderedCall] = field(default_factory=dict)
+    pending: dict[int, ev.Tick] = field(default_factory=dict)
+    late: dict[int, ev.Tick] = field(default_factory=dict)
+    ordered: dict[int, ev.OrderedCall] = field(default_factory=dict)
     misses: dict[int, OpenMiss] = field(default_factory=dict)
     newest_k: int = -1
     ordered_k: int = -1
     called: bool = False
 
-    def unsettled(self) -> list[OrderedCall]:
+    def unsettled(self) -> list[ev.OrderedCall]:
         """Return the calls whose tick is not over."""
         return [order for order in self.ordered.values() if not (order.settled or order.late)]
 
@@ -131,10 +117,10 @@ class World:
     `retried`: the safe call was, at this release. `stopped`: no further tick starts; `left`: only the safe call acts.
     """
 
-    host: HostChanged = field(default_factory=HostChanged)
+    host: ev.HostChanged = field(default_factory=ev.HostChanged)
     safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
     started_ns: int = 0  # by the world's time
-    tick: Tick | None = None
+    tick: ev.Tick | None = None
     observation: Observation | None = None
     epoch: int = -1
     runs: tuple[bytes, ...] = ()
@@ -169,7 +155,7 @@ class LoopCore:
         return self.out
 
     @property
-    def open(self) -> list[Tick]:
+    def open(self) -> list[ev.Tick]:
         """The ticks that are not over."""
         outstanding = self.outstanding
         ticks = [*outstanding.pending.values(), *(order.tick for order in outstanding.unsettled())]
@@ -269,20 +255,20 @@ class LoopCore:
             self.out.append(ev.Guard(guard_ns, self.fallback.parting(tick) if self.fallback.emits else None))
         self.out.append(ev.Observe(self._skipped_ns(tick) if tick.skip else None))
 
-    def _take(self, due_ns: int, woke_ns: int) -> Tick:
+    def _take(self, due_ns: int, woke_ns: int) -> ev.Tick:
         """Return the tick of the release that was due by then."""
         k, release_ns, skipped = self.grid.take(due_ns)
-        tick = Tick(k, release_ns, release_ns + self.settings.deadline_ns, woke_ns)
+        tick = ev.Tick(k, release_ns, release_ns + self.settings.deadline_ns, woke_ns)
         tick.incarnation = self.world.host.incarnation
         if skipped:
             tick.skip = {"skipped": skipped}
         return tick
 
-    def _skipped_ns(self, tick: Tick) -> int:
+    def _skipped_ns(self, tick: ev.Tick) -> int:
         """Return the first release that was skipped before the tick's."""
         return tick.release_ns - int(tick.skip["skipped"]) * self.settings.period_ns
 
-    def _sample(self, tick: Tick, event: ev.Observed | ev.Overdue) -> None:
+    def _sample(self, tick: ev.Tick, event: ev.Observed | ev.Overdue) -> None:
         """Keep evidence as of the tick's release, and why releases before it did not start."""
         world = self.world
         tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
@@ -307,7 +293,7 @@ class LoopCore:
             self.operator.expire(self.now_ns)
         self._look(tick, event)
 
-    def _look(self, tick: Tick, event: ev.Observed) -> None:
+    def _look(self, tick: ev.Tick, event: ev.Observed) -> None:
         """Request a decision upon the observation, if it is fresh enough and a decoder is there."""
         world, enforced, observation = self.world, self.grid.enforced, event.observation
         if observation is None:
@@ -395,11 +381,11 @@ class LoopCore:
         if measure == "safe" or (measure == "none" and self.outstanding.called):
             self._demand("miss", self.fallback.parting(), self.outstanding.newest_k)
 
-    def _lost(self, tick: Tick) -> bool:
+    def _lost(self, tick: ev.Tick) -> bool:
         """Whether the decoder of the request is gone."""
         return not self.world.host.alive or self.world.host.incarnation != tick.incarnation
 
-    def _expect_late(self, tick: Tick) -> None:
+    def _expect_late(self, tick: ev.Tick) -> None:
         self.out.append(ev.Cancel(tick.k))
         if tick.incarnation != self.world.host.incarnation:
             return  # it died with its decoder
@@ -430,7 +416,7 @@ class LoopCore:
         else:
             self._check(tick, reply)
 
-    def _take_reply(self, tick: Tick, reply: DecisionReply) -> None:
+    def _take_reply(self, tick: ev.Tick, reply: DecisionReply) -> None:
         instructions = self.requests.instructions
         if instructions.proven != instructions.now:
             unsure = reply.decision is not None and self.operator.unsure(reply.decision)
@@ -439,7 +425,7 @@ class LoopCore:
         if (older := reply.answers) is not None:  # its call is of that observation
             tick.seq, tick.capture_ns, tick.requested_ns = older.seq, older.captured_ns, older.captured_ns
 
-    def _drop(self, tick: Tick | None, reply: DecisionReply) -> None:
+    def _drop(self, tick: ev.Tick | None, reply: DecisionReply) -> None:
         """Drop a decision that came after its deadline."""
         for waiting in self.outstanding.pending.values():
             waiting.behind = len(self.outstanding.late) >= self.settings.pipeline
@@ -451,7 +437,7 @@ class LoopCore:
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
-    def _check(self, tick: Tick, reply: DecisionReply) -> None:
+    def _check(self, tick: ev.Tick, reply: DecisionReply) -> None:
         """Dispatch the decision's call, if nothing speaks against it."""
         decision = reply.decision
         if decision is None:
@@ -461,7 +447,7 @@ class LoopCore:
         elif decision.call is None:
             self.fallback.policy.renew(self._world_ns)
             self._tell(tick, "fresh", reply)
-            self._settle(TickOutcome(tick, "null", reply), reply)
+            self._settle(ev.TickOutcome(tick, "null", reply), reply)
         elif tick.k < self.outstanding.ordered_k:
             self._leave_out("overtaken", tick, reply, decision.call)
         elif tick.calls and decision.call.text() in tick.calls:
@@ -469,7 +455,7 @@ class LoopCore:
         else:
             self._dispatch(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
 
-    def _hold(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
+    def _hold(self, tick: ev.Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
         """The tick has a decision that must not act (yet)."""
         if why == "state":
             self._withhold(tick, reply, call)
@@ -478,10 +464,10 @@ class LoopCore:
             self.operator.ask(tick, reply, call, self.now_ns)
         # The active call continues, and is not renewed.
         measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
-        self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
+        self._settle(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
         self._fall_back(measure, tick, reply=reply)
 
-    def _withhold(self, tick: Tick, reply: DecisionReply, call: Call | None) -> None:
+    def _withhold(self, tick: ev.Tick, reply: DecisionReply, call: Call | None) -> None:
         """People hold the calls back: the safe call acts alone, in a new episode too."""
         if self.fallback.policy.safe:
             self._tell(tick, "safe", reply)
@@ -489,16 +475,16 @@ class LoopCore:
             self._suspend(tick.k)
             self._demand("pause", self.fallback.emission(tick, "safe", reply=reply), tick.k)
         why = self.operator.state if self.operator.state != "running" else "paused"
-        self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
+        self._settle(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
 
-    def _leave_out(self, kind: str, tick: Tick, reply: DecisionReply, call: Call) -> None:
+    def _leave_out(self, kind: str, tick: ev.Tick, reply: DecisionReply, call: Call) -> None:
         self._tell(tick, "held", reply)
-        self._settle(TickOutcome(tick, kind, reply, call.text()), reply)
+        self._settle(ev.TickOutcome(tick, kind, reply, call.text()), reply)
 
     # -- dispatch ------------------------------------------------------------------------------------------------------
 
     def _dispatch(
-        self, tick: Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
+        self, tick: ev.Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
     ) -> None:
         """Let a call act, if the agent's rules allow it. Every call passes here, confirmed ones (`late`: their tick is
         over) too: this is the place for limits of range, step, rate and dwell."""
@@ -510,14 +496,14 @@ class LoopCore:
             else:
                 self._miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        self._execute(OrderedCall(tick, reply, call, text, late, ordered_ns=self.now_ns), ready, not_after_ns)
+        self._execute(ev.OrderedCall(tick, reply, call, text, late, ordered_ns=self.now_ns), ready, not_after_ns)
 
     # -- execute -------------------------------------------------------------------------------------------------------
 
-    def _execute(self, order: OrderedCall, ready: Call, not_after_ns: int | None) -> None:
+    def _execute(self, order: ev.OrderedCall, ready: Call, not_after_ns: int | None) -> None:
         """Give the call to the actuator. Its result settles the tick."""
         tick, outstanding = order.tick, self.outstanding
-        command = Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
+        command = ev.Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
         if self.fallback.emits:
             last = order.late or len(tick.calls) + 1 == self.settings.calls_per_tick
             command.fresh = self.fallback.emission(tick, "fresh", order.call, order.reply, more=not last)
@@ -551,10 +537,10 @@ class LoopCore:
                 self._overrun(order, "the call has not ended by its deadline", "slow")
         self._expire_hold()
 
-    def _overrun(self, order: OrderedCall, error: str, subcause: str = "busy") -> None:
+    def _overrun(self, order: ev.OrderedCall, error: str, subcause: str = "busy") -> None:
         self._miss(order.tick, (Cause.EXECUTE, subcause), order.reply, error=error, call=order.text)
 
-    def _completed(self, done: Completion) -> None:
+    def _completed(self, done: ev.Completion) -> None:
         order = self.outstanding.ordered.pop(done.tick)
         tick, reply, acted = order.tick, order.reply, done.effect == "acted"
         if acted:
@@ -568,7 +554,7 @@ class LoopCore:
         elif done.effect == "refused":
             self._withhold(tick, reply, order.call)
         elif acted or done.effect == "epoch_over":
-            self._settle(TickOutcome(tick, "call" if acted else "epoch_over", reply, order.text, done), reply)
+            self._settle(ev.TickOutcome(tick, "call" if acted else "epoch_over", reply, order.text, done), reply)
             if acted and self.settings.calls_per_tick > 1:
                 self._ask_further(order, done)
         else:
@@ -576,7 +562,7 @@ class LoopCore:
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
             self._miss(tick, fault, reply, error=error, call=order.text, done=done)
 
-    def _acted(self, order: OrderedCall, done: Completion) -> None:
+    def _acted(self, order: ev.OrderedCall, done: ev.Completion) -> None:
         """The call is active from now on."""
         tick, call = order.tick, order.call
         if done.current:
@@ -585,7 +571,7 @@ class LoopCore:
         why = "late" if order.late else "further" if tick.calls else "fresh"
         self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
 
-    def _ask_further(self, order: OrderedCall, done: Completion) -> None:
+    def _ask_further(self, order: ev.OrderedCall, done: ev.Completion) -> None:
         """Request the tick's next call (`calls_per_tick`), of the same observation and by the same deadline. Not where
         the safe call was demanded meanwhile. It is cut where the decoder is lost, or less time is left than the last
         decision took: it would be dropped, and keep the decoder from the next tick."""
@@ -606,7 +592,7 @@ class LoopCore:
 
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
-    def _settle(self, outcome: TickOutcome, reply: DecisionReply) -> None:
+    def _settle(self, outcome: ev.TickOutcome, reply: DecisionReply) -> None:
         """The tick has its decision, and its call where there is one. It is on time unless that acted too late."""
         tick, done = outcome.tick, outcome.done
         end_ns = done.ended_ns if done is not None else self.now_ns
@@ -623,9 +609,11 @@ class LoopCore:
         if self.settings.on_miss == "stop":
             self._stop("miss")
 
-    def _miss(self, tick: Tick, fault: KnownCause | None, reply: DecisionReply | None = None, **more: Any) -> None:
+    def _miss(
+        self, tick: ev.Tick, fault: ev.KnownCause | None, reply: DecisionReply | None = None, **more: Any
+    ) -> None:
         """The tick has no call in time. `fault` is what the loop itself saw, `more` of `TickOutcome`."""
-        outcome = TickOutcome(tick, "miss", reply, fault=fault, **more)
+        outcome = ev.TickOutcome(tick, "miss", reply, fault=fault, **more)
         line = self.ledger.tick_line(outcome)
         if tick.calls:
             self._cut(outcome, line)
@@ -633,7 +621,7 @@ class LoopCore:
         measure = self.fallback.policy.miss(self._world_ns)
         self._judge(OpenMiss(outcome, self.ledger.reserve(), line, self.now_ns, measure))
 
-    def _cut(self, outcome: TickOutcome, line: Line) -> None:
+    def _cut(self, outcome: ev.TickOutcome, line: Line) -> None:
         """There is no further call of the tick. The last one continues; but one that started and failed may have acted
         in part."""
         line |= cut_fields(outcome)
@@ -661,7 +649,7 @@ class LoopCore:
         else:
             self._close(miss, evidence)
 
-    def _follow_up(self, outcome: TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
+    def _follow_up(self, outcome: ev.TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
         """Do what the fallback policy says. An emitting world receives the cause that is known now."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         if cause is not None:
@@ -679,7 +667,7 @@ class LoopCore:
             return False
         return k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
 
-    def _complete(self, tick: Tick, reply: DecisionReply, done: Completion | None = None) -> None:
+    def _complete(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
         """All steps of the tick are known: judge its miss by them, if it waits for that."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.evidence is not None:
@@ -693,7 +681,7 @@ class LoopCore:
     def _fall_back(
         self,
         measure: Measure,
-        tick: Tick,
+        tick: ev.Tick,
         cause: str | None = None,
         reply: DecisionReply | None = None,
         error: str | None = None,
@@ -716,7 +704,7 @@ class LoopCore:
         self.world.safe = ev.SafeState(True, True)
         self.out.append(ev.Safe(why, emission))
 
-    def _tell(self, tick: Tick, status: Status, reply: DecisionReply) -> None:
+    def _tell(self, tick: ev.Tick, status: Status, reply: DecisionReply) -> None:
         """Tell an emitting world of a tick that brought no call."""
         if self.fallback.emits and (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
             self.out.append(emission)
@@ -728,7 +716,7 @@ class LoopCore:
 
     # -- account: what else happens to a run ---------------------------------------------------------------------------
 
-    def _commanded(self, command: OperatorCommand) -> None:
+    def _commanded(self, command: ev.OperatorCommand) -> None:
         """A person gave a command; a pause or stop has shut the actuator already."""
         confirmed = self.operator.commanded(command, self.now_ns)
         if command.word in ("pause", "stop"):
@@ -740,7 +728,7 @@ class LoopCore:
             self._dispatch(confirmed.tick, confirmed.reply, confirmed.call, confirmed.expires_ns, late=True)
         self.out.append(ev.LoopReport("changed"))
 
-    def _host_changed(self, state: HostChanged) -> None:
+    def _host_changed(self, state: ev.HostChanged) -> None:
         self.world.host = state
         if len(state.events) != self.ledger.events:
             self.ledger.host_events(state.events)
@@ -791,7 +779,7 @@ class LoopCore:
         for miss in tuple(self.outstanding.misses.values()):
             evidence = miss.evidence
             if evidence is None:  # an interrupt came before its sample
-                evidence = self.witness.of_miss(miss.outcome, EvidenceSample(), self.world.host, miss.end_ns)
+                evidence = self.witness.of_miss(miss.outcome, ev.EvidenceSample(), self.world.host, miss.end_ns)
             self._close(miss, self.witness.again(miss.outcome.tick, evidence))
         if event.acks:
             self.outstanding.ordered.clear()  # their effects will not come any more
@@ -816,13 +804,13 @@ HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
     DecisionReply: LoopCore._replied,
     ev.GaveWay: LoopCore._gave_way,
     ev.Withdrawn: LoopCore._withdrawn,
-    Completion: LoopCore._completed,
+    ev.Completion: LoopCore._completed,
     ev.Sampled: LoopCore._sampled,
-    OperatorCommand: LoopCore._commanded,
-    HostChanged: LoopCore._host_changed,
+    ev.OperatorCommand: LoopCore._commanded,
+    ev.HostChanged: LoopCore._host_changed,
     ev.SafeState: LoopCore._safe_changed,
-    SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
-    Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
+    ev.SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
+    ev.Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
     ev.Instructed: lambda core, event: core.requests.instructions.waiting.append(event.text),
     ev.Stopped: lambda core, event: core._stop(event.why),
     ev.Left: LoopCore._left,

@@ -9,21 +9,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
-from rtcontrol.records import (
-    SPANS,
-    Action,
-    Completion,
-    Fault,
-    Notify,
-    OrderedCall,
-    Record,
-    SafeAttempt,
-    Tick,
-    TickOutcome,
-)
 from rtcontrol.telemetry.causes import Cause
 
 MAX_SHOWN = 256  # different errors shown to people; what differs every time must not fill the memory
@@ -38,7 +27,7 @@ class Ledger:
     fresh call that acted. `safe_k`: the tick for which the safe call took over last. `episodes` and `events`: how many
     are recorded."""
 
-    def __init__(self, out: list[Action], describe: Describe) -> None:
+    def __init__(self, out: list[ev.Action], describe: Describe) -> None:
         self.t0_ns = 0
         self.acted_k, self.acted_ns = -1, 0
         self.safe_k = -1
@@ -58,7 +47,7 @@ class Ledger:
         if self._slots:
             self._slots.append([line])
         else:
-            self._out.append(Record(line))
+            self._out.append(ev.Record(line))
 
     def reserve(self) -> LineSlot:
         """Keep a place for a line."""
@@ -70,16 +59,16 @@ class Ledger:
         """Record the line at its place, and what waited for it."""
         slot.append(line)
         while self._slots and self._slots[0]:
-            self._out.append(Record(self._slots.popleft()[0]))
+            self._out.append(ev.Record(self._slots.popleft()[0]))
 
     def finish(self) -> None:
         """Record what waits: no line is to come any more."""
-        self._out += [Record(line) for slot in self._slots for line in slot]
+        self._out += [ev.Record(line) for slot in self._slots for line in slot]
         self._slots.clear()
 
     # -- lines of ticks ------------------------------------------------------------------------------------------------
 
-    def tick_line(self, outcome: TickOutcome) -> Line:
+    def tick_line(self, outcome: ev.TickOutcome) -> Line:
         """Return the line of a tick that is over, or of a further call of one, without its times and its cause."""
         tick, kind, reply = outcome.tick, outcome.kind, outcome.reply
         t_s = self.t_s(tick.release_ns)
@@ -107,7 +96,7 @@ class Ledger:
             line |= tick.skip
         return line
 
-    def decided_line(self, outcome: TickOutcome, reply: DecisionReply, now_ns: int, period_ns: int) -> Line:
+    def decided_line(self, outcome: ev.TickOutcome, reply: DecisionReply, now_ns: int, period_ns: int) -> Line:
         """Return the line of a tick that has its decision, and its call where there is one, at `now_ns`. A `period_ns`
         of 0: there is no rate to keep."""
         tick, done = outcome.tick, outcome.done
@@ -146,7 +135,7 @@ class Ledger:
             line["epoch"] = epoch
         self.write({**line, "why": why, "t_s": self.t_s(t_ns), **more})
 
-    def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
+    def late(self, tick: ev.Tick | None, reply: DecisionReply, done: ev.Completion | None, now_ns: int) -> None:
         """Record a decision that came after its tick was over, or whose call waited for a yes, with the result of the
         call."""
         used = done is not None and done.effect == "acted"
@@ -167,7 +156,7 @@ class Ledger:
             self.put_error(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
         self.write(line)
 
-    def overran(self, order: OrderedCall, done: Completion) -> None:
+    def overran(self, order: ev.OrderedCall, done: ev.Completion) -> None:
         """Record the end of a call whose deadline, and tick, was over before."""
         tick = order.tick
         line: Line = {"overran": tick.k, "call": order.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
@@ -197,7 +186,7 @@ class Ledger:
             self.write({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
         self.episodes = len(episodes)
 
-    def attempted(self, attempt: SafeAttempt) -> None:
+    def attempted(self, attempt: ev.SafeAttempt) -> None:
         """Record an attempt of a safe call: it counts as safe only when all of them are active."""
         call, t_s = attempt.call, self.t_s(attempt.ended_ns)
         text = None if call is None else call.text()
@@ -220,7 +209,7 @@ class Ledger:
         self.put_error(line, ack.error, f"tick {ack.tick}: {ack.status}: ")
         self.write(line)
 
-    def fault(self, fault: Fault, now_ns: int) -> None:
+    def fault(self, fault: ev.Fault, now_ns: int) -> None:
         """Record that the world raised over an emission or an instruction."""
         line: Line = {"fault": fault.doing, "t_s": self.t_s(now_ns)}
         self.put_error(line, fault.error, f"{fault.doing}: ")
@@ -239,10 +228,10 @@ class Ledger:
         key = (type(error).__name__, place or shown)
         if about is not None and key not in self._shown and len(self._shown) < MAX_SHOWN:
             self._shown.add(key)
-            self._out.append(Notify(about + shown))
+            self._out.append(ev.Notify(about + shown))
 
 
-def spans_of(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
+def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | None) -> dict[str, float]:
     """Return when each step was done, in ms from the release on, as far as it is known."""
     release_ns = tick.release_ns
     stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
@@ -252,7 +241,7 @@ def spans_of(tick: Tick, reply: DecisionReply | None, done: Completion | None) -
     if done is not None:
         stamps += (done.began_ns, done.ended_ns)
     spans = {}
-    for name, t_ns in zip(SPANS, stamps, strict=False):
+    for name, t_ns in zip(ev.SPANS, stamps, strict=False):
         if t_ns:
             spans[name] = round((t_ns - release_ns) / 1e6, 4)
     return spans
@@ -263,7 +252,7 @@ def to_ms(ns: int) -> float:
     return round(ns / 1e6, 4)
 
 
-def cut_fields(outcome: TickOutcome) -> Line:
+def cut_fields(outcome: ev.TickOutcome) -> Line:
     """Return why there is no further call: it is cut where it was not there, or had not started, by the deadline."""
     fault = outcome.fault
     if fault is None or fault == (Cause.EXECUTE, "busy"):

@@ -51,10 +51,8 @@ class OperatorState:
             return "It is stopped: a stop is final.", None
         if word in ("confirm", "deny"):
             return self._answer(command)
-        if word == "resume" and self.state == "running":
-            return "It is running.", None
-        if word == "pause" and self.state == "paused":
-            return "It is paused already.", None
+        if STATES[word] == self.state:
+            return f"It is {self.state}.", None
         self.state = STATES[word]
         return f"{ANSWERS[word]} ({command.by})", command
 

@@ -104,23 +104,21 @@ class OperatorControl:
             actuator.core.effects.append(Completion(cleared.tick, "refused", now, now, False))
 
 
-def slash_answer(text: str, instructions: Instructions) -> str | None:
-    """Return the answer to `/help`, `/goals` or an unknown word; None for an instruction, and for one of TYPED."""
-    if not text.startswith("/") or text in TYPED:
+def take_word(text: str, by: str, operator: OperatorControl, instructions: Instructions) -> str | None:
+    """Do what a typed line says (one of TYPED, `/help`, `/goals`), and return one sentence about it; None for an
+    instruction."""
+    if text in TYPED:
+        return operator.say(TYPED[text], by)
+    if not text.startswith("/"):
         return None
-    goals = instructions.goals
+    goals, words = instructions.goals, ", ".join([*TYPED, HELP, GOALS])
     listed = "The agent lists no goals: it takes any text as its instruction."
     if goals is not None:
         listed = f"You can say: {'; '.join(goals.examples(len(goals.kinds)))}."
     if text == GOALS:
         return listed
-    if text == HELP:
-        return f'Active: "{instructions.now}". {listed} Commands: {", ".join([*TYPED, HELP, GOALS])}.'
-    return f"{text[:40]} is none of {', '.join([*TYPED, HELP, GOALS])}."
-
-
-def take_word(text: str, by: str, operator: OperatorControl, instructions: Instructions) -> str | None:
-    """Do what a typed line says, and return one sentence about it; None for an instruction."""
-    if text in TYPED:
-        return operator.say(TYPED[text], by)
-    return slash_answer(text, instructions)
+    return (
+        f'Active: "{instructions.now}". {listed} Commands: {words}.'
+        if text == HELP
+        else f"{text[:40]} is none of {words}."
+    )

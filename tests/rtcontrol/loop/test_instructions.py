@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rtcontrol.agents import Goals
 from rtcontrol.loop.active import TRIALS, Instructions
 from rtcontrol.loop.ledger import Ledger
-from rtcontrol.loop.operator_control import slash_answer
+from rtcontrol.loop.operator_control import take_word
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Instruct, LoopReport, Notify
 
@@ -87,11 +87,14 @@ def test_instruction_stays_however_unsure_calls_are(said: str, goals: Any, decis
 
 
 def test_slash_words_are_answered_and_never_instructions() -> None:
+    def typed(text: str, instructions: Instructions) -> str | None:
+        return take_word(text, "keyboard", cast("Any", None), instructions)
+
     known, free = Trial().it, Trial(None).it
-    assert slash_answer("/goals", known) == "You can say: go to 1; wait."
-    assert slash_answer("/help", known) == (
+    assert typed("/goals", known) == "You can say: go to 1; wait."
+    assert typed("/help", known) == (
         'Active: "go to 1". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
     )
-    assert "takes any text" in str(slash_answer("/goals", free))
-    assert "/dance is none of /pause" in str(slash_answer("/dance", known))
-    assert slash_answer("wait", known) is None and slash_answer("/pause", known) is None
+    assert "takes any text" in str(typed("/goals", free))
+    assert "/dance is none of /pause" in str(typed("/dance", known))
+    assert typed("wait", known) is None
