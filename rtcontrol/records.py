@@ -219,12 +219,8 @@ class HostChanged:
 Event = Any  # of a type in `HANDLERS` of loop/core.py
 
 
-class Started:
-    """The world runs: the first release may come."""
-
-
 class Woke:
-    """`wake_ns` is reached, or nothing else came."""
+    """`wake_ns` is reached, or nothing else came. With the first one the world runs: the first release may come."""
 
 
 @dataclass(slots=True)

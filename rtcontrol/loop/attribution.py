@@ -70,12 +70,11 @@ class Evidence:
     """What is known of a tick that missed.
 
     `end_ms`: when its call had acted, or where there is none (`over` is False) when the miss was named. `fault`: what
-    the loop itself saw (None: no call in time). `late_ms`: the lateness where it is an observation's, `since_ms`: from
-    when on that grew. `usual`: the steps of ticks on time, lately. `apart`: the decoder is its own process, with `gaps`
-    in its heartbeat. `behind`: older requests are not answered yet. `arrival`: the release was an observation's
-    arrival, which waits while an earlier one is decided. `host`: what is wrong with the decoder's. `texts`: when the
-    loop's thread was at work on texts of any tick; `acting`: when the actuator's was at work on calls. `loop`,
-    `actuator`, `decoder`, `sockets`: these threads, the last those that carry requests and replies.
+    the loop itself saw. `late_ms`: the lateness where it is an observation's, `since_ms`: from when on that grew.
+    `usual`: the steps of ticks on time, lately. `apart`: the decoder is its own process, with `gaps` in its heartbeat.
+    `behind`: older requests are not answered yet. `arrival`: the release was an observation's arrival. `host`: what is
+    wrong with the decoder's. `texts`, `acting`: when the loop's thread was at work on texts, the actuator's on calls.
+    `loop`, `actuator`, `decoder`, `sockets`: these threads, the last those that carry requests and replies.
     """
 
     deadline_ms: float

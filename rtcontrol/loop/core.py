@@ -209,12 +209,11 @@ class LoopCore:
 
     # -- release -------------------------------------------------------------------------------------------------------
 
-    def _started(self, event: ev.Started) -> None:
-        self.ledger.t0_ns, self.world.started_ns = self.grid.start(self.now_ns)
-        self.ledger.write({"origin_ns": self.ledger.t0_ns})
-        self.fallback.policy.epoch(self.world.started_ns)
-
     def _woke(self, event: ev.Woke) -> None:
+        if not self.ledger.t0_ns:
+            self.ledger.t0_ns, self.world.started_ns = self.grid.start(self.now_ns)
+            self.ledger.write({"origin_ns": self.ledger.t0_ns})
+            self.fallback.policy.epoch(self.world.started_ns)
         self._expire()
         self._release()
 
@@ -347,12 +346,10 @@ class LoopCore:
 
     def _expire(self) -> None:
         """End what is over by now: deadlines, holds, misses; in lockstep only decisions of a decoder that died."""
-        enforced, now, outstanding = self.grid.enforced, self.now_ns, self.outstanding
-        if not (outstanding.pending or outstanding.ordered or outstanding.misses):
-            self._expire_hold()
-            return
+        enforced, now, outstanding, host = self.grid.enforced, self.now_ns, self.outstanding, self.world.host
         for tick in tuple(outstanding.pending.values()):
-            if now >= tick.deadline_ns if enforced else self._lost(tick):
+            lost = not host.alive or host.incarnation != tick.incarnation
+            if now >= tick.deadline_ns if enforced else lost:
                 del outstanding.pending[tick.k]
                 self._expect_late(tick)
                 self._miss(tick, None)
@@ -380,10 +377,6 @@ class LoopCore:
         # A call that failed since the safe call took over may have acted in part.
         if measure == "safe" or (measure == "none" and self.outstanding.called):
             self._demand("miss", self.fallback.parting(), self.outstanding.newest_k)
-
-    def _lost(self, tick: ev.Tick) -> bool:
-        """Whether the decoder of the request is gone."""
-        return not self.world.host.alive or self.world.host.incarnation != tick.incarnation
 
     def _expect_late(self, tick: ev.Tick) -> None:
         self.out.append(ev.Cancel(tick.k))
@@ -663,9 +656,8 @@ class LoopCore:
     def _expects(self, miss: OpenMiss, evidence: Evidence) -> bool:
         """Whether evidence is still to come that may change the cause: the tick's reply, or the end of its call."""
         k, outstanding = miss.outcome.tick.k, self.outstanding
-        if not (self.grid.enforced and evidence.open) or self.world.left:
-            return False
-        return k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
+        comes = k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
+        return comes and self.grid.enforced and evidence.open and not self.world.left
 
     def _complete(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
         """All steps of the tick are known: judge its miss by them, if it waits for that."""
@@ -738,9 +730,6 @@ class LoopCore:
             self.out.append(ev.Notify(f"no more decisions: {state.gave_up}"))
             self._stop("host")
 
-    def _safe_changed(self, state: ev.SafeState) -> None:
-        self.world.safe = state
-
     def _acknowledge(self, acks: deque[Acknowledgement]) -> None:
         """Take a client's acknowledgements of calls, but of those whose tick is not over."""
         taken = [acks.popleft() for _ in range(len(acks))]  # more may come meanwhile
@@ -796,7 +785,6 @@ def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
 
 
 HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
-    ev.Started: LoopCore._started,
     ev.Woke: LoopCore._woke,
     ev.Advanced: LoopCore._advanced,
     ev.Observed: LoopCore._observed,
@@ -808,7 +796,7 @@ HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
     ev.Sampled: LoopCore._sampled,
     ev.OperatorCommand: LoopCore._commanded,
     ev.HostChanged: LoopCore._host_changed,
-    ev.SafeState: LoopCore._safe_changed,
+    ev.SafeState: lambda core, state: setattr(core.world, "safe", state),
     ev.SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
     ev.Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
     ev.Instructed: lambda core, event: core.requests.instructions.waiting.append(event.text),

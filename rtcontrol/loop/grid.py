@@ -1,8 +1,7 @@
 """When the next tick is due: on an absolute grid of real time, or as a world that waits moves on. No clock.
 
-Where a grid is `enforced`, releases come at a fixed rate of real time and a deadline ends a tick; otherwise each
-release comes when the tick before is settled, and a deadline is compared with afterwards. `waits`: for a decoder that
-is away. `world_ns`: the world's time, which limits how long a call is held. Instants are CLOCK_MONOTONIC nanoseconds.
+Where a grid is `enforced`, a deadline ends a tick; otherwise it is compared with afterwards. `waits`: for a decoder
+that is away. `world_ns`: the world's time, which limits how long a call is held. Instants are CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ class WallGrid:
         return now_ns >= self.next_release_ns
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the release that is due; return its index k, r_k, and how many before it were skipped.
-
-        The invariant afterwards: r_k <= now < r_k + period, unless no release is due (ValueError).
-        """
+        """Start the release that is due; return its index k, r_k, and how many before it were skipped. Afterwards
+        r_k <= now < r_k + period. ValueError where no release is due."""
         late_ns = now_ns - self.next_release_ns
         if late_ns < 0:
             raise ValueError(f"release {self._next} is {-late_ns} ns ahead")

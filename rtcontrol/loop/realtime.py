@@ -13,12 +13,11 @@ SWITCH_INTERVAL_S = 0.0001
 
 
 class SlackCollector:
-    """Takes over garbage collection while it is entered: everything so far is frozen, nothing is collected by itself,
-    and `collect` uses idle time between ticks.
+    """Takes over garbage collection while it is entered: nothing is collected by itself, and `collect` uses idle time
+    between ticks.
 
     Each round collects the young objects. One in `FULL_ROUNDS`, or the first after `FULL_NS`, collects all, if the last
-    full collections fit into the slack; four times as late it does so all the same: the longer it waits, the more there
-    is to look through, and a single slow collection must not be the last one.
+    full collections fit into the slack; four times as late it does so all the same.
     """
 
     THRESHOLD, FORCED = 2_000, 200_000  # young objects: less is not worth it; more is collected without slack, too

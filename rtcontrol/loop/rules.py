@@ -42,7 +42,7 @@ class LegalCalls:
 
 
 class ConfidenceGate:
-    """`floors`: the least confidence by head or parameter, of all heads under the empty name. `null_is_doubt`: a null
+    """`floors`: the least confidence by head or parameter, of all under the empty name. `null_is_doubt`: a null
     function says that the instruction is not understood."""
 
     def __init__(self, floors: Mapping[str, float], tools: Iterable[Tool], null_is_doubt: bool = False) -> None:

@@ -129,7 +129,7 @@ class LoopRunner:
         """Run until the core is over."""
         core, clock, host = self.core, self.clock, self.ports.host
         self.ports.sampler.follow()
-        self.dispatch(ev.Started())
+        self.dispatch(WOKE)
         while not core.world.stopped:
             if (halt := self.halt) is not None:
                 self.halt = None

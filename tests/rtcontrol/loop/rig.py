@@ -158,7 +158,7 @@ class Rig:
     def run(self, ms: float) -> Rig:
         """Run until then, and end as a run does."""
         until_ns = START_NS + MS + round(ms * MS)
-        self._dispatch(ev.Started())
+        self._dispatch(ev.Woke())
         while not self.core.world.stopped:
             wake_ns = self.core.wake_ns
             nxt = self._heap[0][0] if self._heap else until_ns

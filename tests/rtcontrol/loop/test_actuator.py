@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm import HZ, MOVE, PERIOD_S, STOP, Arm, arm_agent, beside, flight, safes, until
+from arm import MOVE, STOP, Arm, arm_agent, beside, flight, safes, until
 from cart import CartWorld, Flight, report_of
 
 from rtcontrol.agents import Agent
@@ -19,37 +19,6 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Left
 
 pytestmark = pytest.mark.realtime
-
-
-def test_hanging_world_stops_neither_clock_nor_record(tmp_path: Path) -> None:
-    arm = Arm()
-    flown = flight(tmp_path, arm, hold_ms=4e3 * PERIOD_S)
-    found: dict[str, Any] = {}
-
-    def trouble() -> None:
-        until(lambda: flown.loop.account.ticks >= 5)
-        arm.hang()
-        time.sleep(2.5 * PERIOD_S)  # from here on a call waits for the world
-        found["lines"], found["acts"] = len(flown.ticks), len(arm.acts)
-        time.sleep(1.5 - 2.5 * PERIOD_S)
-        found["later"] = len(flown.ticks)
-        found["free"] = arm.let_go()
-        until(lambda: len(arm.acts) > found["acts"] + 1)
-        flown.loop.stop("enough")
-
-    beside(trouble, flown.run)
-    # Releases, misses and their lines went on, at the rate.
-    assert found["later"] - found["lines"] >= HZ
-    assert flown.loop.account.counts["skipped_releases"] <= 2
-    assert {"hold", "pending"} <= {t["action"] for t in flown.ticks if t["kind"] == "miss"}
-    # The safe call is the first thing that acts, within a period of the world's yielding.
-    when, call = arm.acts[found["acts"]]
-    assert call == STOP and 0 < when - found["free"] <= PERIOD_S * 1e9
-    taken = next(s for s in safes(flown) if s["in_force"])
-    assert taken["attempt"] == 1 and flown.loop.account.counts["safe_calls"] == 1
-    # None acted after its deadline, and the fresh calls came back.
-    assert not [line for line in flown.lines if line.get("effect") == "acted"]
-    assert arm.acts[found["acts"] + 1][1] == MOVE
 
 
 def test_interrupt_of_ending_run_waits_for_nothing(tmp_path: Path) -> None:
