@@ -121,11 +121,11 @@ def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str)
     def interrupted(*given: Any) -> bool:
         raise KeyboardInterrupt
 
-    def dispatched(event: Any) -> None:
+    def dispatched(event: Any, *now_ns: Any) -> None:
         if isinstance(event, Left):
             shell.dispatch = dispatch  # type: ignore[method-assign]
             interrupted()
-        dispatch(event)
+        dispatch(event, *now_ns)
 
     if when == "conclude":
         flown.world.conclude = interrupted  # type: ignore[assignment]
