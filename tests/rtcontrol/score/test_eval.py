@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +68,3 @@ def test_answers_are_kept_one_a_line(capsys: pytest.CaptureFixture[str], lander_
     assert [one["id"] for one in answers] == [f"r{n}" for n in range(ROWS)]
     assert all(len(one["calls"]) == 1 and one["confidence"].keys() >= {"function"} for one in answers)
     assert "is there already" in refused(capsys, "eval", str(lander_file), *given)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("nowhere.jsonl", "--model", "lander"), "neither a file nor a set"),
-        (("seal-tools", "--model", "lander"), "There is no place of seal-tools"),
-        (("ROWS", "--model", "nobody"), "nobody"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_answering(
-    capsys: pytest.CaptureFixture[str], lander_file: Path, arguments: tuple[str, ...], named: str
-) -> None:
-    said = refused(capsys, "eval", *(str(lander_file) if one == "ROWS" else one for one in arguments))
-    assert re.search(named, said)

@@ -62,12 +62,7 @@ def test_all_wrong_rows_are_counted_and_the_first_ones_listed(tmp_path: Path) ->
         rtcontrol.fit(given, TOOLS, out=tmp_path / "made")
 
 
-def test_a_file_that_is_missing_or_too_short_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        rtcontrol.fit(tmp_path / "none.jsonl", TOOLS, out=tmp_path / "made")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="not UTF-8 text"):
-        rtcontrol.fit(tmp_path / "binary", TOOLS, out=tmp_path / "made")
+def test_too_few_questions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="All 60 rows have the same question"):
         split(check((("", GOOD) for _ in range(60)), Tools(TOOLS))[1])
     with pytest.raises(UserError, match="10 rows: too few"):
