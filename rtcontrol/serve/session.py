@@ -28,16 +28,11 @@ class SessionThread(ABC):
     loop: ControlLoop | None = None  # what a viewer may look at
 
     def __init__(self, facts: Session, owner: SessionOwner) -> None:
-        self.facts, self.owner = facts, owner
+        self.facts, self.owner, self.id = facts, owner, facts.id
         self.thread: threading.Thread | None = None
         self.needed: Need | None = None  # once it has decided
         self.record = Path()  # of its newest run
         self.ran: tuple[str, str] | None = None  # the instructions of a run that ended
-
-    @property
-    def id(self) -> str:
-        """Its name in logs, records and for viewers."""
-        return self.facts.id
 
     # -- for the loop, and for viewers --------------------------------------------------------------------------------
 

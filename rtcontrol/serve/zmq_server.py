@@ -27,8 +27,7 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 log = logging.getLogger("rtcontrol.serve")
 
 MAX_WAITING = 16_384  # messages that wait to be sent; more are dropped, and counted
-# How long the last messages may take to leave. libzmq loses some of those that are sent right before the close.
-LEAVE_S, LINGER_MS = 0.1, 300
+LEAVE_S, LINGER_MS = 0.1, 300  # for the last messages: libzmq loses some that are sent right before the close
 
 
 class RouterConnection:

@@ -455,7 +455,9 @@ def test_repeated_instructions_keep_the_agenda_small() -> None:
 
 def test_crowd_is_paused_and_stopped_but_never_confirmed() -> None:
     events, posted = list[Any](), list[Any]()
-    session = CrowdSession(cast(Any, SimpleNamespace(token=TOKEN)), cast(Any, SimpleNamespace(tell=events.append)))
+    session = CrowdSession(
+        cast(Any, SimpleNamespace(id="crowd", token=TOKEN)), cast(Any, SimpleNamespace(tell=events.append))
+    )
     loop = SimpleNamespace(post=posted.append, ended_by=None)
     loop.stop = lambda why: setattr(loop, "ended_by", why)
     session.crowd = cast(Any, loop)
