@@ -54,7 +54,7 @@ class CrowdDecoder:
         batch, decisions = self.lone.runner.caps.batch, list[Decision | Exception]()
         for i in range(0, len(prompts), batch):
             now = prompts[i : i + batch]
-            decodes = [tried(self._begin, prompt) for prompt in now]
+            decodes = [tried(self._start, prompt) for prompt in now]
             yield from evaluate(self.lone.runner, [each for each in decodes if isinstance(each, InFlightDecode)])
             decisions += [
                 decode if isinstance(decode, Exception) else tried(self.lone.result_of, decode, prompt.instruction)
@@ -66,7 +66,7 @@ class CrowdDecoder:
         """Stop the current batch before its next pass."""
         self._stop.set()
 
-    def _begin(self, prompt: CharacterPrompt) -> InFlightDecode:
+    def _start(self, prompt: CharacterPrompt) -> InFlightDecode:
         kept = self._sequence(prompt.key)
         suffix = self.lone.suffix(prompt.observation, prompt.instruction, prompt.history)
         return self.lone.decoding.begin_on(kept.handle, suffix, kept.drafts, self._stop)
