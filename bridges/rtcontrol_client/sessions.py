@@ -101,8 +101,5 @@ class BridgeSessions:
             self.client.close()
 
     def _greet(self, client: Client) -> None:
-        welcome = client.welcome
-        self.number, self._token = self.number + 1, welcome.session
-        trained = "" if welcome.model_trained_on_tools else " (not trained on these tools)"
-        pace = "in lockstep" if welcome.pacing == "client" else f"{welcome.hz:g} Hz, ttl {welcome.ttl_ms:g} ms"
-        log.info("in session: model %s%s, %s", welcome.model, trained, pace)
+        self.number, self._token = self.number + 1, client.welcome.session
+        log.info("in session: model %s, %g Hz", client.welcome.model, client.welcome.hz)

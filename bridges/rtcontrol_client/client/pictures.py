@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from rtcontrol_client.client.errors import ClientError, checked
+from rtcontrol_client.client.errors import checked
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.values import instant
 from rtcontrol_client.wire import encode_msgpack
@@ -18,12 +18,9 @@ from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, form
 
 
 def picture(data: Any, t_ns: int | None) -> Picture:
-    """Return the file as a message without its session. Raises ClientError: not a picture, or too large."""
-    try:
-        file = memoryview(data).tobytes()
-    except (TypeError, ValueError, BufferError):
-        text = f"A picture of the type {type(data).__name__}, which shows no bytes."
-        raise ClientError(text, "Give a JPEG or PNG file's bytes.") from None
+    """Return the file as a message without its session. Raises ClientError: not a picture, or too large; TypeError: not
+    bytes."""
+    file = memoryview(data).tobytes()
     with checked("picture"):
         form = format_of(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
         image = {"format": form, "data": file}
