@@ -109,17 +109,7 @@ class ClientBase:
 
 class Client(ClientBase):
     """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `wait`
-    and `decide` ever blocks, and what they return is never older than its time-to-live.
-
-    Example:
-
-        with Client.connect(
-            "tcp://127.0.0.1:5555", tools=TOOLS, instruction="Follow the road.", hz=10, look=look
-        ) as client:
-            while True:
-                standing = client.wait(0.2)
-                for call in standing.calls:  # several safe calls, where there are several actuators
-                    act(call.name, call.arguments)
+    and `decide` ever blocks, and what they return is never older than its time-to-live. docs/clients.md has an example.
     """
 
     @classmethod

@@ -240,17 +240,7 @@ class Crowd(ClientBase):
     """Members of one agent (the same tools, the same model), each decided for by itself: with its goal, rate, priority,
     time-to-live and safe call. All methods may be called from any thread; none but `connect` and `wait` blocks, and
     what they return is never older than its time-to-live. After a lost connection the members join again by themselves.
-
-    Example:
-
-        with Crowd.connect("tcp://127.0.0.1:5555", agent="village", hz=4) as crowd:
-            for name in village:
-                crowd.join(name, instruction="Gather at the well.")
-            while True:
-                crowd.observe({name: person.look() for name, person in village.items()})
-                for name, standing in crowd.wait(0.2).items():
-                    for call in standing.calls:
-                        village[name].act(call.name, call.arguments)
+    docs/crowds.md has an example.
     """
 
     _core: CrowdCore
