@@ -12,8 +12,8 @@ from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, simul
 from tests.simulation.crowd import crowds
 from tests.simulation.mutants import found_by, mutants
 
-CHUNK, CHUNKS = 21, 20  # seeds: some 10,000 ticks
-HUNDREDS = 21  # of seeds, some 49,000 ticks each
+CHUNK, CHUNKS = 22, 20  # seeds: some 10,000 ticks
+BATCH, BATCHES = 110, 20  # seeds: some 50,000 ticks
 
 
 def judge(total: SimTally) -> None:
@@ -43,13 +43,13 @@ def test_each_mutant_matches_its_module_once() -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("hundred", range(HUNDREDS))
-def test_million_ticks_have_their_faults_attributed(hundred: int) -> None:
-    total = campaign(range(1000 + 100 * hundred, 1100 + 100 * hundred), TICKS)
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_million_ticks_have_their_faults_attributed(batch: int) -> None:
+    total = campaign(range(1000 + BATCH * batch, 1000 + BATCH * (batch + 1)), TICKS)
     print(total.table())
     judge(total)
-    assert total.ticks >= 1_000_000 / HUNDREDS
-    assert total.injected.total() >= 100_000 / HUNDREDS
+    assert total.ticks >= 1_000_000 / BATCHES * 0.98
+    assert total.injected.total() >= 100_000 / BATCHES
     others = total.unknown.total() - total.unknown["delivered_late"]  # which leaves no evidence, in every tick of a run
     assert others <= total.causes.total() / 500
 

@@ -236,6 +236,8 @@ class Referee:
         evidence, or that none of several explains half."""
         word = ".".join(filter(None, (line[f"{prefix}cause"], line.get(f"{prefix}subcause"))))
         self.words[word] += 1
+        if word == "unknown" and self.left_ns is not None:  # the run ended before there was evidence
+            return
         near = self._faults_of(start_ns - self.rules.period_ns, self.time.now_ns if end_ns is None else end_ns)
         guilty = [fault for fault in near if word in fault.kind.causes]
         names = {fault.kind.name for fault in near}
@@ -248,10 +250,10 @@ class Referee:
             self.fail(f"tick {k} missed with cause {word}, where there was {sorted(names) or 'no fault'}: {line}")
 
     def _follows(self, error: str, k: int, word: str, start_ns: int) -> bool:
-        """Return whether the miss follows from a fault of a while ago, from the end of a hold, or of the run."""
+        """Return whether the miss follows from a fault of a while ago, or from the end of a hold."""
         rules = self.rules
         gave_way = word == "execute.busy" and error.endswith("gave way to the safe call")
-        if (word == "unknown" and self.left_ns is not None) or (gave_way and self._hold_ended(k)):
+        if gave_way and self._hold_ended(k):
             return True
         before_ns = start_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns)
         if not self._faults_of(before_ns, self.time.now_ns):
