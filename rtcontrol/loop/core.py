@@ -311,14 +311,14 @@ class LoopCore:
             self.fallback.policy.epoch(self.grid.world_ns(tick.woke_ns))
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
+        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # also of a stale one: the next release is late
+            self.witness.texts.append((tick.woke_ns, self.now_ns))
         if enforced and tick.woke_ns - captured_ns > self.settings.max_age_ns:
             frozen = before is not None and observation.seq == before.seq
             self._miss(tick, (Cause.STALE_OBSERVATION, "frozen" if frozen else "late"))
             return
         if event.error is None:
             tick.text_ns = self.now_ns
-        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:
-            self.witness.texts.append((tick.woke_ns, self.now_ns))
         if not world.host.alive or (enforced and self.now_ns > tick.deadline_ns):
             self._miss(tick, None)
         elif event.error is not None:  # raised by the agent's code
