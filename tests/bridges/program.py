@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 
 class Events:
-    """What a client tells, line by line; kept in `events` once asked for."""
+    """The events of a client, line by line; kept in `events` once requested."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []

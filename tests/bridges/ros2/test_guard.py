@@ -16,7 +16,7 @@ from tests.bridges.ros2.mapping import mapper
 
 
 class Heard:
-    """A topic that takes what it is told, or nothing."""
+    """A topic that takes each message, or none."""
 
     def __init__(self) -> None:
         self.takes = True

@@ -1,4 +1,4 @@
-"""The mapping of robot.yaml: what is read, observed and published, and what mistakes in it are told as."""
+"""The mapping of robot.yaml: what is read, observed and published, and the errors of a wrong file."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_topics_that_every_call_publishes_each_tick_are_promised_to_subscribers(
     assert elsewhere.promise_ms("/brake") is None and once.promise_ms("/cmd_vel") is None
 
 
-# What mistakes in robot.yaml are told as.
+# Errors in robot.yaml.
 
 
 ODOM = ("observe", "topics", "/odom")

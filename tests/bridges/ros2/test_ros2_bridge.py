@@ -32,7 +32,7 @@ def drive(left_ms: float, speed: int = 30) -> Standing:
 
 
 class Wheels:
-    """A topic that keeps the speeds it was told; `takes` is asked before each whether it takes it."""
+    """A topic that keeps the speeds that it received; `takes` is asked before each whether it takes it."""
 
     def __init__(self, takes: Callable[[float], bool] = lambda speed: True) -> None:
         self.told: list[float] = []

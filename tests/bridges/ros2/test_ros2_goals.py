@@ -16,7 +16,7 @@ NOBODY = bytes(16)
 
 
 class Wire:
-    """A service; `told` is what it was asked."""
+    """A service; `told` are its requests."""
 
     def __init__(self) -> None:
         self.there, self.told, self.queued = True, [], []  # type: ignore[var-annotated]
