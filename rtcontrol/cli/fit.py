@@ -45,26 +45,19 @@ def fit(
         rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine
         rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine   # then run it
     """
-    from rtcontrol.run.toolsets import tools_from
     from rtcontrol.run.user_files import load_module
-    from rtcontrol.training.examples import tools_of
     from rtcontrol.training.fit import TRAINING
     from rtcontrol.training.fit import fit as work
 
     console = for_people(line.json)
     module = {} if teacher is None else vars(load_module(teacher, "fit.teacher"))
     if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
-        what = f"{teacher} has no {' and no '.join(lacks)}."
-        raise UserError(
-            what, "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/training.md)."
-        )
-    chosen = None if tools is None else tools_from(tools)
-    if chosen is None and "tools" in module:
-        chosen = tools_of(module["tools"])
+        hint = "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/training.md)."
+        raise UserError(f"{teacher} has no {' and no '.join(lacks)}.", hint)
     with FitProgress("") as progress, interrupted(out, TRAINING):
         result = work(
             rows or None,
-            chosen,
+            module.get("tools") if tools is None else tools,
             out=out,
             teacher=module.get("teacher"),
             situations=module.get("situations"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,25 +22,17 @@ from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, load, parse
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
-
-class Format(StrEnum):
-    TERMINAL = "terminal"
-    JSON = "json"
-    PERFETTO = "perfetto"
-    HTML = "html"
-
-
 # Of formats that are files: what they are called next to the record.
-FILES = {Format.HTML: ".html", Format.PERFETTO: ".pftrace"}
+FILES = {"html": ".html", "perfetto": ".pftrace"}
 app_report, app_replay = group(), group()
 
 
 @command(app_report)
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or records; of several, a report of all.")],
-    format: Annotated[Format, typer.Option(help="html: a page of its own; perfetto: for ui.perfetto.dev.")] = (
-        Format.TERMINAL
-    ),
+    format: Annotated[
+        Literal["terminal", "json", "perfetto", "html"], typer.Option(help="perfetto: for ui.perfetto.dev.")
+    ] = "terminal",
     gate: Annotated[
         list[str] | None, typer.Option(help="Exit status 3 unless it holds: 'miss_rate<=0.005'. May be repeated.")
     ] = None,
@@ -61,13 +52,13 @@ def report(
     gates = [parse(text) for text in gate or ()]
     loaded = load(runs)
     results = [(run, g, g.value(run.report), g.holds(run.report)) for run in loaded for g in gates]
-    if format is Format.TERMINAL:
+    if format == "terminal":
         for run in loaded:
             table.show(run.report, Terminal())
             if not reports.whole(_beside(run)) and (refused := reports.write(run.report, _beside(run))):
                 what = f"The report could not be written to {_beside(run).parent} ({refused})."
                 raise UserError(what, "Free some space.")
-    elif format is Format.JSON:
+    elif format == "json":
         print(as_json(loaded, gates), end="")
     else:
         _put(_rendered(format, loaded, gates), _beside(loaded[0], FILES[format]))
@@ -78,9 +69,9 @@ def report(
     return 0 if all(holds for *_, holds in results) else MISSED
 
 
-def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
+def _rendered(format: str, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
     """Return the report; each format's module is imported only now. Raises UserError where its package is missing."""
-    if format is Format.PERFETTO:
+    if format == "perfetto":
         if find_spec("perfetto") is None:
             raise UserError("--format perfetto needs it, not installed here.", "pip install 'rtcontrol[formats]'.")
         from rtcontrol.telemetry import as_perfetto

@@ -260,14 +260,13 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a bad byte is shown as such, and does not end the reading
     with contextlib.suppress(OSError, ValueError):
-        for line in sys.stdin:
-            if text := line.removeprefix("\ufeff").strip():
-                try:
-                    answer = _instruct(loop, text, "keyboard")
-                except UserError as error:
-                    answer = str(error)
-                if answer is not None:
-                    say(answer)
+        for text in filter(None, (line.removeprefix("\ufeff").strip() for line in sys.stdin)):
+            try:
+                answer = _instruct(loop, text, "keyboard")
+            except UserError as error:
+                answer = str(error)
+            if answer is not None:
+                say(answer)
 
 
 def _instruct(loop: ControlLoop, text: str, by: str) -> str | None:
