@@ -99,7 +99,7 @@ def _goal(skill: Skill, text: str) -> Any:
 
 
 def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
-    """Return whether the expert never reaches the goal when it is told the other one."""
+    """Return whether the expert never reaches the goal when it is instructed by the other one."""
     cases = [Case(other.text(), goal, FIRST_SEED + i) for i in range(TRIED)]
     return not any(episode.success for episode in evaluate(skill, skill.expert_policy, cases, hz))
 

@@ -56,7 +56,7 @@ class Greeting:
         self.due_ns = now_ns + self.refused.pause_ns() if later else soonest_ns
 
 
-class Heartbeat:
+class PeerHeartbeat:
     """When the server counts as dead, and when it is pinged."""
 
     def __init__(self, now_ns: int) -> None:
@@ -92,7 +92,7 @@ class ServerConnection:
     def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
         self.up = self.open = self.several = self.unresponsive = False
         self.trouble = NO_ANSWER
-        self.greeting, self.heartbeat = Greeting(), Heartbeat(now_ns)
+        self.greeting, self.heartbeat = Greeting(), PeerHeartbeat(now_ns)
         self._lost = Backoff(*backoff_s)
         self._opened_ns, self._retry_ns, self._room_ns = now_ns, 0, 0
 
