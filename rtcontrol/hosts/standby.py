@@ -47,11 +47,10 @@ class StandbyPool:
         return reasons[0] if all(reasons) else None
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        info: dict[str, Any] = {}
         for pool in self.pools:
             if not stopped():
-                info = pool.start(stopped)
-        return info
+                pool.start(stopped)
+        return {}
 
     def open(self, session: str, source: DeciderSource) -> Host:
         return started(StandbyHost([RayHost(pool, source, session) for pool in self.pools]))
