@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from rtcontrol_client.carla.observing import Body
 
 
+# At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
+HALT_S = 3.0
+HALTED_MPS = 0.1
+BETWEEN_TRIES_S = 0.3
+DECIDE_S = 30.0
+LEAN = 0.05  # of an interval, by which one instant may be shifted
+FULL_STOP, STOP = Control(brake=1.0), FunctionCall(name="stop")
+log = logging.getLogger("rtcontrol.carla")
+
+
 class Trace:
     """A file of JSON lines, opened for appending. After a write error it is closed with a warning; the drive
     continues."""
@@ -65,9 +75,6 @@ class Trace:
             self._file.close()
 
 
-LEAN = 0.05
-
-
 class Grid:
     """Instants at a fixed interval; whole intervals that were missed are skipped, and the phase is kept."""
 
@@ -89,17 +96,6 @@ class Grid:
         skipped = int((time.monotonic() - self._next_s) / self._step_s)
         self._next_s += (skipped + 1) * self._step_s
         return skipped
-
-
-# At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
-HALT_S = 3.0
-HALTED_MPS = 0.1
-BETWEEN_TRIES_S = 0.3
-FULL_STOP, STOP = Control(brake=1.0), FunctionCall(name="stop")
-log = logging.getLogger("rtcontrol.carla")
-
-
-DECIDE_S = 30.0
 
 
 class CarlaSession(BridgeSessions):

@@ -30,7 +30,6 @@ BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
 CLEAR_M = 0.25  # vehicles nearer to our way than this, side to side, are in it
 CLOSING = 0.5  # slower than this we do not come nearer to another vehicle, as far as changes go
 LARGEST = 200.0  # of the numbers in calls
-LOG_EVERY_S = 5.0
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
 log = logging.getLogger("rtcontrol.carla")
@@ -167,22 +166,6 @@ class Braking:
     for_line: bool = False
 
 
-class RefusalLog:
-    """Logs refused calls, each kind at most every LOG_EVERY_S of the drive, since a model repeats its calls at each
-    tick."""
-
-    def __init__(self) -> None:
-        self.time_s = 0.0
-        self._next_s: dict[str, float] = {}
-
-    def write(self, reason: str) -> None:
-        """Log a reason; the text before its first colon is its kind."""
-        kind = reason.split(":")[0]
-        if self.time_s >= self._next_s.get(kind, 0.0):
-            self._next_s[kind] = self.time_s + LOG_EVERY_S
-            log.warning("not done: %s", reason)
-
-
 class Driver:
     """Drives one vehicle over a road at a fixed step."""
 
@@ -194,7 +177,7 @@ class Driver:
         self._change: LaneChange | None = None
         self._scene: Scene | None = None
         self.view: View | None = None  # of the last look
-        self._braking, self._refusals = Braking(), RefusalLog()
+        self._braking, self._refused = Braking(), ""  # the kind of the last refusal
 
     @property
     def shift(self) -> int:
@@ -229,12 +212,17 @@ class Driver:
         """Execute a call; return why it is refused, or None. Lane changes need a first look."""
         reason = self._obey(name, arguments)
         if reason is not None:
-            self._refusals.write(reason)
+            self._log(reason)
         return reason
+
+    def _log(self, reason: str) -> None:
+        """Log a refusal, unless the last one was of the same kind: a model repeats its calls at each tick."""
+        before, self._refused = self._refused, reason.split(":")[0]
+        if self._refused != before:
+            log.warning("not done: %s", reason)
 
     def step(self, scene: Scene) -> Control:
         """Return the control until the next step."""
-        self._refusals.time_s += self.dt_s
         try:
             view = self.look(scene)
         except ValueError:
@@ -261,7 +249,7 @@ class Driver:
         reason = self._too_late(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
             self.intent.turn = "straight"
-            self._refusals.write(reason)
+            self._log(reason)
 
     def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         numbers = [value for value in arguments.values() if isinstance(value, (int, float))]

@@ -41,7 +41,8 @@ class CentreLine:
         self.width = width
         self.xs, self.ys, self.step, self.length = _evenly(points)
         self.last = len(self.xs) - 2
-        self.tangents = [_unit(dx, dy) for dx, dy in zip(_steps(self.xs), _steps(self.ys), strict=True)]
+        places = pairwise(zip(self.xs, self.ys, strict=True))
+        self.tangents = [_unit(x - before_x, y - before_y) for (before_x, before_y), (x, y) in places]
         self.bends = self._bends()
         self._box = (min(self.xs) - width, min(self.ys) - width, max(self.xs) + width, max(self.ys) + width)
 
@@ -120,10 +121,6 @@ class LaneLine(CentreLine):
         self.left: LaneLine | None = None
         self.right: LaneLine | None = None
         self.way: Way = "straight"
-
-
-def _steps(values: Sequence[float]) -> list[float]:
-    return [after - before for before, after in pairwise(values)]
 
 
 def _unit(dx: float, dy: float) -> tuple[float, float]:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 BOX_TO_LINE_M = 3.0
 # A box that lies otherwise before the line of a lane, or beside it, is none of that lane's.
 BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0
-
-
 # How far within the junction a box may lie and still be of the lanes that enter there.
 INSIDE_M = 10.0
 

@@ -122,19 +122,15 @@ class Server:
         self.calls: set[Calls] = set()
         self.frozen = False
         self.stopped = asyncio.Event()
-        world.on_step = self.stepped
+        world.on_step = self.stream.send
 
     async def listen(self, port: int) -> int:
         """Open both listeners; return the port for clients (0 chooses a free one)."""
         loop = asyncio.get_running_loop()
         streams = await loop.create_server(lambda: Subscriber(self.stream), HOST, 0)
         methods = table(self.world, streams.sockets[0].getsockname()[1])
-        rpc = await loop.create_server(lambda: self.connect(Calls(methods, self.calls)), HOST, port)
+        rpc = await loop.create_server(lambda: Calls(methods, self.calls, self.frozen), HOST, port)
         return int(rpc.sockets[0].getsockname()[1])
-
-    def connect(self, calls: Calls) -> Calls:
-        calls.paused = self.frozen
-        return calls
 
     async def run(self) -> None:
         """Run until it is stopped; an error within a step ends it with that error."""
@@ -158,9 +154,6 @@ class Server:
     def write_state(self) -> None:
         if self.state_path:
             write(self.state_path, state(self.world, len(self.calls)))
-
-    def stepped(self, packet: bytes) -> None:
-        self.stream.send(packet)
 
     def command(self, text: str) -> None:
         """Execute a line of the standard input, which causes a fault."""

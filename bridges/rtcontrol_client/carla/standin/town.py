@@ -112,10 +112,6 @@ class Road:
     link: Link | None = None
 
 
-def arm_at(angle: float) -> str:
-    return min(ARMS, key=lambda name: abs(math.remainder(ARMS[name][2] - angle, 2 * math.pi)))
-
-
 def loop(angle: float) -> tuple[Curve, Curve]:
     """Return the halves of the loop that leaves the junction at an angle and returns by the arm to its left."""
     straight = LOOP_RADIUS_M - REACH_M
@@ -128,7 +124,8 @@ def loop(angle: float) -> tuple[Curve, Curve]:
 def connection(arm: str, turn: str) -> tuple[Curve, Link]:
     """Return the reference line (left border of its leftmost lane) from an arm over the junction."""
     angle = ARMS[arm][2]
-    link = Link(arm, turn, arm_at(angle + TURNS[turn]), LANES if turn == "right" else 1)
+    to = min(ARMS, key=lambda name: abs(math.remainder(ARMS[name][2] - angle - TURNS[turn], 2 * math.pi)))
+    link = Link(arm, turn, to, LANES if turn == "right" else 1)
     left = -WIDTH_M * (link.lane - 1)
     heading = angle + math.pi
     x, y = REACH_M * math.cos(angle), REACH_M * math.sin(angle)
@@ -159,11 +156,6 @@ def incoming(arm: str, lane: int) -> tuple[int, int]:
     """Return road and OpenDRIVE lane number of a lane (counted from the left) that enters the junction by an arm."""
     road, begins, _ = ARMS[arm]
     return road, lane if begins else -lane
-
-
-def outgoing(arm: str, lane: int) -> tuple[int, int]:
-    road, begins, _ = ARMS[arm]
-    return road, -lane if begins else lane
 
 
 def signal_number(arm: str) -> int:
@@ -323,7 +315,7 @@ def _lane(lane: int, road: Road) -> str:
 def _lane_ends(link: Link, lane: int) -> tuple[int, int]:
     """Return the OpenDRIVE lane numbers at both ends of the `lane`-th lane of a connecting road."""
     number = link.lane + lane - 1
-    return incoming(link.arm, number)[1], outgoing(link.to, number)[1]
+    return incoming(link.arm, number)[1], -incoming(link.to, number)[1]
 
 
 def _signals(road: Road) -> str:

@@ -122,10 +122,8 @@ def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., A
 class Calls(asyncio.Protocol):
     """One client's connection. While `paused`, requests are kept unanswered."""
 
-    def __init__(self, table: Table, connections: set[Calls]) -> None:
-        self.table = table
-        self.connections = connections
-        self.paused = False
+    def __init__(self, table: Table, connections: set[Calls], paused: bool) -> None:
+        self.table, self.connections, self.paused = table, connections, paused
         # A map's or a file's name is text, and so is all else but tokens, which come as binary.
         self.unpacker = msgpack.Unpacker(raw=False, unicode_errors="surrogateescape")
 
