@@ -355,7 +355,7 @@ def write_end(loop: ControlLoop) -> None:
 
 
 def broke_down(loop: ControlLoop, error: WorldError) -> str:
-    """Record that the world's code raised. Return what people are told, in one sentence."""
+    """Record that the world's code raised. Return the line for people."""
     line: dict[str, Any] = {"fault": "world", "t_s": loop.now_s()}
     loop.runner.core.ledger.put_error(line, error.__cause__ or error, None)
     loop.recorder.write(line)

@@ -104,10 +104,10 @@ def test_third_signal_while_observe_hangs_brings_safe_call(tmp_path: Path) -> No
     assert arm.acts[-1][1] == STOP and flown.loop.state.safe_active
 
 
-# -- where the world is told, and cannot be --------------------------------------------------------------------------
+# -- where the shutdown is interrupted ---------------------------------------------------------------------------------
 
 
-# What is in force stays so: no miss of a busy machine's brings the safe call before the end does.
+# What is active stays so: no miss of a busy machine's brings the safe call before the end does.
 PATIENT = {"hold_ms": 60_000.0}
 
 

@@ -39,7 +39,7 @@ def test_command_that_fails_completes_once_with_effect(how: str, effect: str) ->
     worker.execute(0, void=said(0, "held"), fresh=said(0, "fresh"))
     worker.work()
     assert worker.completions == [(0, effect, True)]
-    assert worker.names == [f"move:{how}", *["emit 0"] * (how == "over")], "an epoch that is over is told"
+    assert worker.names == [f"move:{how}", *["emit 0"] * (how == "over")], "the world receives that its epoch is over"
     assert len(worker.core.doings) == 1 and worker.core.doings[0][1] == worker.now_ns
 
 
@@ -168,7 +168,7 @@ def test_demand_during_settling_reports_the_act_once() -> None:
     assert worker.numbers == [("stop", 1, False), ("open", 1, False), ("open", 1, False), ("stop", 2, True)]
 
 
-# -- what the world is told --------------------------------------------------------------------------------------------
+# -- what the world receives ------------------------------------------------------------------------------------------
 
 
 def test_emissions_are_sent_in_order_before_calls() -> None:
@@ -425,7 +425,7 @@ class Walk(Worker):
 
     def do(self, action: Action) -> None:
         if isinstance(action, Emit) and action.emission.tick not in (PARTING, *self.told):
-            assert action.emission.tick >= 1000, "a fresh call's emission is told with its act"
+            assert action.emission.tick >= 1000, "a fresh call's emission is sent with its act"
             self.told.append(action.emission.tick)
         super().do(action)
 

@@ -1,4 +1,4 @@
-"""What keeps a tick on time: garbage collected in the slack, pauses that are told, little code and little kept."""
+"""What keeps a tick on time: garbage collected in the slack, pauses that are reported, little kept in memory."""
 
 from __future__ import annotations
 
