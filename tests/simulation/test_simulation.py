@@ -1,7 +1,7 @@
 """Loop, actuator, decoder and world run by simulated time, with injected faults: no law breaks.
 
 A failing seed prints the command that replays it. The million's table: `rtcontrol drill --simulate
---seeds 1000 3100`.
+--set "drill.seeds=[1000, 3400]"`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.simulation.crowd import crowds
 from tests.simulation.mutants import found_by, mutants
 
 CHUNK, CHUNKS = 22, 20  # seeds: some 10,000 ticks
-BATCH, BATCHES = 110, 20  # seeds: some 50,000 ticks
+BATCH, BATCHES = 120, 20  # seeds: more than 50,000 ticks
 
 
 def judge(total: SimTally) -> None:
@@ -48,7 +48,7 @@ def test_million_ticks_have_their_faults_attributed(batch: int) -> None:
     total = campaign(range(1000 + BATCH * batch, 1000 + BATCH * (batch + 1)), TICKS)
     print(total.table())
     judge(total)
-    assert total.ticks >= 1_000_000 / BATCHES * 0.98
+    assert total.ticks >= 1_000_000 / BATCHES
     assert total.injected.total() >= 100_000 / BATCHES
     others = total.unknown.total() - total.unknown["delivered_late"]  # which leaves no evidence, in every tick of a run
     assert others <= total.causes.total() / 500
