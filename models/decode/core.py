@@ -234,9 +234,8 @@ class Deciding(Stepwise):
         """Return the tree of the next pass (trie nodes and tokens of free heads) and the functions that take its
         answers."""
         base, heads = self.nodes, self.plan.heads
-        likely = (
-            self.core.only_free if self._drafts.tool is None else self._drafts.tool
-        )  # the tool whose free values are guessed before it is decided
+        # the tool whose free values are guessed before the function is decided
+        likely = self.core.only_free if self._drafts.tool is None else self._drafts.tool
         nodes: list[tuple[int, int, int]] = []  # token, parent and depth
         requests: list[tuple[Ask, Take]] = []
         for k, n in wanted:
