@@ -286,7 +286,7 @@ class Deciding(Stepwise):
                 of_many,
             )
 
-    # -- answers ---- -----------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
 
     def _file(self, entries: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
         for (k, n), row in zip(entries, rows, strict=True):

@@ -233,9 +233,7 @@ class PagedModel(LeanModel):
             ready = self.passes.get(shape)
             if ready is None:
                 ready = StaticPass(shape, self.device, pinned=False)
-                self.missed |= (
-                    {shape} if count else set()
-                )  # a prompt without nodes is computed once, so no graph is worth recording
+                self.missed |= {shape} if count else set()  # not for a prompt alone, which is computed once
             self.wait()  # do not overwrite the inputs of the last pass before the GPU has read them
             ready.fill(tokens, positions, parts)
             if ready.graph is None:
@@ -289,9 +287,7 @@ class PagedModel(LeanModel):
         place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
         bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
         bias = bias.masked_fill_(~visible[rows], -torch.inf)[:, None, :, None]
-        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(
-            2, 3
-        )  # the query heads of a key head become further rows
+        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # query heads become further rows
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(tokens, self.weights.embedding)
         for layer, (keys, values) in zip(self.weights.layers, self.pool.layers, strict=True):
