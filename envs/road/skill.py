@@ -125,7 +125,7 @@ def _headway(kmh: float) -> int:
 
 
 def _towards(data: Mapping[str, Any], target: int, kmh: int) -> Call:
-    """Return a lane change towards the target, one lane at a time, or slow down if a neighbour is in the way."""
+    """Return a change towards the target, one step at a time, or slow down if a neighbour is in the way."""
     step = (target > data["lane"]) - (target < data["lane"])
     if step == 0 or data["shift"] or not _far_from_junction(data, CHANGE_M) or data["speed_kmh"] < 8:
         return _proceed(data, max(kmh, 10))
@@ -141,7 +141,7 @@ def _overtake(data: Mapping[str, Any], limit: int) -> Call:
         return _proceed(data, limit)
     slow = ahead is not None and ahead < 80 and data["ahead_kmh"] < limit - 4
     if slow:
-        # Overtake on the left if that lane is faster, and on the right only if that lane is much faster.
+        # Overtake on the left if there is more room, and on the right only if there is much more room.
         for side, more in (("left", 10), ("right", 25)):
             other = data[f"{side}_ahead_m"]
             past = other is None or other > ahead + more or data[f"{side}_ahead_kmh"] > data["ahead_kmh"] + 5

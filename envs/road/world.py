@@ -255,7 +255,7 @@ class Road:
         self._crash()
 
     def _own(self) -> list[Car]:
-        """Return our car for the other cars: during a lane change, it occupies two lanes."""
+        """Return our car for the other cars: it occupies two lanes during a change."""
         if self._turning():
             return []
         other = self.car.lane + (self.shift if self._progress < 0.5 else -self.shift)
