@@ -1,1 +1,1 @@
-"""Training of controllers: `fit` learns from rows, a teacher function, recordings or a world."""
+"""Training of controllers: `fit` learns from rows, a labelling function, recordings or a world."""

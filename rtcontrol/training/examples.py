@@ -1,4 +1,4 @@
-"""The examples that `fit` learns from: rows that are checked against the tools, or calls of a teacher function."""
+"""The examples that `fit` learns from: rows that are checked against the tools, or calls of a labelling function."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _text(call: Call | None) -> str:
 
 
 def labelled(function: Callable[[str, str], Any], tools: Tools, instruction: str, observation: str) -> Row:
-    """Return a row with the call that a teacher function returns for a situation: a `Call`, a dict, the name of a tool
+    """Return a row with the call that a function returns for a situation: a `Call`, a dict, the name of a tool
     without parameters, or None (the active call stays). Raises UserError for errors and illegal calls."""
     place = f'The teacher ({defined(function)}), instruction "{instruction[:SITUATION]}", '
     place += f'seeing "{observation[:SITUATION]}"'

@@ -108,7 +108,7 @@ def fit(
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
-    """Fit a controller to rows, a teacher function or a world's expert, and write it to the folder `out`, for `--model`
+    """Fit a controller to rows, a labelling function or a world's expert, and write it to the folder `out`, for `--model`
     and `rtcontrol.load`.
 
     With `rows`, the examples are a file (JSONL, docs/training.md), several files, or rows: dicts, or tuples
@@ -125,7 +125,7 @@ def fit(
     right. An interrupted run resumes if it is started again with the same arguments. `tell` regularly gets a dict with
     seconds, left_s, samples, loss, accuracy and held_out; `say` gets lines for people.
 
-    Raises UserError for rows that do not fit the tools (by file and line), for errors of the teacher or the world, for
+    Raises UserError for rows that do not fit the tools (by file and line), for errors of the function or the world, for
     a folder with other content or another run, and for a full disk; training progress is kept.
     """
     say = say or (lambda text: None)
@@ -185,7 +185,7 @@ def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
 
 
 def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
-    """Return the training data of a teacher: a list of situations gives rows, a function gives endless new ones."""
+    """Return the training data of a function: a list of situations gives rows, a generator gives endless ones."""
     label, sample = partial(examples.labelled, function, tools), partial(examples.situations_of, situations, goal)
     most = SAMPLED if callable(situations) else MOST_SITUATIONS
     rows = examples.distinct(label, sample(random.Random(f"{seed}/situations")), most)
