@@ -108,7 +108,7 @@ def fit(
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
-    """Fit a controller to rows, a labelling function or a world's expert, and write it to the folder `out`, for `--model`
+    """Fit a controller to rows, a function or a world's expert, and write it to the folder `out`, for `--model`
     and `rtcontrol.load`.
 
     With `rows`, the examples are a file (JSONL, docs/training.md), several files, or rows: dicts, or tuples
