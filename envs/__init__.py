@@ -1,1 +1,2 @@
-"""Environments in which calls act: simulations with scripted experts, paced and remote environments, and evaluation."""
+"""Environments in which calls act: simulations, the paced environment around them, scripted experts, rollouts,
+evaluation."""

@@ -1,4 +1,4 @@
-"""Find, check and read a checkpoint: tokenizer, prompt template, and training metadata."""
+"""Find, check and read a checkpoint: its tokenizer, its prompt, and what it was trained on."""
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve
 

@@ -1,4 +1,4 @@
-"""The recipe of a fine-tuning. The defaults are the paper's numbers; the settings of `train` change them."""
+"""The recipe of a fine-tuning: the paper's numbers as the defaults, others by the settings of `train`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=M
 class FinetuneRecipe(BaseModel):
     """Hyperparameters (paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
 
-    Trained weights and their sums are fp32, because at a rate of 1e-6 bf16 would round away every step of the
-    embeddings.
+    What is trained, and its sums, are fp32: at a rate of 1e-6 bf16 would round every step of the embeddings away.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,12 +74,12 @@ class FinetuneRecipe(BaseModel):
         return self
 
     def weights(self) -> LossWeights:
-        """Return the weights of labels that this recipe sets."""
+        """Return the weights of the labels."""
         heads = {"focal": self.focal, "all_heads": self.all_heads, "content": self.content}
         return LossWeights(self.function, self.arguments, self.end, **heads)  # type: ignore[arg-type]
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that all parts of a run share, as JSON, without those about folders and saving."""
+        """Return the settings that all parts of a run share, as JSON, without those of place and saving."""
         return self.model_dump(mode="json", exclude={"device", "device_groups", "save_every_s", "drop_bad"})
 
 

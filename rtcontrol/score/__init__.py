@@ -1,1 +1,1 @@
-"""Measure how well a model follows instructions in a world that has goals, a judge and an expert."""
+"""How well a model follows instructions in a world with goals, a judge and an expert."""

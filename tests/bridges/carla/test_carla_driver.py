@@ -95,12 +95,12 @@ def test_lane_changes_are_refused_for_a_reason() -> None:
     inside = Drive(body(lane_line(2).after[0], 10.0, 10.0))
     assert inside.obey("change_lane", direction="left") == "too close to a junction"
     beside = Drive(body(lane_line(2), 150.0, 10.0), moving(3, 152.0, lambda time: 10.0))
-    assert beside.obey("change_lane", direction="right") == "another vehicle is next to us"
+    assert beside.obey("change_lane", direction="right") == "somebody is beside us"
     assert beside.obey("change_lane", direction="left") is None
     fast = Drive(body(lane_line(2), 150.0, 10.0), moving(3, 140.0, lambda time: 20.0))
-    assert fast.obey("change_lane", direction="right") == "another vehicle is next to us"
+    assert fast.obey("change_lane", direction="right") == "somebody is beside us"
     slow = Drive(body(lane_line(2), 150.0, 16.0), moving(1, 158.0, lambda time: 12.0))
-    assert slow.obey("change_lane", direction="left") == "another vehicle is next to us"
+    assert slow.obey("change_lane", direction="left") == "somebody is beside us"
     for drive in (edge, near, inside, beside, fast, slow):
         assert drive.driver.shift in (0, -1)
 
@@ -147,7 +147,7 @@ def test_turn_told_too_late_is_refused_and_told(
                 f"too late to turn {turn}: {needed} m are needed at 80 km/h, 10 m are left"
             )
     (told,) = caplog.messages
-    assert told.startswith(f"call refused: too late to turn {turn}: {needed} m")
+    assert told.startswith(f"not done: too late to turn {turn}: {needed} m")
     assert observe(late.scene, late.driver)["turn"] == "straight"
     in_time = Drive(body(known, known.length - needed - 1.0, 80 / KMH))
     assert in_time.obey("turn", at_next_junction=turn) is None

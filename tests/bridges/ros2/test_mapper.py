@@ -109,8 +109,8 @@ NAN, INF = math.nan, math.inf
         ({}, [1.0, 1.0, NAN, 1.0], "no beam in this direction gave a range"),
         ({}, [1.0, 1.0, 0.099, 1.0], "no beam in this direction gave a range"),
         (ROUND, [], "no beam in this direction gave a range"),
-        ({**ROUND, "angle_increment": 0.0}, [1.0] * 9, "the scan has no valid directions"),
-        ({**ROUND, "angle_min": INF}, [1.0] * 9, "the scan has no valid directions"),
+        ({**ROUND, "angle_increment": 0.0}, [1.0] * 9, "the scan says no directions"),
+        ({**ROUND, "angle_min": INF}, [1.0] * 9, "the scan says no directions"),
         ({**ROUND, "range_max": 0.0}, [INF] * 360, "it is infinite"),
     ],
 )
@@ -162,7 +162,7 @@ def test_units_rounding_norms_words_and_times() -> None:
     battery = sensor_msgs.BatteryState(power_supply_status=2)
     path = "power_supply_status"
     assert reads("sensor_msgs/msg/BatteryState", battery, path=path, values={2: "discharging"}) == "discharging"
-    with pytest.raises(Unmappable, match="values has nothing for 2"):
+    with pytest.raises(Unmappable, match="no word is given for 2"):
         reads("sensor_msgs/msg/BatteryState", battery, path=path, values={1: "charging"})
     imu = sensor_msgs.Imu()
     imu.header.stamp.sec = 3
@@ -202,7 +202,7 @@ def test_a_word_that_the_tool_does_not_list_or_ros_cannot_carry_is_not_published
 
 def test_a_safe_call_that_leaves_a_topic_running_is_warned_of() -> None:
     (warning,) = mapper(put("tools", "stop", "publish", value={})).warnings()
-    assert "tool drive keeps publishing /cmd_vel, but the safe call stop publishes nothing on it" in warning
+    assert "tool drive keeps publishing /cmd_vel, but the safe call stop publishes nothing there" in warning
 
 
 @pytest.mark.parametrize("name", ["nowhere_msgs/msg/X", "geometry_msgs/msg/twist"])
@@ -245,7 +245,7 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put("safe", value={"name": "stop", "arguments": {"at": 1}}), "safe.arguments: stop takes none"),
         (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown type 'nav_msgs/msg/Odometri'"),
         (put(*ODOM, "fields", "x", "path", value="pose.position.x"), "/odom.fields.x: path: there is no 'position' in"),
-        (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw needs a quaternion"),
+        (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw is of a quaternion"),
         (put("observe", "text", value="x {xx}"), "observe.text: there is no field 'xx'"),
         (put(*CMD, "set", "linear.x", value={"from": "speed"}), "set.linear.x: add `min` and `max`"),
         (put(*CMD, "set", "linear.x", value={"from": "pace", "min": 0, "max": 1}), "there is no parameter 'pace'"),
