@@ -1,4 +1,4 @@
-"""The ground floor: for programs at the other end of a socket; imports neither torch nor ray nor transformers."""
+"""The client side of rtcontrol, for programs at the other end of a socket; needs no torch, ray or transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Looked up when requested: who speaks the wire alone needs no client.
+    # Imported on first use: a program that only needs the wire format does not load the client.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"rtcontrol_client.client.{_PLACES[name]}"), name)

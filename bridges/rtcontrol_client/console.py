@@ -1,4 +1,4 @@
-"""Print and log in any thread without waiting for a reader: one that stops reading loses lines, which are counted."""
+"""Print and log in any thread without waiting for a reader: if the reader is slow, lines are dropped and counted."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from unicodedata import category
 
 from rtcontrol_client.shutdown import GONE
 
-# Control, format (among them what turns the direction of text), lone surrogates, separators of lines and paragraphs.
+# Control and format characters (such as text direction marks), lone surrogates, line and paragraph separators.
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-# The tab, and what joins letters and emojis, or keeps them apart.
+# The tab, and the characters that join letters and emojis or keep them apart.
 KEPT = "\t\u200c\u200d"
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """Return `text` as one line in which nothing moves a cursor, colours, or turns the direction: such characters are
-    escaped, ESC as `\\x1b`. Of a longer one the first `limit` characters, with their number."""
+    """Return `text` as one line; characters that move the cursor, set colours or turn the text direction are escaped
+    (ESC as `\\x1b`). A text of more than `limit` characters is cut, and its length added."""
     if limit is not None and len(text) > limit:
         text = f"{text[:limit]}... ({len(text)} characters)"
     if text.isprintable():
@@ -33,7 +33,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def throughout(value: Any) -> Any:
-    """Return `value` with every text in it, and in its lists and mappings, as `printable`."""
+    """Return `value` with every text inside, also in nested lists and mappings, made `printable`."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -42,14 +42,14 @@ def throughout(value: Any) -> Any:
 
 
 MAX_WAITING, MAX_LINE = 1024, 2000
-# How long the last lines may take to leave.
+# How long writing the last lines may take.
 CLOSE_S = 0.7
 
 
 class Outbox:
-    """Writes to a file descriptor on its own thread. `say` queues at most `MAX_WAITING` lines of at most `MAX_LINE`
-    characters; the count of those beyond is `dropped`, and comes before the next line that is written.
-    `failed` is why it cannot be written to though it is there (a full disk)."""
+    """A queue of lines that a thread writes to a file descriptor. `say` queues at most `MAX_WAITING` lines of at most
+    `MAX_LINE` characters; further lines are counted in `dropped`, and the next line written reports how many were lost.
+    `failed` is the write error (a full disk, for example), other than a reader that is gone."""
 
     def __init__(self, fd: int) -> None:
         self.dropped = 0
@@ -66,7 +66,7 @@ class Outbox:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        """Write what waits, for `CLOSE_S` at most."""
+        """Write the queued lines, for at most `CLOSE_S` seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -77,7 +77,7 @@ class Outbox:
         self.put(printable(line, MAX_LINE).encode("utf-8", "replace") + b"\n")
 
     def put(self, text: bytes) -> None:
-        """Queue bytes as they are."""
+        """Queue bytes without changing them."""
         with self._changed:
             if self._closed or len(self._waiting) >= MAX_WAITING:
                 self.dropped += 1
@@ -95,13 +95,13 @@ class Outbox:
                 text = self._waiting.popleft()
                 untold, self._untold = self._untold, 0
             if untold:
-                text = b"(%d lines were lost: nobody read them)\n%b" % (untold, text)
+                text = b"(%d lines were lost because nobody read them)\n%b" % (untold, text)
             if not self._put(text):
                 return
 
     def _put(self, text: bytes) -> bool:
-        """Return whether it was written. Not by way of Python's own file: at the end it would wait for its lock, which
-        a write that hangs holds."""
+        """Write the bytes; return whether that worked. Python's own file object is not used: at exit the interpreter
+        would wait for the object's lock, which a hanging write holds."""
         while text:
             try:
                 text = text[os.write(self._fd, text) :]
@@ -117,19 +117,19 @@ class Outbox:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats an entry as a line, and a traceback's lines after a bar: no text of others can look like an entry."""
+    """Format a log entry as one line, and a traceback as lines after a bar, so that no text can fake a log entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
         record.asctime = self.formatTime(record, self.datefmt)
         lines = [printable(self.formatMessage(record), MAX_LINE)]
-        # Not the record's text of it, which another handler may have formatted.
+        # `record.exc_text` is not used, since another handler may have formatted it.
         raised = self.formatException(record.exc_info).split("\n") if record.exc_info else []
         return "\n".join(lines + [f"  | {printable(line, MAX_LINE)}" for line in raised])
 
 
 class OutboxLog(logging.Handler):
-    """The log of this program and of the libraries in it, by way of an outbox, while it is entered."""
+    """A log handler that, while entered, writes the log of this program and its libraries to an outbox."""
 
     def __init__(self, outbox: Outbox, form: str | None = None) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class OutboxLog(logging.Handler):
 
 
 class _Queued(io.RawIOBase):
-    """A file that never keeps its writer waiting. `escaped`: line by line, as printable text."""
+    """A file whose writes never block. `escaped`: write line by line, as printable text."""
 
     def __init__(self, outbox: Outbox, fd: int, escaped: bool) -> None:
         self._outbox, self._fd, self._escaped = outbox, fd, escaped
@@ -173,14 +173,14 @@ class _Queued(io.RawIOBase):
 
 
 class StandardStreams:
-    """stdout and stderr of this process while it is entered, for all that prints, warns or logs: each through an outbox
-    (`out`, `errors`). A stream that somebody has replaced (a test, a library) stays so.
+    """While entered, send stdout and stderr of this process, with warnings and the log, through outboxes (`out`,
+    `errors`). A stream that other code (a test, a library) has replaced is left alone.
 
-    `escaped` false is for a program that draws on its terminal: what is printed leaves as it is.
+    `escaped=False` is for a program that draws on its terminal: printed text is not changed.
     """
 
     def __init__(self, escaped: bool = True, log: str | None = None) -> None:
-        """`log`: the form of the log's lines, as `logging` knows it."""
+        """Create both outboxes. `log`: the format of log lines, as `logging` defines it."""
         self.out, self.errors = Outbox(1), Outbox(2)
         self._escaped, self._log = escaped, log
         self._stack = ExitStack()

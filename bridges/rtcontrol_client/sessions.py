@@ -1,4 +1,4 @@
-"""A bridge's client of the rtcontrol server, which greets again by itself for as long as the bridge runs."""
+"""The client of a bridge, which starts a new session with the rtcontrol server whenever the last one has ended."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger("rtcontrol.bridge")
 
 
 class BridgeSessions:
-    """`number` counts the sessions that `keep` saw; `over`: no further one is wanted.
+    """The sessions of a bridge: `number` counts those that `keep` saw; after `over` no further session is started.
 
-    `keep` and `close` are for one thread, the others for any.
+    Only one thread may call `keep` and `close`; any thread may call the other methods.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class BridgeSessions:
         connect_timeout_s: float | None,
         once: bool = False,
     ) -> None:
-        """`options`: a client's, for an instruction; `connect_timeout_s`: for the first welcome (None: for ever);
-        `once`: one session alone."""
+        """Prepare the sessions; `keep` connects. `options(instruction)` returns the client's options,
+        `connect_timeout_s` limits the wait for the first welcome (None: for ever), `once` allows a single session."""
         self.client: Client | None = None
         self.number, self.over = 0, False
         self._endpoint, self._options, self._once = endpoint, options, once
@@ -46,13 +46,13 @@ class BridgeSessions:
 
     @property
     def served(self) -> bool:
-        """Whether there was a session. It may be over before it was seen."""
+        """Whether there was a session, even one that was over before `keep` saw it."""
         return self.number > 0 or self.counts(["sessions"])["sessions"] > 0
 
     def keep(self) -> bool:
-        """Look after the session, often; return whether one has started since the last call.
+        """Keep the session running; return whether one has started since the last call. Call this often.
 
-        Raises ClientError where the server refuses, or is not there at first.
+        Raises ClientError if the server refuses, or does not answer at the start.
         """
         if self.over:
             return False
@@ -73,16 +73,16 @@ class BridgeSessions:
         return False
 
     def standing(self) -> Standing:
-        """Return what is active now."""
+        """Return the call that is active now."""
         return NO_SESSION if self.client is None else self.client.call()
 
     def instruct(self, text: str) -> None:
-        """Set the goal; it survives reconnects. One that no server takes is logged, and changes nothing."""
+        """Set the goal, which survives reconnects. A goal that no server would accept is logged and ignored."""
         try:
             with checked("instruct"):
                 Instruct(session="-" * 16, instruction=plain(text, "instruction"))
         except ClientError as error:
-            log.warning("The instruction was not taken: %s", error)
+            log.warning("The instruction was not accepted: %s", error)
             return
         self._instruction = text
         if self.client is not None:
@@ -90,12 +90,12 @@ class BridgeSessions:
         log.info("instruction: %s", text)
 
     def counts(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return counts of the client, by name."""
+        """Return the client's counters of these names."""
         statistics = {} if self.client is None else self.client.statistics
         return {name: statistics.get(name, 0) for name in names}
 
     def close(self) -> None:
-        """Say bye."""
+        """Say goodbye to the server and end the session."""
         self.over = True
         if self.client is not None:
             self.client.close()

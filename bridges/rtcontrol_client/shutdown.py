@@ -1,4 +1,4 @@
-"""End or suspend a program in order on a signal: the safe call first, whatever becomes of its terminal."""
+"""End or suspend a program in order on a signal: the safe call comes first, even if the terminal is gone."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def _there(*names: str) -> tuple[signal.Signals, ...]:
     return tuple(signal.Signals[name] for name in names if hasattr(signal, name))
 
 
-# People end a program by these: each further one counts, and user code that took one loses it again.
+# Users end a program by these signals: each further one counts, and handlers that user code sets are replaced again.
 SIGNALS = _there("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-# By default these end a program as well. User code may have a use of its own for them.
+# By default these signals end a program as well. User code may use them for other purposes.
 OTHERS = _there(
     "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT"
 )  # fmt: skip
 SUSPENDS = signal.SIGTSTP
-# Even where the shell that started us has them ignored, as it does in a script's background.
+# Handled even if the shell that started this program ignores them, as for a script's background jobs.
 ALWAYS = _there("SIGINT", "SIGTERM", "SIGQUIT")
 STATUS = {number.name: 128 + number for number in (*SIGNALS, *OTHERS)}
 SAFE_CALL = b"still ending: the safe call is being executed; a third signal leaves at once\n"
 WRITING = b"still ending: the report is being written\n"
 DONE = b"ending: all is written; another signal leaves at once\n"
-# What one signal interrupted is not interrupted again by those that come along with it.
+# After a signal has interrupted the program, further signals do not interrupt it again for this long.
 PEACE_S = 0.5
-RETAKE_S = 0.1  # a program that only waits looks after its signals so often
+RETAKE_S = 0.1  # how often a program that only waits takes back its signals
 Suspend = Callable[[Callable[[], None]], object]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Whatever hangs is left. `status` is the exit status."""
+    """Raised to leave whatever hangs. `status` is the exit status."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class KernelHandlers:
-    """What the operating system calls for a signal, which C code may change without Python's knowledge."""
+    """The operating system's signal handlers, which C code may change without Python's knowledge."""
 
     POINTER = ctypes.sizeof(ctypes.c_void_p)  # the handler is the first field of struct sigaction
     SIZE = 256  # more than any system's
@@ -84,19 +84,21 @@ DEFAULT = bytes(KernelHandlers.POINTER)
 
 
 class Shutdown:
-    """While it is entered (on the main thread), `stop` gets the first signal's name; the second signal changes nothing
-    and says so on stderr; each further one raises Interrupted with the first one's status, but for those within half a
-    second of another that did. A first one before there is anything to stop raises it at once. While `shielded` is set
-    none does. Only SIGNALS count so; of OTHERS the first one ends the program, and further ones change nothing.
+    """Handle signals while entered (on the main thread): `stop` gets the name of the first signal.
 
-    SIGTSTP calls `suspend` with a function that stops the process until it is continued: call that, on the main thread,
-    once the safe call is active. Without a `suspend` the process stops at once.
+    The second signal changes nothing, and stderr says so. Each further signal raises Interrupted with the status of the
+    first one, unless another has done so in the last half second. Without a `stop` the first signal raises Interrupted
+    at once. While `shielded` is set, no signal raises. Only SIGNALS count like this; the first of OTHERS ends the
+    program, and further ones change nothing.
 
-    User code, or a library in C, may take these signals for itself: `retake` takes them back.
+    SIGTSTP calls `suspend` with a function that stops the process until it is continued: call that function on the main
+    thread once the safe call is active. Without a `suspend` the process stops at once.
 
-    A process that a signal ends is over when it is left: of further signals the second one leaves what hangs in the
-    interpreter's own end. SIGHUP, SIGTSTP and OTHERS stay ignored where they were (nohup). Entering also makes stdout
-    and stderr outlive their terminal.
+    User code, or a library in C, may replace these handlers: `retake` restores them.
+
+    After a signal the program is expected to end when this is left: the second further signal ends an interpreter that
+    hangs at exit. SIGHUP, SIGTSTP and OTHERS stay ignored if they were (nohup). Entering also makes stdout and stderr
+    outlive their terminal.
     """
 
     def __init__(self, stop: Callable[[str], object] | None = None, suspend: Suspend | None = None) -> None:
@@ -109,7 +111,7 @@ class Shutdown:
         self._unblocked: list[int] = []
 
     def of(self, stop: Callable[[str], object], suspend: Suspend | None = None) -> None:
-        """Stop this from now on: at once, where a signal came already."""
+        """Set what a signal stops and suspends from now on; call `stop` at once if a signal has come already."""
         self._stop, self._suspend = stop, suspend
         if self.name:
             stop(self.name)
@@ -130,10 +132,10 @@ class Shutdown:
             rest(self.called, time.monotonic() + RETAKE_S)
 
     def retake(self) -> list[str]:
-        """Take back the signals that other code has taken, at the level of the operating system. Any thread.
+        """Restore the signal handlers that other code has replaced in the operating system. Any thread may call this.
 
-        Returns the names of those taken back for the first time. A handler that other code gave one of OTHERS stays:
-        it does not end the program. What was changed by Python's own `signal` only the main thread can take back.
+        Returns the names of the signals restored for the first time. A handler that other code set for one of OTHERS
+        stays, since it does not end the program. Only the main thread can undo changes by Python's own `signal`.
         """
         taken = []
         main = threading.current_thread() is threading.main_thread()
@@ -175,7 +177,7 @@ class Shutdown:
 
     def _on_suspend(self, number: int, frame: object) -> None:
         if self.name:
-            return  # it is ending, with the safe call
+            return  # the program is already ending with the safe call
         if self._suspend is None:
             self._halt()
         else:
@@ -194,7 +196,7 @@ class Shutdown:
             if before is signal.SIG_IGN and number not in ALWAYS:
                 continue
             if number in OTHERS and before is not signal.SIG_DFL:
-                continue  # somebody has a use for it
+                continue  # other code uses this signal
             self._before[number] = signal.signal(number, self._handler(number))
             self._kernel.keep(number)
         self._unblocked = [number for number in self._before if number not in OTHERS]
@@ -206,11 +208,11 @@ class Shutdown:
             atexit.register(_ignore)
             return
         for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was set by C
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by C code
 
 
 def write_now(fd: int, line: bytes) -> bool:
-    """Write a line if that needs no reader first; return whether it was written."""
+    """Write a line if that is possible without waiting; return whether it was written."""
     with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
         if select.select([], [fd], [], 0)[1]:
             return os.write(fd, line) > 0
@@ -224,19 +226,19 @@ def _ignore() -> None:
 
 
 def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:
-    """Wait until `over`, or that instant of `time.monotonic`. For the main thread, where a handler makes it over."""
+    """Wait until `over()` or until `time.monotonic()` reaches `until_s`. For the main thread, which handles signals."""
     # No lock that the handler would need, and in short sleeps: a signal that the kernel gives to another thread
     # (seen after SIGCONT) does not wake this one.
     while not over() and (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(left_s, 0.1))
 
 
-GONE = (errno.EIO, errno.EPIPE)  # errors of a write: the terminal or the reader is not there any more
+GONE = (errno.EIO, errno.EPIPE)  # a write fails with these errors if the terminal or the reader is gone
 
 
 class _Lasting(io.FileIO):
-    """A stream that survives its terminal or reader; what cannot be written for another reason (a full disk) is in
-    `failed`."""
+    """A stream whose writes succeed even if the terminal or the reader is gone; another error (such as a full disk) is
+    kept in `failed`."""
 
     failed: OSError | None = None
 
@@ -250,32 +252,32 @@ class _Lasting(io.FileIO):
 
 
 def unwritten() -> OSError | None:
-    """Return why stdout could not be written to, if it is there and could not."""
+    """Return the error of a failed write to stdout, or None if there was none or the reader is gone."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return raw.failed if isinstance(raw, _Lasting) else None
 
 
 def _stand_in() -> None:
-    """Open /dev/null for what is closed of stdin, stdout and stderr: the next file to be opened, a record or a socket,
-    would get its number, and then all that is printed."""
+    """Open /dev/null in place of a closed stdin, stdout or stderr: otherwise the next file or socket to be opened would
+    get the free number, and then all printed text."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it is `fd`: the lowest that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # this gets the number `fd`, the lowest free one
             if getattr(sys, name) is None:
                 setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def outlive_terminal() -> None:
-    """Let no write to stdout or stderr raise because the reader is gone or a character is missing (`?` stands for it).
-    Where they were closed before the start, it is lost."""
+    """Keep writes to stdout or stderr from raising if the reader is gone or the encoding lacks a character (written as
+    `?`). Output to a stream that was closed before the start is lost."""
     _stand_in()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper) or stream is not getattr(sys, f"__{name}__"):
-            continue  # none, or somebody's own
+            continue  # there is no stream, or other code replaced it
         if isinstance(getattr(stream.buffer, "raw", None), _Lasting):
             continue
         stream.flush()

@@ -1,1 +1,1 @@
-"""Decoder hosts: decide off the control loop's thread."""
+"""Decoder hosts, which run deciders off the control loop's thread."""

@@ -1,8 +1,8 @@
-"""Decide by two deciders (`host.backup`): by the first one if its answer is in time and confident, else by the backup.
+"""Decide by two deciders (`host.backup`): the backup decides if the first decider's answer is late or not confident.
 
-Each request goes to both, so the backup's answer is ready when it is needed, and a slow first decider delays nothing.
-Each request gets one reply. Without an answer in time the loop's fallback acts. The backup's answer is returned at
-once, unless the first decider is usually in time and may still answer.
+Each request goes to both deciders, so the backup's answer is ready when it is needed, and a slow first decider delays
+nothing. Each request gets one reply. If no answer comes in time, the loop's fallback acts. The backup's answer is
+returned at once, unless the first decider is usually in time and may still answer.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 
 FIRST, BACKUP = "first", "backup"
 NAMES = {FIRST: "first decider", BACKUP: "backup"}
-# A request that is not answered by then is lost, and another may be under way in its place.
+# A request that has no answer after this time counts as lost, and another request may take its place.
 GIVE_UP_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """When the backup decides: where the first answer is late, or its least confident head is below `below`.
+    """The rule by which the backup decides: the first answer is late, or a head's confidence is less than `below`.
 
-    At most `in_flight` requests to the first decider are under way; further ticks go to the backup alone. `plans`: its
-    answers are steps of plans.
+    At most `in_flight` requests to the first decider are pending; further ticks go to the backup alone. `plans`: the
+    first decider's answers are steps of plans.
     """
 
     below: float
@@ -50,9 +50,10 @@ class Handover:
 
 @dataclass(slots=True, eq=False)
 class PairedRequest(PendingRequest):
-    """The `n`th call of a tick. `answer` is the first decider's reply, where it was `sent` there, `spare` the backup's.
+    """A request for the `n`th call of a tick. `answer` is the first decider's reply, `spare` the backup's.
 
-    `confident`: the first decider's least confident head is confident enough. An answer after `late_ns` is late.
+    `sent`: the first decider got the request. `confident`: each of that decider's heads is confident enough. An answer
+    after `late_ns` is late.
     """
 
     n: int = 0
@@ -63,7 +64,7 @@ class PairedRequest(PendingRequest):
 
     @property
     def patience_ns(self) -> int:
-        """How long the first decider's answer is awaited, if only for the record."""
+        """How long to wait for the first decider's answer, if only for the record."""
         return max(GIVE_UP_NS, 2 * self.request.within_ns)
 
     @property
@@ -78,21 +79,21 @@ class PairedRequest(PendingRequest):
 
 
 class BackupCore(LayeredCore):
-    """Choose between the answers of FIRST and BACKUP. Each answer of FIRST is reported, used or not."""
+    """Choose between the answers of FIRST and BACKUP. Each answer of FIRST is reported, whether or not it is used."""
 
     def __init__(self, terms: Handover) -> None:
         super().__init__("backup", NAMES, BACKUP)
         self.recent: deque[bool] = deque(maxlen=RECENT)  # whether the first decider was in time
         self._terms = terms
-        self._pending: dict[int, PairedRequest] = {}  # of the first decider, by number
-        self._calls: dict[int, int] = {}  # by tick: how many were requested before
+        self._pending: dict[int, PairedRequest] = {}  # the first decider's open requests, by number
+        self._calls: dict[int, int] = {}  # by tick: how many calls were requested before
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
         return {**infos[FIRST], BACKUP: infos[BACKUP]}
 
     @property
     def watching(self) -> bool:  # type: ignore[override]
-        """Whether an answer of the first decider would be used at once."""
+        """Whether an answer of the first decider would be used as soon as it comes."""
         useful = is_usual(self.recent) or not self.status[BACKUP].alive
         return any(q.pending and q.waited and (useful or q.failed) for q in self.open.values())
 
@@ -105,18 +106,18 @@ class BackupCore(LayeredCore):
         remember(self._calls, request.tick, n)
         number = n * FURTHER + request.tick  # the answer to the previous call must not match
         due_ns = due_of(now_ns, request.within_ns)
-        # In the warm-up it is not awaited: it is late after a period.
+        # In the warm-up nothing waits for an answer, which is late after one period.
         question = PairedRequest(request, now_ns, due_ns, n=n, late_ns=due_ns or now_ns + self._terms.period_ns)
         remember(self.open, number, question)
         self._ask_first(number, question, now_ns)
         self.do(Ask(BACKUP, replace(request, tick=number)))
 
     def _ask_first(self, number: int, question: PairedRequest, now_ns: int) -> None:
-        """Ask the first decider, unless so many requests are under way, or it is lost."""
+        """Ask the first decider, unless that decider is lost or has `in_flight` requests already."""
         if len(self._pending) >= self._terms.in_flight or not self.status[FIRST].alive:
             return
         question.sent, self._pending[number] = True, question
-        # A planner has a step of a plan by the instant until which it is awaited.
+        # A planner always has a step of a plan ready by the end of the wait.
         within_ns = max(question.due_ns - now_ns, 0) if self._terms.plans else question.patience_ns
         self.do(Ask(FIRST, replace(question.request, tick=number, within_ns=within_ns)))
 
@@ -130,10 +131,10 @@ class BackupCore(LayeredCore):
         self._answered(DecisionReply(number, None, why, 0), now_ns, "lost")
 
     def _answered(self, reply: DecisionReply, now_ns: int, outcome: str = "failed") -> None:
-        """Take the first decider's answer, or the `outcome` of a request without one."""
+        """Record the first decider's answer, or the `outcome` of a request without an answer."""
         question = self._pending.pop(reply.tick, None)
         if question is None:
-            return  # it was given up
+            return  # the request was given up
         request, decision = question.request, reply.decision
         ended_ns = reply.begun_ns + reply.decide_ns if reply.begun_ns else now_ns
         fields: dict[str, Any] = {"first": request.tick, **({"n": question.n} if question.n else {})}
@@ -152,14 +153,14 @@ class BackupCore(LayeredCore):
             self.do(Report(ended_ns, fields | {"outcome": outcome}))
 
     def cancelled(self, tick: int) -> None:
-        # The first decider continues: its late answer is worth a row.
+        # The first decider continues: its late answer still gets a row in the record.
         for number, question in self.open.items():
             if question.request.tick == tick:
                 question.waited = False
                 self.do(Withdraw(BACKUP, number))
 
     def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
-        """Take the new status of the deciders."""
+        """Act on the new status of the deciders."""
         for name, status in self.status.items():
             new = status.events[len(before[name].events) :]
             self.state.events += [replace(event, decider=name) for event in new]
@@ -169,7 +170,7 @@ class BackupCore(LayeredCore):
                 self.do(Notify(text))
         first, backup = self.status[FIRST], self.status[BACKUP]
         self.state.up = first.alive or backup.alive
-        # What is pending is lost with the backup: it has to decide whatever the first decider does not.
+        # If the backup is lost, so are its pending requests: it decides whatever the first decider does not.
         self.state.incarnation = backup.incarnation
         self.state.gave_up = backup.gave_up if first.gave_up else None
         if not first.alive or first.incarnation != before[FIRST].incarnation:
@@ -186,10 +187,10 @@ class BackupCore(LayeredCore):
         return replace(reply, tick=question.request.tick, by=FIRST if reply is question.answer else BACKUP)
 
     def _best(self, question: PairedRequest, now_ns: int) -> DecisionReply | None:
-        """Return the answer that counts, once it is known."""
+        """Return the answer to use, or None while it is not known yet."""
         answer, spare = question.answer, question.spare
         if not question.waited:
-            return spare  # it only tells how late it was
+            return spare  # this reply only shows how late the answer was
         if answer is not None and question.confident:
             return answer
         if question.pending and now_ns < question.due_ns and (is_usual(self.recent) or question.failed):

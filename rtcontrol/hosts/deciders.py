@@ -1,4 +1,4 @@
-"""Sources of deciders (ST models, scripts, crowds, questions), and decisions by one of them or by several together."""
+"""Sources of deciders (ST models, scripts, crowds, questions), and decisions by one decider or by several together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
     from rtcontrol.models.questions import StateQuestion
 
-FAULTS = (Exception, SystemExit)  # an exception of a decider costs one tick, never the loop
+FAULTS = (Exception, SystemExit)  # an exception that a decider raises costs one tick and never ends the loop
 PLAIN = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
 
@@ -32,7 +32,7 @@ log = logging.getLogger("rtcontrol.hosts")
 
 
 def build(source: DeciderSource) -> Decider:
-    """Return the source's decider. Raises UserError for any exception."""
+    """Return the source's decider. Raises UserError if building the decider fails in any way."""
     try:
         return source.build()
     except UserError:
@@ -42,7 +42,7 @@ def build(source: DeciderSource) -> Decider:
 
 
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
-    """Decide. An exception becomes the reply's error, in one line."""
+    """Return the decider's reply to a request. An exception becomes the reply's error, in one line."""
     started_ns = time.monotonic_ns()
     (outcome,) = result(_decide(decider, request))
     return reply_to(request, started_ns, outcome)
@@ -51,9 +51,9 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
 def answer_together(
     pairs: Sequence[tuple[Any, DecisionRequest]], cancelled: Callable[[int], bool]
 ) -> Generator[None, None, list[DecisionReply | None]]:
-    """Decide in steps; return a reply for each pair, None where it was cancelled. Several must be of one `kind`.
+    """Decide in steps; return a reply for each pair, or None for a cancelled one. The deciders must share one `kind`.
 
-    `cancelled` says at each step whether the request at this place is not needed any more.
+    `cancelled(i)` returns at each step whether the request of pair `i` is not needed any more.
     """
     started_ns, gone = time.monotonic_ns(), set[int]()
     steps = _decide(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
@@ -75,11 +75,11 @@ def answer_together(
         yield
 
 
-Outcome = Decision | BaseException | list[Decision | BaseException]  # of a crowd, that of each member
+Outcome = Decision | BaseException | list[Decision | BaseException]  # for a crowd, the outcome of each member
 
 
 def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
-    """Return the decision, or the exception, in a list with one entry."""
+    """Return the decision or the raised exception, in a list with one entry."""
     steps = getattr(decider, "decide_in_steps", None)
     try:
         if steps is not None:
@@ -113,38 +113,39 @@ def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, togeth
 
 
 def describe(decider: Decider) -> dict[str, Any]:
-    """Return the decider's lines of the report; empty where it has none."""
+    """Return the lines that the decider adds to the report; empty if the decider has no `info`."""
     return dict(getattr(decider, "info", dict)())
 
 
 def end(decider: Decider) -> None:
-    """Close the decider. An error is logged."""
+    """Close the decider, and log any error."""
     try:
         getattr(decider, "close", lambda: None)()
     except FAULTS:
-        log.exception("close() of a decider (%s) failed; its session is over all the same", type(decider).__qualname__)
+        log.exception("close() of a decider (%s) failed; the session has ended anyway", type(decider).__qualname__)
 
 
 class Worker:
-    """Decide turn after turn, on one thread, for sessions' hosts that have a decider for each worker, by its `number`.
+    """A worker that takes batches of requests from the scheduler and decides them on one thread.
 
-    A patient session's decision gives way to others wherever it yields.
+    Each session's host has one decider for each worker, found by the worker's `number`. The decision of a patient
+    session lets other sessions go first wherever the decision yields.
     """
 
     def __init__(self, scheduler: EdfScheduler, number: int) -> None:
         self.scheduler, self.number = scheduler, number
-        self._paused: Generator[None, None, None] | None = None  # the patient session's under way
+        self._paused: Generator[None, None, None] | None = None  # the patient session's unfinished decision
 
     @property
     def idle(self) -> bool:
         return self._paused is None
 
     def take(self, now_ns: int) -> list[Turn]:
-        """Return the turn that is due; empty where no request waits, or only such as can wait for the one under way."""
+        """Return the requests to decide now; empty if none waits, or if all can wait for the current decision."""
         return self.scheduler.take(now_ns, self._kind, self._patient, late=self.idle)
 
     def run(self, turn: Sequence[Turn]) -> None:
-        """Decide the turn; without one, take a step of the decision under way."""
+        """Decide these requests; without any, take a step of the paused decision."""
         if turn and self._patient(turn[0][0]):
             self._paused = self.decide(turn)
         elif turn:
@@ -158,7 +159,7 @@ class Worker:
                 self._paused = None
 
     def decide(self, turn: Sequence[Turn]) -> Generator[None, None, None]:
-        """Decide a turn in steps, for hosts that are not closed, and hand them the replies."""
+        """Decide requests in steps for the hosts that are not closed, and hand the replies to these hosts."""
         open_turns = [(*pair, decider) for pair in turn if (decider := pair[0].decider(self.number)) is not None]
         if not open_turns:
             return
@@ -175,13 +176,13 @@ class Worker:
         return bool(getattr(host.decider(self.number), "patient", False))
 
     def _kind(self, host: Any) -> Hashable:
-        """Return the model that decides for several of its kind together; None where nothing can be shared."""
+        """Return the key of sessions that can be decided together with the host's; None if there are none."""
         kind: Hashable = getattr(host.decider(self.number), "kind", None)
         return kind
 
 
 class SteppedDecider:
-    """A decider that can be paused, or cancelled, wherever its steps yield."""
+    """A decider whose decisions can be paused or cancelled at every step."""
 
     def decide(self, request: DecisionRequest) -> Decision:
         return result(self.decide_in_steps(request))
@@ -195,7 +196,7 @@ class SteppedDecider:
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """A scripted decider: `function` returns the call (or a plan) for a request, None to leave the active one."""
+    """A scripted decider: `function` returns the call or plan for a request, or None to keep the active call."""
 
     function: Callable[[DecisionRequest], Call | Plan | None]
     model: str = "expert"
@@ -217,7 +218,7 @@ def _null(request: DecisionRequest) -> None:
 
 @dataclass(frozen=True)
 class NoopSource(ExpertSource):
-    """Leave the active call: the null function, always."""
+    """A decider that always keeps the active call (the null function)."""
 
     function: Callable[[DecisionRequest], Call | None] = _null
     model: str = "noop"
@@ -225,7 +226,7 @@ class NoopSource(ExpertSource):
 
 @dataclass(frozen=True)
 class RandomSource:
-    """A uniformly random legal call each tick, and another for each further call of a tick.
+    """A decider that samples a uniformly random legal call, and another one for each further call of a tick.
 
     Optional parameters of an open domain are left out. The same seed, tick and epoch give the same first call.
     """
@@ -236,7 +237,7 @@ class RandomSource:
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
         check_random(schemas)
-        last = ("", 0)  # the last tick, and its number of calls
+        last = ("", 0)  # the last tick, and the number of calls in that tick
 
         def call(request: DecisionRequest) -> Call:
             nonlocal last
@@ -250,15 +251,15 @@ class RandomSource:
 
 # -- ST models ---------------------------------------------------------------------------------------------------------
 
-# A tool with a free value: what sessions need for their first free value is built when it is loaded.
+# A tool with a free value: loading this tool builds what sessions need for their first free value.
 FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
 @dataclass(frozen=True)
 class STSource:
-    """An ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`.
+    """The source of an ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`.
 
-    A `patient` one is for callers that can wait, as HTTP's can: its work gives way to other sessions'.
+    A `patient` model is for callers that can wait, such as HTTP clients: other sessions are decided first.
     """
 
     spec: Any
@@ -274,7 +275,7 @@ def _prompt(request: DecisionRequest) -> Any:
 
 
 class STModel:
-    """The ST decoder as a decider of requests. Those of one `kind` are decided together."""
+    """The ST decoder as a decider of requests. Requests to models of one `kind` are decided together."""
 
     def __init__(self, decider: Any, patient: bool = False) -> None:
         self._decider, self.patient = decider, patient
@@ -304,16 +305,16 @@ class STModel:
         return dict(self._decider.info())
 
 
-# -- crowds: one request for many members, and one reply with theirs ---------------------------------------------------
+# -- crowds: one request for many members, and one reply with all of their replies -------------------------------------
 
 
 def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
-    """Return one request for all members. Their `epoch` tells them apart: each life has another number."""
+    """Return one request for all members. Members are told apart by `epoch`, which is unique to each member."""
     return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(members))
 
 
 def unpack(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[DecisionReply]:
-    """Return the reply to each member; the error of a reply without them is the error of each."""
+    """Return the reply to each member; a reply without members passes its error on to each of them."""
     if len(reply.members) != len(members):
         error = reply.error or f"the decoder decided for {len(reply.members)} of {len(members)}"
         return [DecisionReply(member.tick, None, error, reply.decide_ns, reply.mistake) for member in members]
@@ -321,7 +322,7 @@ def unpack(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[Dec
 
 
 def crowd_source(source: DeciderSource) -> DeciderSource:
-    """Return the source of the same decider for a crowd. A script decides for one member after the other."""
+    """Return the source of the same decider for a crowd. A script decides for the members one after the other."""
     if isinstance(source, STSource):
         return CrowdSTSource(source.spec)
     return source
@@ -329,7 +330,7 @@ def crowd_source(source: DeciderSource) -> DeciderSource:
 
 @dataclass(frozen=True)
 class CrowdSTSource(STSource):
-    """An ST model for a crowd of one agent."""
+    """The source of an ST model that decides for a crowd of one agent."""
 
     def build(self) -> Any:
         from rtcontrol.models.crowd import CrowdDecoder
@@ -338,7 +339,7 @@ class CrowdSTSource(STSource):
 
 
 class CrowdModel:
-    """The ST decoder of a crowd. A batch is decided by itself: it is large enough."""
+    """The ST decoder of a crowd. A crowd's batch is large enough, so no other session is decided with it."""
 
     def __init__(self, decoder: CrowdDecoder) -> None:
         self._decoder = decoder
@@ -373,7 +374,7 @@ def _questions(instruction: str) -> tuple[StateQuestion, ...]:
 
 @dataclass(frozen=True)
 class QuestionSource:
-    """`spec` is a `rtcontrol.models.decider.DeciderSpec`, whose tools are not used."""
+    """The source of a QuestionModel; `spec` is a `rtcontrol.models.decider.DeciderSpec`, whose tools are not used."""
 
     spec: Any
 
@@ -384,9 +385,9 @@ class QuestionSource:
 
 
 class QuestionModel(SteppedDecider):
-    """Decide a call named ANSWERS: `probabilities` of each question's options, and how many tokens were `kept`.
+    """Answer questions by a call named ANSWERS: the `probabilities` of the options, and how many tokens were `kept`.
 
-    Its callers can wait: the work gives way to other sessions'.
+    The callers can wait, so other sessions are decided first.
     """
 
     patient = True

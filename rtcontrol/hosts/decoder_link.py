@@ -1,6 +1,6 @@
-"""A session's host of a decoder in another process, and the sockets to each life of that process.
+"""A session's host for a decoder in another process, and the sockets to each incarnation of that process.
 
-Its waits are exact to the microsecond.
+The host waits with microsecond precision.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def pack_reply(reply: DecisionReply) -> bytes:
 
 
 class DecoderLink:
-    """A session's socket to one life of the decoder's process. Its maker hands it over to the loop's thread for good.
+    """A session's socket to one incarnation of the decoder's process; only the loop's thread uses an adopted link.
 
-    Raises DecoderUnavailable where there is no socket.
+    Raises DecoderUnavailable if no socket can be opened.
     """
 
     def __init__(self, life: Mapping[str, Any], session_key: bytes, wake: WakeFile) -> None:
@@ -46,15 +46,15 @@ class DecoderLink:
         try:
             self._socket = sock = _CONTEXT.socket(zmq.DEALER)
             sock.linger = 0
-            sock.immediate = 1  # it keeps no message for a peer that is away
+            sock.immediate = 1  # keep no message for a peer that is away
             sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
             sock.routing_id = b"%s/%d" % (session_key, next(NUMBERS))
             sock.curve_serverkey = life["key"]
             sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
             sock.connect(life["endpoint"])
-        except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
-            hint = "Close some, or raise `ulimit -n`."
-            raise DecoderUnavailable(f"No socket to the decoder ({error}).", hint) from None
+        except zmq.ZMQError as error:  # for example no descriptors are left: a retry may succeed
+            hint = "Close some open files, or raise `ulimit -n`."
+            raise DecoderUnavailable(f"No socket to the decoder can be opened ({error}).", hint) from None
         self.threads = [(int(life["pid"]), tid) for tid in life["tids"]]
         self._files = Files([wake.fd, int(self._socket.getsockopt(zmq.FD))])
 
@@ -66,7 +66,7 @@ class DecoderLink:
         return bool(self._socket.poll(timeout_ms)) and self._socket.recv() == READY
 
     def send(self, message: DecisionRequest | int) -> bool:
-        """Send a request without its raw observation, or the tick to cancel; return whether the process is there."""
+        """Send a request without its raw observation, or the tick to cancel; return False if the process is away."""
         try:
             self._socket.send(pickle.dumps(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -92,7 +92,7 @@ class DecoderLink:
 
 
 class RayHost(PooledHost):
-    """One session of a `RayPool`. Its loop's thread uses the link; the pool's thread offers one to each new process."""
+    """One session of a `RayPool`. The loop's thread uses the link; the pool's thread offers one to each new process."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool, source, session, owns_pool)
@@ -129,7 +129,7 @@ class RayHost(PooledHost):
             self._link.send(tick)
 
     def connect(self, life: Mapping[str, Any]) -> None:
-        """Use a new link, to this life of the process, from the next call on. Raises DecoderUnavailable."""
+        """Use a new link to this incarnation of the process from the next call on. Raises DecoderUnavailable."""
         link = DecoderLink(life, self.key, self.woken)
         if not link.ready(READY_MS):
             link.close()

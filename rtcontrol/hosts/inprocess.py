@@ -18,15 +18,15 @@ from rtcontrol.models.in_flight import result
 
 
 class InProcessPool(Pool):
-    """Deciders are built on the thread that opens the session, one at a time, and decide on `workers` threads.
+    """A pool that builds each decider on the thread that opens the session, and decides on `workers` threads.
 
-    Without workers each decides inside `submit`: for deciders that take no time (no-op, random, expert). Python's lock
-    is shared with all else in the process. `preload` loads torch at the start, which holds the lock for 1 to 2 s.
+    Without workers each decider runs inside `submit`: for deciders that take no time (no-op, random, expert). All
+    threads share Python's lock. `preload` loads torch at the start, which holds the lock for 1 to 2 s.
     """
 
     def __init__(self, limit: int = LIMIT, workers: int = 1, preload: bool = True) -> None:
         super().__init__("inprocess" if workers else "inline", limit)
-        self.life = self  # it lives as long as this process
+        self.life = self  # the pool lives as long as this process
         self.changed = threading.Condition()  # guards the sessions
         self.inline = not workers
         self._preload = preload and workers > 0
@@ -71,7 +71,7 @@ class InProcessPool(Pool):
         return [(os.getpid(), thread.native_id) for thread in self._threads if thread.native_id is not None]
 
     def close(self) -> None:
-        """End the workers. A decision under way ends with the process: they are daemons."""
+        """End the workers. An unfinished decision ends with the process, because the threads are daemons."""
         with self.changed:
             self.end()
             self.changed.notify_all()
@@ -84,7 +84,7 @@ class InProcessPool(Pool):
             worker.run(turn)
 
     def turn(self, worker: Worker) -> list[Turn] | None:
-        """Wait for a worker's next turn, empty where it continues a decision; None once the pool is closed."""
+        """Wait for a worker's next requests; empty if the worker must continue a decision, None if the pool closed."""
         with self.changed:
             turn = self.take(worker)
             while not (turn or self.closed or not worker.idle):
@@ -93,7 +93,7 @@ class InProcessPool(Pool):
             return None if self.closed else turn
 
     def take(self, worker: Worker) -> list[Turn]:
-        """Return the turn that is due now, under the lock; empty where no request waits."""
+        """Return the requests that the worker is to decide now, or none; the caller holds the lock."""
         turn = worker.take(time.monotonic_ns())
         for host, request in turn:
             host.deciding.add(request.tick)
@@ -101,14 +101,14 @@ class InProcessPool(Pool):
 
 
 class InProcessHost(PooledHost):
-    """One session of an `InProcessPool`; without one it has a pool for itself, with so many workers."""
+    """One session of an `InProcessPool`; without a given `pool` the host makes a pool with `workers` for itself."""
 
     threads = property(attrgetter("pool.threads"))
 
     def __init__(self, source: DeciderSource, workers: int = 1, pool: Any = None, session: str = "the run") -> None:
         super().__init__(pool or InProcessPool(1, workers, preload=False), source, session, pool is None)
         self.deciders: list[Decider] = []
-        self.deciding: set[int] = set()  # ticks under way that are not cancelled
+        self.deciding: set[int] = set()  # ticks that are being decided and are not cancelled
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
 
@@ -140,11 +140,11 @@ class InProcessHost(PooledHost):
         return next(iter(self.deciders[number:]), None)
 
     def cancelled(self, request: DecisionRequest) -> bool:
-        """Return whether no caller waits for the request any more; checked between two forward passes."""
+        """Return whether the request was cancelled; checked between two forward passes."""
         return request.tick not in self.deciding
 
     def take(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
-        """Take a reply, None of a request that was cancelled."""
+        """Pass on the reply to a request; `reply` is None if the request was cancelled."""
         self.deciding.discard(request.tick)
         if reply is not None:
             self._replies.put(reply)

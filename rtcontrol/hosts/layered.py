@@ -1,4 +1,4 @@
-"""Hosts over other hosts, in real time: a standby, a backup, plans. Their cores decide."""
+"""Hosts that combine other hosts in real time: a standby, a backup, plans. The cores of these hosts decide."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanTerms
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call
 
-# A host that is not slept in is polled so often while its answer would be used at once.
+# How often to poll the hosts that `wait` does not sleep in, while an answer would be used at once.
 POLL_NS = 500_000
 MOST_REPORTS = 4096
 
 
 class LayeredHost:
-    """A host of `inner` hosts, by name, which are closed in the reverse of their order. `core` decides."""
+    """A host that combines `inner` hosts, by name, and closes them in reverse order. `core` makes the decisions."""
 
     incarnation, events = property(attrgetter("core.state.incarnation")), property(attrgetter("core.state.events"))
     gave_up, wake_ns = property(attrgetter("core.state.gave_up")), property(attrgetter("core.wake_ns"))
@@ -38,7 +38,7 @@ class LayeredHost:
 
     @property
     def main(self) -> Host:
-        """The host that it sleeps in."""
+        """The inner host in whose `wait` this host sleeps."""
         return self.inner[self.core.main]
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class LayeredHost:
                 closing.callback(host.close)
 
     def _collect(self) -> None:
-        """Pass on status and replies of the inner hosts."""
+        """Pass the status and the replies of the inner hosts to the core."""
         self._look()
         for name, host in self.inner.items():
             while (reply := host.wait(0)) is not None:
@@ -122,7 +122,7 @@ class LayeredHost:
 
 
 class BackupHost(LayeredHost):
-    """Two deciders; the backup decides where the first one is late or unsure."""
+    """Two deciders; the backup decides if the first decider is late or not confident."""
 
     def __init__(self, first: Host, backup: Host, terms: Handover) -> None:
         core = BackupCore(replace(terms, plans=executes_plans(first)))
@@ -130,7 +130,7 @@ class BackupHost(LayeredHost):
 
 
 class PlanHost(LayeredHost):
-    """A planner whose plans are executed step by step. `legal` judges a call."""
+    """A planner whose plans are executed step by step. `legal` returns whether a call is valid."""
 
     def __init__(self, planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
         super().__init__(PlanCore(terms, legal), {PLANNER: planner})

@@ -1,7 +1,7 @@
-"""The cores of hosts over other hosts: their base, and the standby. `backup.py` and `plans.py` have the others.
+"""The cores of hosts that combine other hosts: the base class, and the standby. `backup.py` and `plans.py` have more.
 
-`advance` takes one event and its instant, and returns actions, in order. A core has no thread, lock or
-clock: `layered.py` carries out its actions in real time, the simulation on a simulated clock.
+`advance` takes one event and its instant, and returns actions in order. A core has no thread, lock or
+clock: `layered.py` carries out the core's actions in real time, the simulation on a simulated clock.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostBase, HostEvent
 
-# An eighth of a tick's time, and at least this, is kept for the answer that is ready to act.
+# An eighth of a tick's time, and at least LEAST_NS, is reserved so that the answer that is ready can still act.
 RESERVE, LEAST_NS = 8, 1_000_000
-MOST_OPEN = 256  # ticks and questions that are remembered
+MOST_OPEN = 256  # how many ticks and questions to remember
 RECENT = 16  # answers that show whether the next one will be in time
 # A request that is not the first of its tick has a number beyond all ticks.
 FURTHER = 1 << 40
 
 
 class Status(NamedTuple):
-    """What an inner host shows."""
+    """The status that an inner host shows."""
 
     alive: bool = True
     incarnation: int = 0
@@ -29,7 +29,7 @@ class Status(NamedTuple):
     events: tuple[HostEvent, ...] = ()
 
 
-# -- events; a request of the loop (`DecisionRequest`) is one, too -----------------------------------------------------
+# -- events; a request of the loop (`DecisionRequest`) is an event, too ------------------------------------------------
 
 
 class Replied(NamedTuple):
@@ -46,13 +46,13 @@ class Cancelled(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """The status of an inner host is another than before."""
+    """The status of an inner host has changed."""
 
     status: Mapping[str, Status]
 
 
 class Woke(NamedTuple):
-    """The time is `wake_ns`."""
+    """The clock has reached `wake_ns`."""
 
 
 Event = DecisionRequest | Replied | Cancelled | Changed | Woke
@@ -62,7 +62,7 @@ Event = DecisionRequest | Replied | Cancelled | Changed | Woke
 
 
 class Ask(NamedTuple):
-    """Submit a request to an inner host. An error is its reply."""
+    """Submit a request to an inner host. If that raises, the error becomes the host's reply."""
 
     name: str
     request: DecisionRequest
@@ -76,14 +76,14 @@ class Withdraw(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A line for the record: its instant (CLOCK_MONOTONIC) and its fields."""
+    """A line for the record: an instant (CLOCK_MONOTONIC) and the fields."""
 
     t_ns: int
     fields: dict[str, Any]
 
 
 class Notify(NamedTuple):
-    """A line for people."""
+    """A line of text for people to read."""
 
     text: str
 
@@ -94,9 +94,9 @@ Action = Ask | Withdraw | DecisionReply | Report | Notify
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request of the loop, and the `answer` to it. Until `due_ns` a better one may be waited for (0: for ever).
+    """A request of the loop and its `answer`. A better answer may be waited for until `due_ns` (0: for ever).
 
-    `waited`: the loop waits for its one reply.
+    `waited`: the loop still waits for the reply.
     """
 
     request: DecisionRequest
@@ -112,21 +112,22 @@ def is_usual(recent: Sequence[bool]) -> bool:
 
 
 def due_of(now_ns: int, within_ns: int) -> int:
-    """Return until when a question of this time may wait for a better answer; 0: for ever."""
+    """Return until when a request with `within_ns` left may wait for a better answer; 0: for ever."""
     return now_ns + within_ns - max(within_ns // RESERVE, LEAST_NS) if within_ns else 0
 
 
 def remember(entries: dict[int, Any], number: int, entry: Any) -> None:
-    """Add an entry, and forget the oldest beyond MOST_OPEN."""
+    """Add an entry, and forget the oldest one if there are more than MOST_OPEN."""
     entries[number] = entry
     if len(entries) > MOST_OPEN:
         del entries[next(iter(entries))]
 
 
 class LayeredCore:
-    """Decide over inner hosts, by their names. `state` is what the layered host shows.
+    """Base of the cores that decide by inner hosts, given by name. `state` is what the layered host shows.
 
-    The shell sleeps in `main` until `wake_ns`. It polls the other hosts often while `watching`, else before each event.
+    The shell sleeps in `main` until `wake_ns`. The shell polls the other hosts often while `watching`, else before each
+    event.
     """
 
     watching = False
@@ -137,10 +138,10 @@ class LayeredCore:
         self.status: Mapping[str, Status] = dict.fromkeys(names, Status())
         self.open: dict[int, Any] = {}  # questions without a reply, by number
         self._actions: list[Action] = []
-        self._now_ns = 0  # of the last event
+        self._now_ns = 0  # the instant of the last event
 
     def advance(self, event: Event, now_ns: int) -> list[Action]:
-        """Take an event; return the actions."""
+        """Handle an event that happened at `now_ns`; return the actions to carry out."""
         self._actions, self._now_ns = [], now_ns
         match event:
             case DecisionRequest():
@@ -162,18 +163,18 @@ class LayeredCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """Return when a ready answer replaces the better one that is late; None: nothing becomes due by itself."""
+        """Return when to use an answer that is ready instead of waiting for a better one; None if none is ready."""
         dues = [q.due_ns for q in self.open.values() if q.waited and q.due_ns > self._now_ns and self.has_other(q)]
         return min(dues, default=None)
 
     def do(self, *actions: Action) -> None:
-        """Add actions to those of this event."""
+        """Add actions to the actions of the current event."""
         self._actions += actions
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """Return the lines of the report, by those of the inner hosts."""
+        """Return the lines of the report, made from the lines of the inner hosts."""
         return infos[self.main]
 
     def requested(self, request: DecisionRequest, now_ns: int) -> None:
@@ -181,7 +182,7 @@ class LayeredCore:
         raise NotImplementedError
 
     def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
-        """Take the answer of an inner host."""
+        """Record the answer of an inner host."""
         raise NotImplementedError
 
     def cancelled(self, tick: int) -> None:
@@ -191,11 +192,11 @@ class LayeredCore:
         raise NotImplementedError
 
     def has_other(self, question: Any) -> bool:
-        """Return whether another answer is ready."""
+        """Return whether another answer to the question is ready."""
         return True
 
     def chosen(self, question: Any, now_ns: int) -> DecisionReply | None:
-        """Return the question's reply, once it is known."""
+        """Return the reply to the question, or None while it is not known yet."""
         raise NotImplementedError
 
 
@@ -207,15 +208,15 @@ TOOK_OVER = "the standby decides"
 
 
 class StandbyCore(LayeredCore):
-    """Two warm decoders of one session, PAIR; `main` decides. Where it is lost, the other takes over.
+    """Two warm decoders of one session, PAIR; `main` decides. If `main` is lost, the other decoder takes over.
 
-    The session stays with that one, and the lost one comes back as the standby. The standby decides the first requests
-    too, and one in so many seconds: its first decisions after a takeover would be slow.
+    The session stays with the new `main`, and the lost decoder comes back as the standby. To stay warm, the standby
+    also decides the first WARM_REQUESTS requests, and then one request every WARM_EVERY_NS.
     """
 
     def __init__(self) -> None:
         super().__init__("ray", PAIR, PAIR[0])
-        self._incarnation = 0  # of the main one
+        self._incarnation = 0  # the incarnation of the main decoder
         self._mirrored = self._mirrored_ns = 0
 
     @property
@@ -240,7 +241,7 @@ class StandbyCore(LayeredCore):
         self.do(Withdraw(self.main, tick))
 
     def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
-        """Take over where the main one is lost; note the loss, and when a decoder is back."""
+        """Make the standby the main decoder if that is lost; note the loss, and when a decoder is back."""
         state, main, standby = self.state, self.status[self.main], self.status[self.standby]
         if main.alive and main.incarnation == self._incarnation and state.lost_ns is None:
             return

@@ -1,8 +1,8 @@
 """Execute plans step by step, while the next plan is made.
 
-A tick gets the step of the active plan that is due, at once. Without such a step, or if plans usually come in time, it
-gets the first step of its plan. A call, or a plan of one step, passes unchanged. Step `i` is for the instant
-`i * step_ns` after the plan's observation: a plan that comes late starts in its midst.
+A tick gets the due step of the active plan at once. If no step is due, or if plans usually come in time, the tick gets
+the first step of its own plan. A call, or a plan of one step, passes unchanged. Step `i` is for the instant
+`i * step_ns` after the plan's observation: a plan that comes late starts at a later step.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Scope = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """No step of a plan is executed when its observation is older than `max_age_ns`.
+    """Settings for executing plans: no step acts once the plan's observation is older than `max_age_ns`.
 
-    A newer plan replaces an older one from its first step on. At most `in_flight` plans are requested at once. If the
-    world `waits`, each tick executes the first step of its plan.
+    A newer plan replaces the older one as soon as it arrives. At most `in_flight` plans are requested at once. If the
+    world `waits`, each tick executes the first step of its own plan.
     """
 
     max_age_ns: int
@@ -53,7 +53,7 @@ class ActivePlan:
     decision: Decision
 
     def step(self, tick: PendingRequest, max_age_ns: int, now_ns: int) -> int | None:
-        """Return which of its calls is due; None where it is of another epoch or instruction, over, or too old."""
+        """Return the index of the call that is due; None if the plan is over, too old, or outside the tick's scope."""
         if not tick.due_ns:
             return 0 if self.request is tick.request else None
         age_ns = now_ns - self.request.captured_ns
@@ -76,19 +76,19 @@ class ActivePlan:
 
 
 def scope_of(request: DecisionRequest) -> Scope:
-    """Return epoch and instruction: a plan acts in no others."""
+    """Return the epoch and the instruction of a request: a plan acts only where both are the same."""
     return request.epoch, request.instruction
 
 
 class PlanCore(LayeredCore):
-    """The ticks of one session over one PLANNER. `legal` judges a call. Every plan is reported."""
+    """Answer the ticks of a session by the plans of PLANNER, and report each plan. `legal` says if a call is valid."""
 
     def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
         super().__init__("plans", [PLANNER], PLANNER)
         self._terms, self._legal = terms, legal
         self._pending: dict[int, PendingRequest] = {}  # not answered by the planner yet
         self._plan: ActivePlan | None = None
-        self._scope: Scope | None = None  # of the newest request
+        self._scope: Scope | None = None  # the scope of the newest request
         self._recent: deque[bool] = deque(maxlen=RECENT)  # whether plans were in time
 
     def requested(self, request: DecisionRequest, now_ns: int) -> None:
@@ -100,12 +100,12 @@ class PlanCore(LayeredCore):
         under_way = sum(scope_of(pending.request) == self._scope for pending in self._pending.values())
         if under_way < self._terms.in_flight and self.state.up:
             remember(self._pending, request.tick, tick)
-            # What comes later than its deadline may serve ticks to come, as long as its observation may.
+            # A plan that comes after the deadline may still serve later ticks, until its observation is too old.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
             self.do(Ask(PLANNER, replace(request, within_ns=patience_ns)))
 
     def _give_up(self, now_ns: int) -> None:
-        """Forget requests that are lost, or too late for any tick."""
+        """Withdraw requests that are lost or too late for any tick."""
         for k, tick in tuple(self._pending.items()):
             within_ns = tick.request.within_ns
             late = within_ns and now_ns - tick.sent_ns > 2 * self._patience_ns(within_ns)
@@ -140,7 +140,7 @@ class PlanCore(LayeredCore):
             self.do(Report(now_ns, fields | outcome))
 
     def _outcome(self, reply: DecisionReply, tick: PendingRequest, now_ns: int) -> dict[str, Any] | None:
-        """Return what to report of an answer, None for a call or a plan of one step; activate a newer plan."""
+        """Return what to report about an answer (None: a call or a plan of one step), and activate a newer plan."""
         decision = reply.decision
         if decision is None:
             return {"outcome": "failed", "error": reply.error} | ({"loss": reply.loss} if reply.loss else {})

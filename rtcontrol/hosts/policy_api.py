@@ -1,7 +1,7 @@
-"""Decide by a policy server of robots over WebSocket, as openpi has it (`openpi:ws://HOST:PORT`); docs/deciders.md.
+"""Decide by an openpi policy server for robots over WebSocket (`openpi:ws://HOST:PORT`); see docs/deciders.md.
 
-Whatever is wrong with an answer, and every answer that is not there in time, is a miss, and nothing of it acts. A
-mapping (`policy.yaml`) says which observed values become which arrays, and which number of an action is which argument.
+A faulty or late answer is a miss, and no part of the answer acts. A mapping file (`policy.yaml`) says which observed
+values become which arrays, and which number of an action becomes which argument.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from rtcontrol.models.schema.numbers import range_of
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
-FIRST_S = 60.0  # a policy may be compiled with the first question before a run
-READ_S = 0.003  # of a question's time, to unpack and to check the answer
-TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
-REMEMBERED = 64  # answers that are recognised
+FIRST_S = 60.0  # the first question before a run may have to wait until the policy is compiled
+READ_S = 0.003  # the part of a question's time that is left to unpack and check the answer
+TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same timing
+REMEMBERED = 64  # how many earlier answers are recognised
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
 FLOATS = ("<f2", "<f4", "<f8")
@@ -46,10 +46,10 @@ Fields = str | Annotated[list[str], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class PolicySource:
-    """`url` is the server's; `step_ns` is how long an action lasts where the mapping does not say it.
+    """The source of a PolicyDecider, which asks the server at `url`; one action of a plan lasts `step_ns`.
 
-    With `late` an answer is awaited beyond its request's time. `answers` are digests of the last ones, of all deciders
-    of the source.
+    With `late` the decider waits for an answer even after the request's time is over. `answers` are the digests of the
+    last answers to all deciders of the source.
     """
 
     url: str
@@ -62,7 +62,10 @@ class PolicySource:
 
     @classmethod
     def parse(cls, name: str, tools: Sequence[dict[str, Any]], step_ns: int, late: bool = False) -> PolicySource:
-        """Read `openpi:ws://HOST:PORT#policy.yaml`; the key is in the environment. Raises UserError."""
+        """Return the source named by `openpi:ws://HOST:PORT#policy.yaml`, with the environment's key.
+
+        The mapping's `step_ms` takes precedence over `step_ns`. Raises UserError.
+        """
         form = f"openpi:ws://HOST:PORT, or openpi:ws://HOST:PORT#policy.yaml; a key goes into the environment, as {KEY}"
         url = endpoint_url(name, ("ws", "wss"), form)
         mapping = PolicyMapping.read(url.fragment or None, tool_schemas(list(tools)))
@@ -75,7 +78,7 @@ class PolicySource:
 
 
 class PolicyDecider(SteppedDecider):
-    """Ask a policy server, on an open connection and a background thread; one decision at a time."""
+    """A decider that asks a policy server over one open connection on a background thread, one decision at a time."""
 
     def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
         self._source, self._mapping = source, source.mapping
@@ -87,9 +90,9 @@ class PolicyDecider(SteppedDecider):
         self._proven = False  # whether an answer was good
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """Raise DecisionLost, and UserError for an observation or a policy that is not the mapping's.
+        """Return the policy server's decision. Raises DecisionLost, or UserError if the mapping does not fit.
 
-        A cancelled question and a bad answer cut the connection: the next message could be for the same question.
+        A cancelled question or a bad answer cuts the connection: the next message could still answer the same question.
         """
         packed = pack_message(self.question(request))
         try:
@@ -106,7 +109,7 @@ class PolicyDecider(SteppedDecider):
                 self._link.cut()
 
     def question(self, request: DecisionRequest) -> dict[str, Any]:
-        """Return the policy's arrays of an observation. Raises UserError."""
+        """Return the observation as the arrays that the policy reads. Raises UserError."""
         data, prompt = request.data or {}, self._mapping.file.prompt
         if self._fields is None:
             numbers = [name for name, value in data.items() if isinstance(value, int | float | np.number)]
@@ -126,9 +129,9 @@ class PolicyDecider(SteppedDecider):
             answer = unpack_message(message)
             status = answer.get("status", "fresh")
         except (MalformedMessage, AttributeError) as error:
-            raise DecisionLost("malformed", f"the policy's answer: {error}") from None
+            raise DecisionLost("malformed", f"the policy's answer is not valid: {error}") from None
         if not isinstance(status, str) or status != "fresh":
-            raise DecisionLost("refused", f"the policy decided nothing: its status is {str(status)[:20]!r}")
+            raise DecisionLost("refused", f"the policy decided nothing: the answer's status is {str(status)[:20]!r}")
         chunk = self._chunk(answer.get("actions"))
         self._check_new(message, answer)
         try:
@@ -141,29 +144,32 @@ class PolicyDecider(SteppedDecider):
         for call in calls:
             try:
                 self._tools.validate(call)
-            except InvalidCall:  # the loop reports it: nothing of such a plan acts
+            except InvalidCall:  # the loop reports the invalid call, and no step of the plan acts
                 return Decision(call, confidence)
         self._proven = True
         return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))
 
     def _chunk(self, actions: Any) -> np.ndarray[Any, Any]:
-        """Return the actions: finite, of the mapping's shape. Before the first good ones a user can correct it."""
+        """Return the actions, which must be finite floats of the mapping's shape.
+
+        Raises UserError for a wrong shape before the first good answer, else DecisionLost.
+        """
         dims, dtype = len(self._mapping.dims), getattr(actions, "dtype", type(actions).__name__)
         shape: Sequence[int] = getattr(actions, "shape", ())
         if not (len(shape) == 2 and 1 <= shape[0] <= MOST_ROWS and shape[1] == dims and dtype in FLOATS):
-            fault = f"its actions are {dtype} of the shape {shape}; floats of the shape [steps, {dims}] are mapped"
+            fault = f"the actions are {dtype} of shape {shape}; the mapping needs floats of shape [steps, {dims}]"
             if self._proven:
-                raise DecisionLost("malformed", f"the policy's answer: {fault}")
+                raise DecisionLost("malformed", f"the policy's answer is not valid: {fault}")
             raise UserError(f"The policy at {self._source.url} does not fit the agent: {fault}.", PAGE)
         if not np.isfinite(actions).all():
             raise DecisionLost("not_finite", "the policy's actions have numbers that are not finite")
         return np.asarray(actions)
 
     def _check_new(self, message: bytes, answer: Mapping[str, Any]) -> None:
-        """Raise DecisionLost for an answer with a timing that is an earlier one, byte for byte."""
+        """Raise DecisionLost if an answer with a timing equals an earlier answer byte for byte."""
         digest, earlier = blake2b(message).digest(), self._source.answers
         if digest in earlier and any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS):
-            raise DecisionLost("repeated", "the policy's answer is an earlier one, byte for byte with its timing")
+            raise DecisionLost("repeated", "the policy's answer and its timing repeat an earlier answer byte for byte")
         earlier.append(digest)
 
     def close(self) -> None:
@@ -181,7 +187,7 @@ class PolicyDecider(SteppedDecider):
 
 
 class Entry(BaseModel, extra="forbid", strict=True):
-    """An entry of `actions`: the argument is `scale` times the number plus `offset`, or what `levels` say of that."""
+    """An entry of `actions`: the argument is `scale * number + offset`, or the value that `levels` name for that."""
 
     parameter: str
     scale: Finite = 1.0
@@ -192,8 +198,8 @@ class Entry(BaseModel, extra="forbid", strict=True):
 class MappingFile(BaseModel, extra="forbid", strict=True):
     """The keys of a mapping file.
 
-    `observation`: by the policy's key the fields of a vector, or the one field whose array it is; None: all numbers of
-    the first observation, in order, are the vector STATE. `prompt`: the key of the instruction (None: it is not sent).
+    `observation`: for each key of the policy, the fields of a vector, or one field that holds an array; None: all
+    numbers of the first observation, in order, are the vector STATE. `prompt`: the instruction's key (None: not sent).
     """
 
     observation: Annotated[dict[str, Fields], Field(min_length=1)] | None = None
@@ -207,9 +213,9 @@ class MappingFile(BaseModel, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class ActionDim:
-    """What an entry makes of a number: of listed `values` (by number) the nearest one, else a multiple of `step`.
+    """The rule that turns a number into an argument: the nearest of the listed `values`, else a multiple of `step`.
 
-    `reach`: half of the largest gap between two listed numbers. Without a step it is any number.
+    `reach`: half of the largest gap between two listed numbers. Without a `step` any number is allowed.
     """
 
     entry: Entry
@@ -220,9 +226,9 @@ class ActionDim:
     integer: bool = False
 
     def value(self, number: float, clip: bool) -> Any:
-        """Return the argument. A number out of bounds by more than half a step stays that number, unless `clip`.
+        """Return the argument for a number. Unless `clip`, a number out of bounds by more than half a step stays so.
 
-        Raises OverflowError for a number that is not finite when it is scaled.
+        Raises OverflowError if the scaled number is not finite.
         """
         scaled = self.entry.scale * number + self.entry.offset
         if not math.isfinite(scaled):
@@ -240,7 +246,7 @@ class ActionDim:
 
 @dataclass(frozen=True)
 class PolicyMapping:
-    """`dims` are an action's numbers, in order, as arguments of the tool; None: a number that is not used."""
+    """The mapping from an action's numbers to the arguments of `tool`: `dims` in order; None: an unused number."""
 
     tool: str
     dims: tuple[ActionDim | None, ...]
@@ -248,18 +254,18 @@ class PolicyMapping:
 
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
-        """Read a YAML file; without one the numbers are the tool's parameters in order. Raises UserError."""
+        """Read a YAML file; without a file the numbers are the tool's parameters in order. Raises UserError."""
         file, where = MappingFile() if path is None else _contents(path), path or "No mapping file"
         known = [tool for tool in tools if file.tool in (None, tool.name)]
         if len(known) != 1:
             names = ", ".join(tool.name for tool in tools)
-            raise UserError(f"{where}: it names none of the agent's {len(tools)} tools ({names}).", PAGE)
+            raise UserError(f"{where}: `tool` must name one of the agent's {len(tools)} tools ({names}).", PAGE)
         tool = known[0]
         entries = file.actions or [Entry(parameter=parameter.name) for parameter in tool.parameters]
         return cls(tool.name, _dims(entries, tool, where), file)
 
     def call(self, row: Sequence[float]) -> Call:
-        """Return the call of an action. The tool refuses one that is out of bounds, unless they clip."""
+        """Return the call for an action. The tool refuses a call that is out of bounds, unless the file says `clip`."""
         pairs = [(dim, number) for dim, number in zip(self.dims, row, strict=True) if dim is not None]
         return Call(self.tool, {dim.entry.parameter: dim.value(number, self.file.clip) for dim, number in pairs})
 
@@ -276,18 +282,19 @@ def _contents(path: str) -> MappingFile:
 
 
 def _dims(entries: Sequence[Entry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
-    """Read the entries of `actions`. Raises UserError."""
+    """Return the rules for the entries of `actions`, in order. Raises UserError."""
     dims = tuple(None if e is None else _dim(e, tool, f"{where}: actions[{i}]") for i, e in enumerate(entries))
     names = [entry.parameter for entry in entries if entry is not None]
     for parameter in tool.parameters:
         count = names.count(parameter.name)
         if count > 1 or (parameter.required and not count):
-            raise UserError(f"{where}: {count} of actions are {tool.name}'s {parameter.name}, not one.", PAGE)
+            what = f"{where}: {count} entries of `actions` set {tool.name}'s {parameter.name}, not one."
+            raise UserError(what, PAGE)
     return dims
 
 
 def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
-    """Read an entry of `actions`, by its parameter's values, or its bounds and step. Raises UserError."""
+    """Return the rule for an entry of `actions`, from the parameter's values, or bounds and step. Raises UserError."""
     parameter = next((p for p in tool.parameters if p.name == entry.parameter), None)
     if parameter is None:
         names = ", ".join(p.name for p in tool.parameters)
@@ -316,7 +323,7 @@ def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
 
 
 def _array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[Any, Any]:
-    """Return the array of a field, or the vector of several as float32. Raises UserError."""
+    """Return the array of one field, or a float32 vector of several fields. Raises UserError."""
     try:
         if isinstance(fields, str):
             return np.asarray(data[fields])

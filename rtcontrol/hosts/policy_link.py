@@ -1,8 +1,8 @@
-"""The link to a policy server as openpi has it: messages of arrays, and a WebSocket with one question at a time.
+"""The link to an openpi policy server: messages that hold arrays, over a WebSocket with one question at a time.
 
-A connection answers one question after the other. After a late or an unexpected message it is cut and never used again:
-its next message would answer an older question. A ping follows each answer, and the next question waits for its pong:
-a second answer that the server sent before it is then there.
+A connection answers one question after the other. After a late or an unexpected message the connection is cut and never
+used again, since the next message would answer an older question. A ping follows each answer, and the next question
+waits for the pong: a second answer that the server sent before the pong has then arrived.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from rtcontrol.hosts.protocol import DecisionLost
 from rtcontrol.models.loop_thread import LoopThread
 
-OPEN_S = 10.0  # the handshake, and the server's first message
+OPEN_S = 10.0  # time for the handshake and the server's first message
 RETRY_S = 0.1  # from a failed attempt to the next
-LONGEST_TEXT = 300  # characters of a server's words
-MOST_BYTES = 1 << 24  # of a message: three pictures of 1280 x 720 and more
-MOST_ITEMS = 1 << 12  # of a message, keys and values, nested or not; what is longer is an array
+LONGEST_TEXT = 300  # characters of a server's text that are shown
+MOST_BYTES = 1 << 24  # size of a message: three pictures of 1280 x 720 and more
+MOST_ITEMS = 1 << 12  # keys and values of a message, nested or not; longer data must be an array
 LONGEST_DTYPE = 32  # characters
 KINDS = "biufSU"  # of dtypes: numbers, booleans and texts; nothing is unpickled
 ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
@@ -36,7 +36,7 @@ ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are not such a message."""
+    """Bytes that are not a message of a policy server."""
 
 
 def pack_message(value: Any) -> bytes:
@@ -49,19 +49,19 @@ def pack_message(value: Any) -> bytes:
 
 
 def unpack_message(data: bytes) -> Any:
-    """Return the value of a message from anybody; its arrays are read-only. Raises MalformedMessage."""
+    """Return the value in an untrusted message; arrays in the value are read-only. Raises MalformedMessage."""
     try:
         if _items(data) > MOST_ITEMS:
             raise ValueError(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
         return msgpack.unpackb(data, object_hook=_value, max_ext_len=0)
-    except Exception as error:  # the library has several, and TypeError for keys that no map takes
+    except Exception as error:  # the library raises several kinds, and TypeError for keys that a map cannot have
         raise MalformedMessage(f"it cannot be read ({type(error).__name__}: {str(error)[:80]})") from None
 
 
 def _items(data: bytes) -> int:
     """Count a message's items by their headers, up to MOST_ITEMS + 1.
 
-    To unpack millions of them would hold the interpreter's lock for seconds.
+    Unpacking millions of items would hold the interpreter's lock for seconds.
     """
     reader = msgpack.Unpacker()
     reader.feed(data)
@@ -89,7 +89,7 @@ def _fields(value: Any) -> Any:
 
 
 def _value(fields: dict[Any, Any]) -> Any:
-    """Return the array or number that a map stands for, else the map."""
+    """Return the array or number that the map `fields` encodes, else the map itself."""
     if ARRAY not in fields and NUMBER not in fields:
         return fields
     dtype, data = np.dtype(str(fields[b"dtype"])[:LONGEST_DTYPE]), fields[b"data"]
@@ -107,14 +107,14 @@ def _value(fields: dict[Any, Any]) -> Any:
 
 
 class _Straight(connect):
-    """Connect without redirects: the key goes where its owner sent it, and nowhere else."""
+    """Connect without following redirects, so that the key goes only to the URL that the user gave."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
-    """Return a new connection as policy servers have it: no redirect, no compression, no automatic ping."""
+    """Return a new connection to a policy server, without redirects, compression or automatic pings."""
     return await _Straight(
         url,
         compression=None,
@@ -129,8 +129,8 @@ async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
 
 
 async def has_message(connection: ClientConnection) -> bool:
-    """Return whether a message is there. Raises ConnectionClosed."""
-    await asyncio.sleep(0)  # what came with the last one is with its reader
+    """Return whether a message has arrived. Raises ConnectionClosed."""
+    await asyncio.sleep(0)  # let the reader see what arrived together with the last message
     try:
         async with asyncio.timeout(0):
             await connection.recv()
@@ -140,18 +140,18 @@ async def has_message(connection: ClientConnection) -> bool:
 
 
 class Conversation:
-    """Ask a policy server on one connection; `connected` opens another one when it is lost."""
+    """Ask a policy server over one connection; `connected` opens a new connection when the old one is lost."""
 
     def __init__(self, url: str, connected: Callable[[], Awaitable[ClientConnection]]) -> None:
         self._url, self._connected = url, connected
         self._connection: ClientConnection | None = None
-        self._attempt: asyncio.Task[None] | None = None  # the last one to open a connection
-        self._pong: Awaitable[float] | None = None  # of the ping after the last answer
+        self._attempt: asyncio.Task[None] | None = None  # the last attempt to open a connection
+        self._pong: Awaitable[float] | None = None  # the pong to the ping after the last answer
         self._retry_s = 0.0
         self._turn = asyncio.Lock()
 
     async def ask(self, packed: bytes, limit_s: float) -> bytes:
-        """Return the answer. Raises DecisionLost. Where the question is cancelled, or lost, the connection is cut."""
+        """Return the answer. Raises DecisionLost. If the question is cancelled or lost, the connection is cut."""
         try:
             async with asyncio.timeout(limit_s), self._turn:
                 message = await self._answer(packed)
@@ -170,7 +170,7 @@ class Conversation:
             await connection.send(packed)
             message = await connection.recv()
             with contextlib.suppress(ConnectionClosed):  # the next question notices that
-                if await has_message(connection):  # which of them is the answer?
+                if await has_message(connection):  # unclear which message is the answer
                     raise DecisionLost("malformed", "the policy server sent two answers")
                 self._pong = await connection.ping()
             good = isinstance(message, bytes)
@@ -195,7 +195,7 @@ class Conversation:
             self._connection.transport.abort()
 
     async def _ready(self) -> ClientConnection:
-        """Return a connection on which nothing is left of older questions. Raises DecisionLost."""
+        """Return a connection without pending answers to older questions. Raises DecisionLost."""
         while True:
             if (connection := self._connection) is None:
                 attempt = self._attempt
@@ -212,11 +212,11 @@ class Conversation:
 
     def _start(self) -> asyncio.Task[None]:
         self._attempt = attempt = asyncio.get_running_loop().create_task(self._open())
-        attempt.add_done_callback(lambda done: done.cancelled() or done.exception())  # of no question, it is not logged
+        attempt.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark its error as seen
         return attempt
 
     async def _open(self) -> None:
-        """Open a connection to a policy server. Raises DecisionLost, for questions until the next attempt."""
+        """Open a connection to the policy server. Questions until the next attempt get the DecisionLost raised here."""
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(OPEN_S):
@@ -231,12 +231,12 @@ class Conversation:
         except DecisionLost as error:
             lost = error
         except MalformedMessage as error:
-            lost = DecisionLost("malformed", f"the first message of {self._url} is not a policy server's: {error}")
+            lost = DecisionLost("malformed", f"the first message of {self._url} is not from a policy server: {error}")
         except TimeoutError:
             lost = DecisionLost("timeout", f"{self._url} accepted no connection within {OPEN_S:g} s")
         except InvalidStatus as refused:
             status = refused.response.status_code
-            hint = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
+            hint = "; the key for this server is read from RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
             lost = DecisionLost("http", f"{self._url} answered HTTP {status}{hint}")
         except Exception as error:
             why = " ".join(str(error).split())[:LONGEST_TEXT]
@@ -248,25 +248,28 @@ class Conversation:
 
 
 class PolicyLink:
-    """A conversation on a background thread; any thread may ask."""
+    """A conversation with a policy server on a background thread; any thread may ask."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._conversation = Conversation(url, partial(open_socket, url, headers))
         self._thread = LoopThread("policy link")
 
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
-        """Return the answer to come, which raises DecisionLost, as this does after `close`. To cancel it cuts."""
+        """Return a future of the answer, which may raise DecisionLost; cancelling the future cuts the connection.
+
+        Raises DecisionLost after `close`.
+        """
         answer = self._thread.start(self._conversation.ask, packed, limit_s)
         if answer is None:
             raise DecisionLost("connection", "the link was closed")
         return answer
 
     def cut(self) -> None:
-        """Read nothing more on this connection: its last answer was wrong."""
+        """Cut the connection, whose last answer was wrong."""
         self._thread.call(self._conversation.cut)
 
     def close(self) -> None:
-        """Cut the connection, and cancel what is under way."""
+        """Cut the connection, and cancel pending questions."""
         self._thread.end(self._conversation.end)
 
     def __del__(self) -> None:
@@ -276,4 +279,4 @@ class PolicyLink:
 
 def last_line(text: str) -> str:
     """Return the last line of a traceback, shortened."""
-    return (text.strip().splitlines() or ["it says nothing"])[-1].strip()[:LONGEST_TEXT]
+    return (text.strip().splitlines() or ["it gave no reason"])[-1].strip()[:LONGEST_TEXT]

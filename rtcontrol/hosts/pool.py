@@ -1,6 +1,6 @@
-"""A place of decision: its sessions, who has a decider after a loss, and whose turn it is to be decided.
+"""A pool of decoder sessions: which sessions have a decider after a loss, and whose request is decided next.
 
-No clock, thread or lock: `inprocess.py` and `ray_pool.py` call it under their lock.
+The pool has no clock, thread or lock: `inprocess.py` and `ray_pool.py` call it under their own lock.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable, Host, HostBase
 from rtcontrol.models.errors import UserError
 
-# So often a session's decider is built again in a process that is up, with so long between two builds.
+# How often to rebuild a session's decider in a running process, and how long to wait between two builds.
 REBUILDS, AGAIN_NS = 30, 1_000_000_000
-# A new session's build that ends the process each time must not end it for ever.
+# A new session gives up after this many builds, so that a build that kills the process is not repeated for ever.
 ATTEMPTS = 3
 
 
 def started(host: Host) -> Host:
-    """Return the host, started. One that cannot start is closed."""
+    """Start the host and return it. A host that cannot start is closed."""
     try:
         host.start()
     except BaseException:
@@ -29,9 +29,9 @@ def started(host: Host) -> Host:
 
 
 class PooledHost(HostBase):
-    """One session of a pool, which it starts and ends where it `owns_pool`.
+    """One session of a pool. A host that `owns_pool` starts and ends the pool.
 
-    `error`: why there never was a decider. `due_ns`: when it may be built again after so many `failures`.
+    `error`: why there never was a decider. `due_ns`: when the decider may be built again after so many `failures`.
     """
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
@@ -57,9 +57,9 @@ class PooledHost(HostBase):
 
 
 class Pool:
-    """At most `limit` sessions in a process that may be lost and replaced.
+    """A pool of at most `limit` sessions in a process that may be lost and replaced.
 
-    `life` is what the process answered at its start; None while it is away. A lost process is killed.
+    `life` is the start answer of the process, or None while there is no process. A lost process is killed.
     """
 
     def __init__(self, name: str, limit: int) -> None:
@@ -73,16 +73,16 @@ class Pool:
         return self.life is not None
 
     def add(self, host: PooledHost) -> None:
-        """Add a session that needs a decider. Raises DecoderUnavailable where there is no place, or no more decider."""
+        """Add a session that needs a decider. Raises DecoderUnavailable if the pool is full, closed or gave up."""
         if self.closed or self.gave_up is not None:
             raise DecoderUnavailable(self.gave_up or "The decoder is closed.", "Start it again.")
         if len(self.sessions) >= self.limit:
-            message = f"The decoder has {self.limit} open sessions, as many as it may."
+            message = f"The decoder already has {self.limit} open sessions, which is the limit."
             raise DecoderUnavailable(message, "Close one, or try again later.", full=True)
         self.sessions.append(host)
 
     def remove(self, host: PooledHost) -> bool:
-        """Remove a session; return whether there may be a decider to free, now or soon."""
+        """Remove a session; return whether it was known, so that its decider must be freed."""
         host.up = False
         known = host in self.sessions
         if known:
@@ -95,7 +95,7 @@ class Pool:
             self.life = life
 
     def lost(self, now_ns: int) -> None:
-        """Note that the process is away, with all deciders. Some were not back from the loss before."""
+        """Note that the process and all its deciders are gone, also those not yet rebuilt after an earlier loss."""
         self.life = None
         for host in self.sessions:
             if host.up:
@@ -109,7 +109,7 @@ class Pool:
         return [host for host in due if host.gave_up is None and host.error is None]
 
     def built(self, host: PooledHost, life: Any, now_ns: int) -> bool:
-        """Note a session's decider in this life. Return whether it counts: both may have ended meanwhile."""
+        """Note that a session's decider is built. Return False if the session or this process has ended meanwhile."""
         if life is None or life is not self.life or host not in self.sessions:
             return False
         if host.lost_ns is not None:
@@ -118,7 +118,7 @@ class Pool:
         return True
 
     def failed(self, host: PooledHost, error: UserError, now_ns: int) -> None:
-        """Note that a build failed. It is tried again where that may help."""
+        """Note that a build failed. The build is repeated if that may help."""
         host.failures += 1
         if host.lost_ns is not None:
             host.due_ns = now_ns + AGAIN_NS
@@ -136,25 +136,25 @@ class Pool:
 
 
 Turn = tuple[Any, DecisionRequest]
-# A request without a limit has so much time: it must not wait for ever.
+# A request without a limit counts as due after this time, so that it does not wait for ever.
 UNLIMITED_NS = 1_000_000_000
-NEWEST = 0.1  # weight of the newest time of a number of decisions
-# The time of a number of decisions is out of date after so many later turns of its kind, where there is a newer one.
+NEWEST = 0.1  # weight of the newest time of a batch in the mean
+# The measured time of a batch size is out of date after so many later batches of its kind, if there is a newer time.
 OLD_TURNS = 64
 
 
 class EdfScheduler:
-    """Earliest deadline first. Of each session the `depth` newest requests wait. Without clock or lock."""
+    """Choose requests by earliest deadline first. Each session keeps its `depth` newest requests. No clock, no lock."""
 
     def __init__(self, depth: int = 1) -> None:
         self._depth = depth
-        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with the instant of each
+        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with the instant at which each was put
         self._since: dict[Any, int] = {}  # when the session began to wait
-        self._took: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind: ns of so many together, and the turn
-        self._turns: dict[Hashable, int] = {}  # of each kind, so far
+        self._took: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind and size: ns, batch number
+        self._turns: dict[Hashable, int] = {}  # how many batches each kind had so far
 
     def put(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
-        """Add a session's request, in place of its oldest where `depth` wait."""
+        """Add a session's request, which replaces the session's oldest one if `depth` requests wait already."""
         self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now_ns, request))
         self._since.setdefault(key, now_ns)
 
@@ -165,16 +165,16 @@ class EdfScheduler:
         patient: Callable[[Any], bool] = lambda key: False,
         late: bool = True,
     ) -> list[Turn]:
-        """Return the newest request of the session whose time ends first, and those of others to decide with it.
+        """Return the newest request of the session whose time ends first, and other requests to decide in one batch.
 
         `kind`: only sessions of one kind are decided together (None: alone), as many as are expected to be decided
-        within that request's time. Of `patient` sessions one, after all others, if `late`.
+        within that request's time. If `late`, one `patient` session is taken when no other session waits.
         """
         waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._end)
         eager = [key for key in waiting if not patient(key)]
         if not eager:
             return [self._pop(waiting[0], now_ns)] if waiting and late else []
-        # Not the session's end: that is past for sessions that missed ticks, and decided alone they would miss more.
+        # Not the session's deadline: if that is past, the session would be decided alone, and miss even more ticks.
         first_kind, (put_ns, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
         left_ns = put_ns + _within(newest) - now_ns
         alike = eager[:1] if first_kind is None else [key for key in eager if kind(key) == first_kind]
@@ -184,7 +184,7 @@ class EdfScheduler:
         return [self._pop(key, now_ns) for key in alike[:count]]
 
     def took(self, kind: Hashable, count: int, ns: int) -> None:
-        """Note that so many decisions of a kind together took so long."""
+        """Note that a batch of `count` decisions of a kind took `ns`."""
         times, turn = self._took.setdefault(kind, {}), self._turns.get(kind, 0) + 1
         before, last = times.get(count, (float(ns), turn))
         if turn - last > OLD_TURNS:
@@ -192,17 +192,17 @@ class EdfScheduler:
         times[count], self._turns[kind] = (before + NEWEST * (ns - before), turn), turn
 
     def expected(self, kind: Hashable, count: int) -> float:
-        """Return the nanoseconds that so many decisions together are expected to take.
+        """Return the nanoseconds that a batch of `count` decisions is expected to take.
 
-        At most as many times as long as fewer: a number that was slow once is tried again. A number that was fast once
-        counts until there is something newer.
+        The estimate is at most that of a smaller batch, scaled up: so a size that was slow once is tried again. A
+        size that was fast once counts until there is a newer measurement.
         """
         since = self._turns.get(kind, 0) - OLD_TURNS
         times = [(ns * count / n, turn) for n, (ns, turn) in self._took.get(kind, {}).items() if n <= count]
         return min([ns for ns, turn in times if turn >= since] or [ns for ns, _ in times], default=0.0)
 
     def cancel(self, key: Any, tick: int) -> None:
-        """Remove a session's request. The session keeps its place: else one that cancels often would starve."""
+        """Remove a session's request. The session keeps its place, so that one that cancels often does not starve."""
         for entry in self._waiting.get(key, ()):
             if entry[1].tick == tick:
                 self._waiting[key].remove(entry)
@@ -216,7 +216,7 @@ class EdfScheduler:
         return self._since[key] + _within(self._waiting[key][-1][1])
 
     def _pop(self, key: Any, now_ns: int) -> Turn:
-        # The newest: an older one would be dropped at its deadline.
+        # Take the newest request: an older one would be dropped at its deadline.
         requests = self._waiting.pop(key)
         _, request = requests.pop()
         del self._since[key]

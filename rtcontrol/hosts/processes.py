@@ -1,6 +1,6 @@
-"""Watch whether this process runs, and kill the processes of a run when it is over, however it ended (Linux).
+"""Watch whether this process is being scheduled, and kill a run's processes however the run ends (Linux).
 
-The guardian is this file, run as a program: it loads nothing else.
+The guardian process runs this file as a program and imports nothing else of rtcontrol.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from collections import deque
 from pathlib import Path
 from typing import Self
 
-# In the environment of all that a run started: the run's folder.
+# The environment variable that names the run's folder in all processes that the run started.
 MARK = "RTCONTROL_RUN"
 # Ray's longest socket name in its folder has 64 characters, the kernel takes 107 in all.
 LONGEST_BASE = 107 - 64 - len("/rtcontrol-12345678/r")
-# A process whose parent was killed while it started it bears its mark a moment later.
+# A process whose parent was killed while starting it gets the mark a moment later.
 CLEAN_ROUNDS, ROUND_S, SWEEP_S = 4, 0.25, 20.0
 BEAT_NS, THRESHOLD_NS = 5_000_000, 10_000_000
-# A reply has so many gaps, which ended so short a time ago.
+# A reply carries at most MOST_RECENT heartbeat gaps, which ended within the last RECENT_NS.
 MOST_RECENT, RECENT_NS = 8, 2_000_000_000
-# A build yields the processor to decisions, where there are not enough for both.
+# How much nicer a building thread is: if processors are scarce, decisions go first.
 BUILDER_NICE = 10
 
 
 class Heartbeat:
-    """A thread that wakes every `beat_ns` while it is entered. Where it is late by more than `threshold_ns` is a gap.
+    """A thread that wakes every `beat_ns` while the object is entered. Waking more than `threshold_ns` late is a gap.
 
-    The process was stopped by a signal, or waited for the processor or for the interpreter's lock.
+    In a gap the process was stopped by a signal, or waited for the processor or for the interpreter's lock.
     """
 
     def __init__(self, beat_ns: int = BEAT_NS, threshold_ns: int = THRESHOLD_NS) -> None:
@@ -58,14 +58,14 @@ class Heartbeat:
     def gaps(self, since_ns: int) -> list[tuple[int, int]]:
         """Return start and end (CLOCK_MONOTONIC) of the gaps that ended after `since_ns`.
 
-        One that is just ending is among them: another thread may wake first, and ask.
+        A gap that is just ending is included, since the caller may wake before the heartbeat thread does.
         """
         gaps = [gap for gap in tuple(self._gaps) if gap[1] > since_ns]
         now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
         return [*gaps, (due, now)] if now - due > self.threshold_ns else gaps
 
     def recent(self) -> list[tuple[int, int]]:
-        """Return the gaps that a reply has."""
+        """Return the newest heartbeat gaps, to be sent with a reply."""
         return self.gaps(time.monotonic_ns() - RECENT_NS)[-MOST_RECENT:]
 
     def _beat(self) -> None:
@@ -78,24 +78,24 @@ class Heartbeat:
 
 
 def keep_loaded() -> None:
-    """Exempt what is loaded from collections of garbage, which would hold up all threads for 0.1 s: several ticks."""
+    """Exempt all loaded objects from garbage collection, which would stop all threads for 0.1 s (several ticks)."""
     gc.collect()
     gc.freeze()
 
 
 def yield_processor() -> None:
-    """Let the deciding threads go before this one."""
+    """Lower this thread's priority below that of the deciding threads."""
     with contextlib.suppress(AttributeError, OSError):
-        # Above what decides: of a Ray that others have started, that is nice itself.
+        # Relative to the process: in a Ray that others have started, the deciding threads are nice themselves.
         nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + BUILDER_NICE
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(nice, 19))
 
 
 class Guardian:
-    """A folder that no other user may enter, and a process that outlives this one.
+    """A folder that no other user may enter, and a guardian process that outlives this process.
 
-    When this one ends, or `end` is called, it kills what bears the folder's mark, and removes the folder. No signal of
-    a terminal reaches it.
+    When this process ends, or `end` is called, the guardian kills all processes with the folder's mark, and removes the
+    folder. No signal of a terminal reaches the guardian.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Guardian:
         os.close(us)
 
     def end(self) -> None:
-        """Kill and remove now, and wait until it is done."""
+        """Have the guardian kill the marked processes and remove the folder, and wait until that is done."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(b"done", timeout=SWEEP_S)
 
@@ -120,7 +120,7 @@ class Guardian:
 def _guard(run: int, folder: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # A process that was forked from the run's may keep the pipe open: the run's death is awaited, too.
+    # A process forked from the run's process may keep the pipe open, so the run's death is polled, too.
     poll = select.poll()
     for file in (0, run):
         poll.register(file, select.POLLIN)
@@ -130,7 +130,7 @@ def _guard(run: int, folder: str) -> None:
 
 
 def kill_marked(mark: str, value: str, rounds: int) -> None:
-    """Kill what has this value of `mark` in its environment, until `rounds` rounds in a row find nothing."""
+    """Kill processes whose environment has `mark=value`, until `rounds` rounds in a row find none."""
     marked = f"\0{mark}={value}\0".encode()
     clean = 0
     while clean < rounds:

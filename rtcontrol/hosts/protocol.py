@@ -11,12 +11,12 @@ from rtcontrol.models.call import Call, Decision, pickled_by_fields
 from rtcontrol.models.errors import UserError
 
 LIMIT = 64  # sessions of one pool
-SHARES = 64  # decisions whose time is remembered
+SHARES = 64  # how many decision times are remembered
 LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 
 
 class DecoderUnavailable(UserError):
-    """The place of decision cannot serve now, and may later. `full`: as many sessions are open as may be."""
+    """An error of a decoder that cannot serve now but may later. `full`: the limit of open sessions is reached."""
 
     def __init__(self, what: str, remedy: str, full: bool = False) -> None:
         super().__init__(what, remedy)
@@ -24,7 +24,7 @@ class DecoderUnavailable(UserError):
 
 
 class DecisionLost(Exception):
-    """A remote decider gave no decision: `loss`, one of LOSSES, is the sub-cause of the miss."""
+    """An error of a remote decider that gave no decision. `loss`, one of LOSSES, is the sub-cause of the miss."""
 
     def __init__(self, loss: str, message: str) -> None:
         super().__init__(message)
@@ -35,9 +35,10 @@ class DecisionLost(Exception):
 class DecisionRequest:
     """One question to the decider.
 
-    The raw observation `data`, its number `seq` and its instant `captured_ns` never leave the process. `received_ns` is
-    of the decider's process (its CLOCK_MONOTONIC). The answer is awaited for `within_ns` (0: for ever). `standing`: the
-    active call, where there is hysteresis. `members`: the requests of a crowd, of which this one is for all.
+    The raw observation `data` never leaves the process; `seq` is the observation's number, `captured_ns` its instant.
+    `received_ns` is when the decider's process got the request (CLOCK_MONOTONIC). The loop waits `within_ns` for the
+    answer (0: for ever). `standing`: the active call, if there is hysteresis. `members`: the requests of a crowd, which
+    this one request stands for.
     """
 
     tick: int
@@ -54,7 +55,7 @@ class DecisionRequest:
     members: tuple[DecisionRequest, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it without the raw observation."""
+        """Pickle the request without the raw observation."""
         head = (self.tick, self.epoch, self.observation, self.instruction, self.history, None)
         stamps = (self.received_ns, self.within_ns, self.seq, self.captured_ns)
         return DecisionRequest, (*head, *stamps, self.standing, self.members)
@@ -65,13 +66,13 @@ class DecisionRequest:
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised.
 
-    `mistake` is a UserError's `what` and `remedy`, `loss` a DecisionLost's. `decide_ns`: how long the decider took, for
-    all that were decided `together` (1: alone). `by`: which of two deciders (first, backup). `answers`: the older
-    request that decides this tick, too. Of a plan, `steps` are the number of this step and of all, `ahead_ns` how long
-    after the observation it is due. Of a crowd, `members` are the replies to each.
+    `mistake` holds `what` and `remedy` of a UserError, `loss` is that of a DecisionLost. `decide_ns`: the time for all
+    requests that were decided `together` (1: alone). `by`: which of two deciders (first, backup). `answers`: the older
+    request that decides this tick, too. For a step of a plan, `steps` are its index and the number of steps, and
+    `ahead_ns` is how long after the observation the step is due. For a crowd, `members` are the members' replies.
 
-    On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
-    and the recent `gaps` (start, end) in which the decider's process, where it is another, was stopped.
+    Stamps are from CLOCK_MONOTONIC of the loop's machine, 0 for a decider elsewhere: when the request was `received`
+    and `begun`. `gaps` (start, end) are the recent times in which a separate decider process did not run.
     """
 
     tick: int
@@ -93,7 +94,7 @@ class DecisionReply:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The decoder was lost, or came back after `seconds`. `decider`: which of two it was."""
+    """The event that the decoder was lost, or came back after `seconds`. `decider` says which of two decoders."""
 
     t_ns: int
     event: Literal["lost", "restarted"]
@@ -102,7 +103,7 @@ class HostEvent:
 
 
 class Decider(Protocol):
-    """Anything that decides. It may raise: the tick is then a miss with cause `decide`."""
+    """Anything that decides on a call. If `decide` raises, the tick is a miss with cause `decide`."""
 
     def decide(self, request: DecisionRequest) -> Decision: ...
 
@@ -110,20 +111,20 @@ class Decider(Protocol):
 class DeciderSource(Protocol):
     """A picklable recipe of a decider: `build` runs in the deciding process, for each worker and after each restart.
 
-    The decider may have `info() -> dict` for the report, and `close()`, which is called when its session ends, from any
-    thread, also while it decides. Raises UserError for what the user can correct.
+    The decider may have `info() -> dict` for the report, and `close()`, which any thread may call when the session
+    ends, also during a decision. `build` raises UserError if the user can correct the error.
     """
 
     def build(self) -> Decider: ...
 
 
 class Host(Protocol):
-    """Decide for one session, off its loop's thread. Only `start` and `close` may block; any thread may call `wake`.
+    """Decide for one session, off the loop's thread. Only `start` and `close` may block; any thread may call `wake`.
 
-    A host with N workers has at most N decisions under way; the newest requests win. `incarnation` grows with every
-    restart of the decoder, `events` lists losses and returns, `gave_up` says why it will not come back: the loop must
-    then end. `threads` decide on this machine (process and thread number), `shares` are the newest decisions' parts of
-    their time, in ns.
+    A host with N workers makes at most N decisions at once; the newest requests win. `incarnation` grows with every
+    restart of the decoder, and `events` lists losses and returns. If `gave_up` says why the decoder will not come back,
+    the loop must end. `threads` are the deciding threads on this machine (process and thread id). `shares` are the
+    newest decisions' times in ns; decisions made together share their time equally.
     """
 
     name: str
@@ -140,26 +141,26 @@ class Host(Protocol):
     def threads(self) -> Sequence[tuple[int, int]]: ...
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Build the decider, unless it is there; return its lines of the report. Raises UserError.
+        """Build the decider if there is none; return the lines that it adds to the report. Raises UserError.
 
-        Returns early, and empty, soon after `stopped` says so: the host is then good for `close` only.
+        Returns an empty dict soon after `stopped()` is true: only `close` may then be called.
         """
 
     def submit(self, request: DecisionRequest) -> None: ...
     def wait(self, timeout_ns: int) -> DecisionReply | None: ...
     def wake(self) -> None:
-        """End a `wait` under way, or the next one, early and without a reply. Never blocks."""
+        """End the current or the next `wait` early and without a reply. Never blocks."""
 
     def alive(self) -> bool: ...
     def cancel(self, tick: int) -> None:
-        """Give up this tick's request; one that is not started is not started."""
+        """Give up this tick's request. If its decision has not started, it never starts."""
 
     def close(self) -> None:
-        """Free the decider, and end its pool if the host started it."""
+        """Free the decider, and end the pool if the host started that pool."""
 
 
 class HostBase:
-    """Keep what every host shows of its decider: whether it is `up`, its losses and returns, its decisions' times."""
+    """Base of hosts: keeps whether the decider is `up`, when it was lost and came back, and how long it decided."""
 
     def __init__(self, name: str, up: bool = False) -> None:
         self.name = name
@@ -167,7 +168,7 @@ class HostBase:
         self.incarnation = 0
         self.gave_up: str | None = None
         self.events: list[HostEvent] = []
-        self.lost_ns: int | None = None  # since when the decider is away
+        self.lost_ns: int | None = None  # when the decider was lost; None while it is there
         self._shares: deque[float] = deque(maxlen=SHARES)
 
     @property
@@ -187,7 +188,7 @@ class HostBase:
         self.events.append(HostEvent(now_ns, "lost", 0.0))
 
     def ready(self, now_ns: int) -> None:
-        """Note that the decider is there, for the first time or again."""
+        """Note that the decider is ready, for the first time or again."""
         if self.lost_ns is not None:
             self.incarnation += 1
             self.events.append(HostEvent(now_ns, "restarted", (now_ns - self.lost_ns) / 1e9))
@@ -195,19 +196,19 @@ class HostBase:
         self.up = True
 
     def received(self, reply: DecisionReply | None) -> DecisionReply | None:
-        """Return the reply, and note its part of the decider's time."""
+        """Return the reply, and note the reply's share of the decider's time."""
         if reply is not None:
             self._shares.append(reply.decide_ns / reply.together)
         return reply
 
 
 class DecoderPool(Protocol):
-    """Make hosts for sessions that come and go: each has its own decider, all share one place of decision.
+    """Make hosts for sessions that come and go: each session has its own decider, and all share the same workers.
 
-    A session's newest request wins; the session whose time ends first is served first, with others of its model, and
-    none starves another. `open` returns a started host, which is named in logs, and holds up decisions only where it
-    loads a model; it raises UserError, DecoderUnavailable. Any thread may call `open`, `alive` (whether it can decide
-    now) and `close` (once). `gave_up` says why it will never decide again.
+    A session's newest request wins; the session whose time ends first is served first, together with others of the same
+    model, and none starves another. `open` returns a started host, which logs call by the session's name; `open` delays
+    decisions only while a model is loaded, and raises UserError or DecoderUnavailable. Any thread may call `open`,
+    `alive` (whether the pool can decide now) and `close` (once). `gave_up` says why the pool will never decide again.
     """
 
     name: str

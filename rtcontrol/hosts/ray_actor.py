@@ -24,24 +24,24 @@ from rtcontrol.hosts.sockets import Files, WakeFile, router_socket
 
 BUILD, PING = "build", "ping"  # groups of calls, each with a thread
 WARM_ROUNDS = 3
-# The deciding thread takes the interpreter some hundred times a decision: with Python's own 5 ms a build would hold up
-# each decision for a second.
+# The deciding thread takes the interpreter's lock about a hundred times per decision: with Python's default of 5 ms, a
+# build on another thread would delay each decision by a second.
 SWITCH_INTERVAL_S = 2e-5
 FOREVER_NS = 3_600_000_000_000
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 
 
 class DecoderActor(InProcessPool):
-    """A pool in a process of Ray's, whose workers receive the messages of all sessions at one ROUTER, and sleep there.
+    """A pool in a Ray process; the workers wait at one ROUTER socket for the messages of all sessions.
 
     Clients use ipc under `directory`, and CURVE with a key that only the answer to `start` has. Messages are pickled.
-    The identity of a DEALER is its session's key, a slash and a number: each link has a new one. `build` and `free` run
-    in order, on the thread of Ray's group BUILD, `ping` on that of PING.
+    A DEALER's identity is the session's key, a slash and a number that is new for each link. `build` and `free` run
+    in order, on the thread of Ray's group BUILD, `ping` on the thread of PING.
     """
 
     def __init__(self, workers: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        # One that cannot decide but whose heart beats would never be missed: it ends, and another takes its place.
+        # An actor whose thread failed could still answer pings: so the process exits, and a new one replaces it.
         threading.excepthook = _exit
         super().__init__(sys.maxsize, workers, preload)
         self._hosts: dict[bytes, SocketHost] = {}
@@ -50,7 +50,7 @@ class DecoderActor(InProcessPool):
         self._router.linger = 0
         self._router.curve_server = True
         key, self._router.curve_secretkey = zmq.curve_keypair()
-        # The pid keeps a new process off the socket that its predecessor left.
+        # The pid in the name keeps a new process from the socket that the old process left.
         endpoint = f"ipc://{directory}/endpoint-{os.getpid()}"
         self._router.bind(endpoint)
         self._address = {"endpoint": endpoint, "key": key, "pid": os.getpid()}
@@ -59,14 +59,14 @@ class DecoderActor(InProcessPool):
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Return the endpoint of sessions, its CURVE key, the pid, and the workers' threads."""
         super().start()
-        self._beat.__enter__()  # for the process's life
+        self._beat.__enter__()  # until the process ends
         keep_loaded()
         return {**self._address, "tids": [tid for _, tid in self.threads]}
 
     def build(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
-        """Build the session's deciders; return the first one's lines of the report.
+        """Build the session's deciders; return the lines that the first decider adds to the report.
 
-        Each decides `warm` a few times, for nothing: a process that was started again is slow at first.
+        Each decider answers `warm` a few times and the answers are dropped: a restarted process is slow at first.
         """
         yield_processor()
         host = SocketHost(source, pool=self, session=key.decode())
@@ -93,13 +93,13 @@ class DecoderActor(InProcessPool):
                 turn = self.take(worker)
             if turn or not worker.idle:
                 if len(self.workers) > 1:
-                    self._wake.set()  # others may have a turn by what this one has received
+                    self._wake.set()  # this worker may have received requests for other workers
                 return turn
             self._files.wait(FOREVER_NS)
             self._wake.clear()
 
     def receive(self) -> None:
-        """Take all messages: empty ones, which are echoed, requests, and ticks to cancel."""
+        """Read all messages: echo empty ones, submit requests, cancel ticks."""
         router = self._router
         with self._using:
             while int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -115,17 +115,17 @@ class DecoderActor(InProcessPool):
             self._router.send_multipart((client, body))
 
     def ping(self) -> bool:
-        """Answer the watcher, whatever the workers do."""
+        """Answer the watcher, even while all workers are busy."""
         return True
 
 
 class SocketHost(InProcessHost):
-    """A session whose replies go to its newest client."""
+    """A session's host, which sends replies to the session's newest client."""
 
     _client = b""
 
     def message(self, client: bytes, message: DecisionRequest | int) -> None:
-        """Take a request, or the tick to cancel."""
+        """Submit a request, or cancel the tick whose number is the message."""
         self._client = client
         if isinstance(message, int):
             self.cancel(message)

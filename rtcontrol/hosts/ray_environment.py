@@ -1,4 +1,4 @@
-"""What Ray does to the process that starts it, and how it is kept from it."""
+"""Keep Ray from changing the process that starts it: environment, output, signal handlers, network address."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SIGACTION_BYTES = 512
 
 
 def set_environment() -> None:
-    """Keep Ray quiet, and start it only on purpose.
+    """Set the environment that keeps Ray quiet, and from starting except on purpose.
 
-    Its token is new, unless the user has one: Ray would write one into HOME, readable for all users. Workers
-    are not nicer than other processes (by default 15). None is started early: the first driver would wait for it with
-    the interpreter's lock.
+    A new token is set unless the user has one: Ray would write a token into HOME, readable for all users. Workers
+    are not nicer than other processes (Ray's default is 15). No worker is started early, since the first driver would
+    hold the interpreter's lock while waiting for that worker.
     """
     defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
     defaults |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
-    defaults["SPT_NOENV"] = "1"  # workers rename themselves: not over their environment
-    if "ray" not in sys.modules:  # one that is loaded knows its mode already
+    defaults["SPT_NOENV"] = "1"  # workers rename themselves, which must not overwrite their environment
+    if "ray" not in sys.modules:  # once loaded, Ray has chosen its mode
         defaults["RAY_AUTH_MODE"] = "token"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -46,7 +46,7 @@ def hush() -> None:
 
 @contextlib.contextmanager
 def apart(folder: str) -> Iterator[None]:
-    """Mark what Ray starts meanwhile by the folder, and keep Ray from listening on the machine's outer address."""
+    """Mark the processes that Ray starts by the folder, and keep Ray from listening on the machine's outer address."""
     from ray._private import services
 
     outer = services.resolve_ip_for_localhost
@@ -61,9 +61,9 @@ def apart(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Put back the handler of SIGTERM. `signal.signal` could do it on the main thread only.
+    """Restore the handler of SIGTERM afterwards, on any thread (`signal.signal` works on the main thread only).
 
-    Ray's C++ core takes SIGTERM for a crash: it prints the stack, and aborts the process 3 s later.
+    Ray's C++ core treats SIGTERM as a crash: it prints the stack, and aborts the process 3 s later.
     """
     action, libc = ctypes.create_string_buffer(SIGACTION_BYTES), ctypes.CDLL(None)
     libc.sigaction(int(signal.SIGTERM), None, action)

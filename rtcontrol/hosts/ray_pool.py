@@ -1,4 +1,4 @@
-"""A decoder pool in a Ray actor: who has a decider there, and how all come back when its process is lost."""
+"""A decoder pool in a Ray actor, which rebuilds the deciders of all sessions when the actor's process is lost."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
-MEMORY = "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model."
+MEMORY = "The model may need more memory than there is (see `rtcontrol doctor`); choose a smaller model."
 
 
 class RayPool(Pool):
     """Start a `DecoderActor`, watch it, and end it with all that was started for it.
 
-    The watcher's thread builds the deciders of all sessions. When the process is lost (it ends, or answers no pings),
-    or a part of Ray, all hosts report it, and another process takes its place; `gave_up` says why none will.
+    The watcher's thread builds the deciders of all sessions. When the process (it ends, or answers no pings) or a part
+    of Ray is lost, all hosts report the loss, and a new process is started; `gave_up` says why none will be.
     """
 
     def __init__(
         self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None
     ) -> None:
-        """`gpus` None: one if Ray has any; 0: no model."""
+        """Create a pool that is not started yet. `gpus` None: one GPU if Ray has any; 0: do not load a model."""
         super().__init__("ray", limit)
         self.changed = threading.Condition()  # guards the sessions
         self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0))
@@ -51,7 +51,7 @@ class RayPool(Pool):
         return started(RayHost(self, source, session))
 
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
-        """Wait until the host's decider is built; return early where `stopped` says so."""
+        """Wait until the host's decider is built; return early if `stopped()` is true."""
         with self.changed:
             self.add(host)
             self._woken.set()
@@ -63,7 +63,7 @@ class RayPool(Pool):
             raise host.error
 
     def release(self, host: RayHost) -> None:
-        """Have the decider freed of a host that is being closed."""
+        """Free the decider of a host that is being closed."""
         with self.changed:
             if self.remove(host):
                 self.process.free(host.key)
@@ -78,7 +78,7 @@ class RayPool(Pool):
         self.process.end()
 
     def _notify(self) -> None:
-        """Wake the threads that wait for a decider, or for a decision that will never come."""
+        """Wake the threads that wait for a decider, and those whose decision will never come."""
         self.changed.notify_all()
         for host in self.sessions:
             if host.gave_up is not None:
@@ -93,13 +93,13 @@ class RayPool(Pool):
                 life = None if self.closed else self._replaced(life["pid"])
         except Exception as error:
             why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
-            log.error("no more decisions: %s", why)
+            log.error("no more decisions are made: %s", why)
             with self.changed:
                 self.end(why)
                 self._notify()
 
     def _serve(self, life: dict[str, Any]) -> None:
-        """Build and free deciders in this life of the process, until it is lost or the pool is closed."""
+        """Build and free deciders in this incarnation of the process, until it is lost or the pool is closed."""
         import ray
 
         lost = ray.exceptions.RayError, ProcessLookupError
@@ -113,7 +113,7 @@ class RayPool(Pool):
                     self._build(host, life, heart)
 
     def _build(self, host: RayHost, life: dict[str, Any], heart: Heart) -> None:
-        """Have a host's decider built, and connect the host to it."""
+        """Build a host's decider in the process, and connect the host to the process."""
         import ray
 
         failure: UserError | None = None
@@ -129,7 +129,7 @@ class RayPool(Pool):
         except UserError as error:
             failure = error
         except ray.exceptions.RayError:
-            failure = DecoderUnavailable(f"The decoder was lost while it made {host.session}.", MEMORY)
+            failure = DecoderUnavailable(f"The decoder was lost while loading the model for {host.session}.", MEMORY)
             with self.changed:
                 self.lost(time.monotonic_ns())  # for all, before the caller learns of the failure
         with self.changed:
@@ -140,8 +140,8 @@ class RayPool(Pool):
             self._notify()
 
     def _replaced(self, pid: int) -> dict[str, Any] | None:
-        """Return the life of the process that takes the place of a lost one; None when the pool is closed."""
-        log.warning("decoder lost (pid %d); another is started", pid)
+        """Start a process in place of a lost one; return its start answer, or None if the pool is closed."""
+        log.warning("decoder lost (pid %d); another one is being started", pid)
         with self.changed:
             self.lost(time.monotonic_ns())
         life = self.process.replace(lambda: self.closed)

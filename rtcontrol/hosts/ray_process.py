@@ -1,4 +1,4 @@
-"""The decoder's process as an actor of Ray: started, replaced where it is lost, and called."""
+"""Start the decoder's process as a Ray actor, call it, and replace it if it is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("rtcontrol.host")
 
 
 class DecoderProcess:
-    """One `DecoderActor`, made by these `arguments`, of a Ray that may be shared. `gpus` None: one if Ray has any."""
+    """One `DecoderActor`, made with `arguments` in a Ray that may be shared. `gpus` None: one GPU if Ray has any."""
 
     def __init__(self, ray: RaySession, gpus: float | None, arguments: Sequence[Any]) -> None:
         self.actor: Any = None
@@ -29,7 +29,7 @@ class DecoderProcess:
         self._uses_ray = False
 
     def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Start Ray and the actor; return what the actor's `start` answers. Raises UserError, and Stopped."""
+        """Start Ray and the actor; return the answer of the actor's `start`. Raises UserError or Stopped."""
         self._uses_ray = True
         self.ray.start(stopped)
         import ray
@@ -78,16 +78,19 @@ class DecoderProcess:
         return life
 
     def build(self, key: bytes, source: DeciderSource, last: DecisionRequest | None) -> Any:
-        """Start to build a session's decider, warm by its `last` request; return it for `result`. Raises UserError."""
+        """Start to build a session's decider, warmed by its `last` request; return the call for `result`.
+
+        Raises UserError if the source cannot be pickled.
+        """
         try:
             return self.actor.build.options(concurrency_group=BUILD).remote(key, source, last)
         except TypeError as error:
             raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
 
     def result(self, call: Any) -> Any:
-        """Return the answer to a call of the actor, None while there is none.
+        """Return the answer to a call of the actor, or None while there is no answer.
 
-        Raises UserError for an error in the call, RayError for one of the actor.
+        Raises UserError if the call failed, RayError if the actor is lost.
         """
         import ray
 
@@ -106,11 +109,11 @@ class DecoderProcess:
             actor.free.options(concurrency_group=BUILD).remote(key)
 
     def ping(self) -> Any:
-        """Start a call that a process answers whose interpreter runs; return it for `result`."""
+        """Start a call that the process answers as long as its interpreter runs; return the call for `result`."""
         return self.actor.ping.options(concurrency_group=PING).remote()
 
     def end(self) -> None:
-        """Kill the actor, and end the Ray that was started here."""
+        """Kill the actor, and end Ray if it was started here."""
         if self._uses_ray:
             self._uses_ray = False
             if self.ray.died() is None:
@@ -121,15 +124,15 @@ class DecoderProcess:
         if self.actor is not None:
             import ray
 
-            with contextlib.suppress(Exception):  # it is gone already, or Ray is
+            with contextlib.suppress(Exception):  # the actor or Ray is gone already
                 ray.kill(self.actor)
         self.actor = None
 
 
 def _options(gpus: float | None) -> dict[str, Any]:
-    """Return an actor's options: on this machine, with an uninstalled source tree on its path, and all processors.
+    """Return an actor's options: run on this machine, with an uninstalled source tree on the path, on all processors.
 
-    Raises UserError where there is no GPU for it.
+    Raises UserError if no GPU is free for the actor.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -137,7 +140,7 @@ def _options(gpus: float | None) -> dict[str, Any]:
     if gpus is None:
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
     if gpus > ray.available_resources().get("GPU", 0):
-        raise UserError("Ray has no free GPU.", "End what holds it, or use `--host inprocess`.")
+        raise UserError("Ray has no free GPU.", "End the program that uses the GPU, or use `--host inprocess`.")
     root = Path(__file__).resolve().parents[2]
     paths = [str(root)] if (root / "pyproject.toml").is_file() else []
     path = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,4 +1,4 @@
-"""Ray itself: started small and quiet, or joined where it is there."""
+"""Start a small and quiet Ray on this machine, or use the Ray that this process already has."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ LOOPBACK = "127.0.0.1"
 
 
 class Stopped(Exception):
-    """The run was ended while its decoder was being started."""
+    """Raised when the run is ended while the decoder is being started."""
 
 
 class RaySession:
-    """Ray, started small on this machine, unless this process has one; and a folder for the sockets.
+    """A small Ray on this machine, started unless this process has one already; and a folder for the sockets.
 
-    A Ray that is started here keeps its files in that folder, which no other user may enter, listens on this machine's
-    own address alone, and answers clients with its token, which is of this process and in no file. All its processes
-    bear the folder's mark, by which the guardian ends them. Pools that share it start it, and end it, each.
+    A Ray that is started here keeps its files in that folder, which no other user may enter, listens on the loopback
+    address alone, and answers only clients with the token, which is in this process and in no file. The guardian ends
+    all processes with the folder's mark. Each of the pools that share a session calls `start` and `end`.
 
-    A background thread starts it: the main thread can be stopped meanwhile, and keeps its signal handlers. That thread
-    then waits for `end`: Ray's processes are bound to the life of the thread that made them.
+    A background thread starts Ray, so that the main thread can be stopped meanwhile and keeps its signal handlers. That
+    thread then waits for `end`, since Ray's processes end with the thread that made them.
     """
 
     def __init__(self) -> None:
         self.folder = ""
         self._users = 0
         self._guardian: Guardian | None = None
-        self._vital: dict[int, str] = {}  # pidfds of what Ray cannot do without
+        self._vital: dict[int, str] = {}  # pidfds of the processes that Ray cannot do without
         self._started: futures.Future[None] | None = None
         self._over = threading.Event()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Start Ray where it does not run. Raises UserError, and Stopped when `stopped` says so before it runs."""
+        """Start Ray unless it runs already. Raises UserError, or Stopped if `stopped()` is true before Ray runs."""
         self._users += 1
         if self._guardian is not None:
             return
@@ -94,7 +94,7 @@ class RaySession:
         return list(self._vital)
 
     def end(self) -> None:
-        """Shut down what was started here, also when it is still starting; nothing is left."""
+        """Shut down the Ray that was started here, even one that is still starting, and leave no process or file."""
         self._users -= 1
         if self._users > 0:
             return
@@ -115,11 +115,11 @@ class RaySession:
         try:
             import ray
 
-            # A terminal that goes away is the run's business: Ray's processes live until it has ended.
+            # Only the run reacts to a terminal that goes away: Ray's processes live until the run has ended.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-            # It opens its folder to everybody.
+            # Ray makes its folder readable for all users, so it lies in one that they cannot enter.
             options |= {"_temp_dir": str(Path(self.folder) / "r"), "_node_ip_address": LOOPBACK}
             with sigterm_kept(), apart(self.folder):
                 ray.init(address="local", **options)

@@ -1,5 +1,5 @@
-"""Decide by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/deciders.md) and models
-that chat (`chat:URL#NAME`). What all remote deciders share is here too: addresses, keys, time limits."""
+"""Decide by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/deciders.md) and chat
+models (`chat:URL#NAME`). The addresses, keys and time limits of all remote deciders are handled here, too."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ CHAT = "chat"
 POLICY = "openpi"  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
-# An answer is given up so long before the deadline (and so much of the time until then): the loop then knows the cause.
+# An answer is given up this long (or this share of the time) before the deadline, so that the loop learns the cause.
 SPARE_S, SPARE = 0.002, 0.05
-LOOK_S = 0.002  # between two looks whether the request was cancelled
+LOOK_S = 0.002  # between two checks whether the request was cancelled
 
 
 # -- shared by all remote deciders -------------------------------------------------------------------------------------
 
 
 def is_endpoint(model: str | None) -> bool:
-    """Return whether a model's name is that of a decision API or a policy server."""
+    """Return whether a model's name stands for a decision API or a policy server."""
     return model is not None and model.partition(":")[0] in ("decisions", "systemone", POLICY)
 
 
 def is_policy(model: str | None) -> bool:
-    """Return whether it is that of a policy server, whose requests are arrays."""
+    """Return whether a model's name stands for a policy server, which is sent arrays."""
     return model is not None and model.partition(":")[0] == POLICY
 
 
 def is_chat(model: str) -> bool:
-    """Return whether it is that of a model that chats."""
+    """Return whether a model's name stands for a chat model."""
     return model.partition(":")[0] == CHAT
 
 
 def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
-    """Return the URL of `API:URL`. Raises UserError for another, with the `form` to write."""
+    """Return the URL in `API:URL`. Raises UserError if the URL is not valid, with the `form` to write."""
     api, _, text = name.partition(":")
     try:
         url = urlsplit(text)
@@ -58,25 +58,26 @@ def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
     except ValueError:
         url = urlsplit("")
     if url.scheme not in schemes or not url.hostname or url.username or url.password:
-        raise UserError(f"{api}: its URL is not valid.", f"Write {form}.")
+        raise UserError(f"The URL of {api} is not valid.", f"Write {form}.")
     return url
 
 
 def secret(variable: str, url: SplitResult) -> str | None:
-    """Return the key of the environment for this URL. Raises UserError if no header takes it, or nothing hides it."""
+    """Return the key in the environment. Raises UserError if no header can hold the key, or `url` is not encrypted."""
     key = os.environ.get(variable) or None
     if key is None:
         return None
     if url.scheme in ("http", "ws") and not is_loopback(url.hostname or ""):
-        hint = f"Use {url.scheme}s, or unset it if the server needs no key."
-        raise UserError(f"{variable} would travel to {url.hostname} in the clear.", hint)
+        hint = f"Use {url.scheme}s, or unset {variable} if the server needs no key."
+        raise UserError(f"The key in {variable} would travel to {url.hostname} unencrypted.", hint)
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise UserError(f"{variable} is not a key: no header takes it.", "Letters, digits and signs, without spaces.")
+        hint = "Use letters, digits and punctuation, without spaces."
+        raise UserError(f"The key in {variable} cannot be sent in a header.", hint)
     return key
 
 
 def time_of(request: DecisionRequest, late: bool) -> float | None:
-    """Return how many seconds an answer may take; None where the caller waits for it in any case."""
+    """Return how many seconds an answer may take; None if there is no limit."""
     if late or not request.within_ns:
         return None
     within_s = request.within_ns / 1e9
@@ -84,7 +85,7 @@ def time_of(request: DecisionRequest, late: bool) -> float | None:
 
 
 def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
-    """Wait for the job's result in steps, and cancel it where they are given up."""
+    """Wait for the job's result in steps, and cancel the job if the generator is closed early."""
     try:
         while True:
             try:
@@ -102,9 +103,10 @@ def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
 
 @dataclass(frozen=True)
 class EndpointSource:
-    """`api` is one of APIS, `url` that of its route, `model` its name there.
+    """The source of an EndpointDecider: `api` is one of APIS, `url` that of its route, `model` the name to send.
 
-    With `allow_null` it may decide that no call is meant; with `late` an answer is awaited beyond its request's time.
+    With `allow_null` the model may decide that no call is meant; with `late` the decider waits for an answer even after
+    the request's time is over.
     """
 
     api: str
@@ -119,10 +121,13 @@ class EndpointSource:
     def parse(
         cls, name: str, tools: Sequence[dict[str, Any]], allow_null: bool = False, late: bool = False
     ) -> EndpointSource:
-        """Read `API:URL#MODEL`; the key is in the environment. Raises UserError, also for tools the API cannot take."""
+        """Return the source named by `API:URL#MODEL`, with the environment's key.
+
+        Raises UserError, also if the API cannot represent the tools.
+        """
         api = name.partition(":")[0]
         if api not in APIS:
-            raise UserError(f"{name[:80]} reads no text.", "Name another model here (docs/deciders.md).")
+            raise UserError(f"{name[:80]} cannot read text.", "Name another model here (docs/deciders.md).")
         form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
         url = endpoint_url(name, ("http", "https"), form)
         APIS[api](tools, allow_null)
@@ -137,7 +142,7 @@ class EndpointSource:
 
 
 class EndpointDecider(SteppedDecider):
-    """Ask an endpoint, on an open connection and a background thread; one decision at a time."""
+    """A decider that asks an HTTP API over one open connection on a background thread, one decision at a time."""
 
     def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
         self._source = source
@@ -146,7 +151,7 @@ class EndpointDecider(SteppedDecider):
         self._web = WebClient(source.url, headers) if web is None else web
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """Raise DecisionLost. A cancelled decision closes its request."""
+        """Return the API's decision. Raises DecisionLost. Cancelling the decision closes the HTTP request."""
         body = {"model": self._source.model, **self._api.body(request)}
         limit_s = time_of(request, self._source.late)
         try:
@@ -177,9 +182,9 @@ def _count(value: Any) -> int:
 
 # -- decision APIs -----------------------------------------------------------------------------------------------------
 
-MOST_OPTIONS = 255  # of these APIs
+MOST_OPTIONS = 255  # of one question
 NONE = "(none)"
-HINT = "Give it an enum, or bounds and a larger step (multipleOf); or use a model that writes values."
+HINT = "Give the parameter an enum, or bounds and a larger step (multipleOf); or use a model that writes values."
 
 
 @dataclass(frozen=True)
@@ -192,8 +197,8 @@ class ClosedQuestion:
     values: Mapping[str, Any]
 
     def choice(self, answers: Mapping[str, Any]) -> tuple[Any, float]:
-        """Return the chosen value and its probability, 1 where there is none. Raises DecisionLost."""
-        if len(self.values) == 1:  # it is not sent
+        """Return the chosen value and its probability (1 if the answer has none). Raises DecisionLost."""
+        if len(self.values) == 1:  # such a question is not sent
             return next(iter(self.values.values())), 1.0
         answer = _map(answers.get(self.name))
         if answer.get("type") == "refusal":
@@ -210,9 +215,9 @@ class ClosedQuestion:
 
 
 class DecisionsApi:
-    """OpenAI's `/v1/decisions`: questions about an agent's tools, whose answers come in their order.
+    """OpenAI's `/v1/decisions`: questions about an agent's tools, answered in the order of the questions.
 
-    Raises UserError for what no list of options holds.
+    Raises UserError if the values of a parameter cannot be listed as options.
     """
 
     route, state = "/decisions", "input"
@@ -227,7 +232,7 @@ class DecisionsApi:
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
     def body(self, request: DecisionRequest) -> dict[str, Any]:
-        """Return the body of a request. What changes most comes last."""
+        """Return the body of the HTTP request; the parts that change most come last."""
         calls = "; ".join(request.history) or "none"
         state = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
         return {"questions": self.questions(), self.state: state}
@@ -247,13 +252,13 @@ class DecisionsApi:
         ]
 
     def answers(self, content: Any) -> Mapping[str, Any]:
-        """Return the answers by their questions' names. Raises DecisionLost."""
+        """Return the answers by the names of their questions. Raises DecisionLost."""
         if not isinstance(content, list) or len(content) != len(self.sent):
-            raise DecisionLost("malformed", f"not one answer for each of {len(self.sent)} questions")
+            raise DecisionLost("malformed", f"the server did not give one answer to each of {len(self.sent)} questions")
         return {question.name: answer for question, answer in zip(self.sent, content, strict=True)}
 
     def decision(self, content: Any) -> Decision:
-        """Return the decision of an answer's JSON. Raises DecisionLost."""
+        """Return the decision in the JSON of an answer. Raises DecisionLost."""
         decision = self._call(self.answers(content.get("answers")))
         usage = _map(content.get("usage"))
         total = _count(usage.get("input_tokens"))
@@ -263,11 +268,11 @@ class DecisionsApi:
     def _add(
         self, name: str, words: str, values: Mapping[str, Any], null: Sequence[Any], described: Mapping[str, str]
     ) -> ClosedQuestion:
-        """Return a question about these values, and about NONE, which stands for `null`."""
+        """Return a question whose options are the values and, if `null` has a value, NONE for that value."""
         while any(name == other.name for other in self.sent):  # tool a.b has a parameter c, and tool a one called b.c
             name += "'"
         if len(values) + len(null) > MOST_OPTIONS or (null and NONE in values):
-            problem = f"{name}: {len(values)} values; {MOST_OPTIONS} options are the most, and {NONE!r} is for none."
+            problem = f"{name} has {len(values)} values; at most {MOST_OPTIONS} are allowed, and {NONE!r} is reserved."
             raise UserError(problem, HINT)
         options = {**values, **({NONE: null[0]} if null else {})}
         question = ClosedQuestion(name, words, {option: described.get(option, "") for option in options}, options)
@@ -279,14 +284,14 @@ class DecisionsApi:
         names = ", ".join(p.name for p in slot.parameters)
         if not isinstance(slot.domain, ClosedDomain):
             where = f"Tool {tool.name}, parameter {names}"
-            raise UserError(f"{where}: its values cannot be listed, and a decision API chooses among options.", HINT)
+            raise UserError(f"{where}: the values cannot be listed, but a decision API chooses among options.", HINT)
         values: dict[str, Any] = dict(zip(slot.domain.texts, slot.domain.values, strict=True))
         about = "; ".join(str(p.schema["description"]) for p in slot.parameters if p.schema.get("description"))
         words = f"If the function is {tool.name}, what is {names}?" + (f" {about}" if about else "")
         return self._add(f"{tool.name}.{names}", words, values, slot.null[:1], {})
 
     def _call(self, answers: Mapping[str, Any]) -> Decision:
-        """Return the decision of the answers to the function's question and to those of its arguments."""
+        """Return the decision from the answers to the function's question and to the argument questions."""
         i, share = self._function.choice(answers)
         confidence = {"function": share}
         if i is None:
@@ -301,7 +306,7 @@ class DecisionsApi:
 
 
 class SystemOneApi(DecisionsApi):
-    """The System One shape, `/v1/systemone`: answers come by the questions' names."""
+    """The System One form of a decision API, `/v1/systemone`, whose answers are keyed by the questions' names."""
 
     route, state = "/systemone", "state"
 
@@ -317,7 +322,7 @@ class SystemOneApi(DecisionsApi):
 
     def answers(self, content: Any) -> Mapping[str, Any]:
         if not isinstance(content, dict):
-            raise DecisionLost("malformed", "no answers by name")
+            raise DecisionLost("malformed", "the answers are not keyed by the questions' names")
         return content
 
 
@@ -334,7 +339,7 @@ SYSTEM_ALWAYS = "Call exactly one function for what is asked, with the values th
 
 
 class ChatApi:
-    """OpenAI's `/v1/chat/completions` with tools, as any server of chat models has it."""
+    """OpenAI's `/v1/chat/completions` with tools, as servers of chat models offer it."""
 
     route = "/chat/completions"
 
@@ -358,13 +363,14 @@ class ChatApi:
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
             raise DecisionLost("malformed", "the answer is not a chat completion with a call") from None
         if len(calls) != 1:
-            error = f"it made {len(calls)} calls in place of one" if calls else "it wrote words in place of a call"
+            made = f"{len(calls)} calls instead of one" if calls else "text instead of a call"
+            error = f"the model returned {made}"
             raise DecisionLost("malformed", error)
         tokens = _count(_map(content.get("usage")).get("prompt_tokens"))
         return Decision(None if calls[0].name == self._none else calls[0], tokens=tokens)
 
     def _call(self, function: Any) -> Call:
-        """Return the call; arguments may be a JSON text or its object. Raises TypeError and others."""
+        """Return the call; `arguments` may be JSON text or an object. Raises TypeError, LookupError or ValueError."""
         text = function.get("arguments") or "{}"
         arguments = json.loads(text) if isinstance(text, str) else text
         if not isinstance(arguments, dict):
@@ -373,14 +379,15 @@ class ChatApi:
 
 
 def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return the tools' names by those that the API takes (64 letters, digits, `_` and `-`), and the tools with these.
+    """Return the tools' names by their API names (64 letters, digits, `_` and `-`), and the tools with their API names.
 
-    Raises UserError where two are the same.
+    Raises UserError if two API names are the same.
     """
     functions = [dict(tool.get("function", tool)) for tool in tools]
     names = {UNNAMED.sub("_", function["name"])[:NAME_LENGTH]: function["name"] for function in functions}
     if len(names) < len(functions):
-        raise UserError("Two tools have one name for a chat API.", "It takes letters, digits, _ and -: rename one.")
+        hint = "Only letters, digits, _ and - may occur: rename one of the tools."
+        raise UserError("Two tools get the same name in a chat API.", hint)
     return names, [{**function, "name": name} for name, function in zip(names, functions, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Sockets of the decoder's process, and waits for several files: to the microsecond, or for its end."""
+"""Sockets of the decoder's process, waits for several files with microsecond precision, and a watch on the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 
 PING_EVERY_S = 1.0
-# A process that was silent in so many rounds is lost; fewer may be those of a live one on a starved machine.
+# A process that is silent for more rounds than this is lost; a live one on a starved machine may be silent for fewer.
 SILENT_ROUNDS = 9
 
 
@@ -30,22 +30,22 @@ def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 
 class Files:
-    """Wait for files to be readable. poll() counts in whole ms, and select() knows no descriptors above 1023."""
+    """Wait for files to be readable. poll() counts in whole ms, and select() cannot use descriptors above 1023."""
 
     def __init__(self, files: Sequence[int]) -> None:
-        # struct pollfd of each: file, events, revents
+        # struct pollfd of each file: fd, events, revents
         polled = b"".join(struct.pack("ihh", fd, select.POLLIN, 0) for fd in files)
         self._files, self._count = ctypes.create_string_buffer(polled), len(files)
         self._ppoll = ctypes.CDLL(None).ppoll
 
     def wait(self, timeout_ns: int) -> bool:
-        """Return whether a file is readable within the time. A signal ends the wait."""
+        """Wait at most `timeout_ns`; return whether a file is readable. A signal ends the wait."""
         timespec = (ctypes.c_long * 2)(*divmod(timeout_ns, 1_000_000_000))
         return bool(self._ppoll(self._files, self._count, timespec, None) > 0)
 
 
 class WakeFile:
-    """A file that is readable from `set` to `clear`. Any thread may call them."""
+    """A file that is readable from `set` to `clear`. Any thread may call both methods."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -56,7 +56,7 @@ class WakeFile:
             os.eventfd_write(self.fd, 1)
 
     def clear(self) -> bool:
-        """Clear it; return whether it was set."""
+        """Make the file unreadable again; return whether it was set."""
         with contextlib.suppress(BlockingIOError):
             return os.eventfd_read(self.fd) > 0
         return False
@@ -66,7 +66,7 @@ class WakeFile:
 
 
 class Heart:
-    """Watch one life of a decoder's process: its end, its answers to pings, and the `vital` files of Ray."""
+    """Watch one incarnation of the decoder's process: its end, its answers to pings, and the `vital` files of Ray."""
 
     def __init__(self, process: Any, pid: int, wake: WakeFile) -> None:
         self._process, self._wake = process, wake
@@ -76,10 +76,10 @@ class Heart:
             self._poll.register(file, select.POLLIN)
         self._ping: Any = None
         self._next_s = 0.0
-        self._silent = 0  # rounds that the watcher ran itself: while it does not run, no process is silent
+        self._silent = 0  # rounds without an answer; the watcher counts them itself, so none while it does not run
 
     def lost(self, timeout_s: float) -> bool:
-        """Wait for an event, at most so long; return whether the process is lost, or a part of Ray."""
+        """Wait at most `timeout_s` for an event; return whether the process or a part of Ray is lost."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PING_EVERY_S
             self._silent += 1

@@ -1,4 +1,4 @@
-"""Decoders in Ray: one, two of one model of which the second is a warm standby (`host.standby`), or two deciders."""
+"""Hosts with decoders in Ray: a single one, one with a warm standby (`host.standby`), or two different deciders."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from rtcontrol.hosts.ray_start import RaySession
 
 
 def single_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> RayHost:
-    """Return a run's host: the one session of a new pool."""
+    """Return the host of a run, which is the only session of a new pool."""
     return RayHost(RayPool(1, gpus, workers), source, "the run", owns_pool=True)
 
 
 def two_hosts(first: DeciderSource, second: DeciderSource, workers: int = 1) -> tuple[RayHost, RayHost]:
-    """Return two deciders, in two processes of one Ray. The first one takes a GPU where there is one."""
+    """Return the hosts of two deciders, in two processes of one Ray. The first one uses a GPU if there is one."""
     ray = RaySession()
     pool, spare = RayPool(1, None, workers, ray), RayPool(1, 0, workers, ray)
     return RayHost(pool, first, "the run", owns_pool=True), RayHost(spare, second, "the run's backup", owns_pool=True)
 
 
 def standby_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> StandbyHost:
-    """Return a run's host, with two decoders."""
+    """Return the host of a run, with a decoder and its warm standby."""
     pools = StandbyPool(1, gpus, workers).pools
     return StandbyHost([RayHost(pool, source, "the run", owns_pool=True) for pool in pools])
 
 
 class StandbyPool:
-    """Two `RayPool`s in one Ray; each session has a host in both."""
+    """Two `RayPool`s in one Ray; each session has a host in both pools."""
 
     name = "ray"
 

@@ -1,1 +1,1 @@
-"""The client: joins any program to the control loop. Its public names stand in `rtcontrol_client`."""
+"""The client, which connects any program to the control loop. Import the public names from `rtcontrol_client`."""

@@ -1,4 +1,4 @@
-"""What is active at a client: a call within its time-to-live, or the safe call; and what is handed to handlers."""
+"""The active call of a client (a decided call within its time-to-live, or the safe call), and the handlers' queue."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from rtcontrol_client.wire.messages import CallFields, FunctionCall
 
-KEPT = 1024  # ticks and observations that are remembered
+KEPT = 1024  # how many ticks and observations are remembered
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What to do now. `call` is None where there is no safe call: stop in your own way.
+    """The active call: what to do now. If there is no safe call, `call` is None while safe: stop in your own way.
 
-    `status`: `fresh` (the last decision's call is active), `held` (the last tick brought none, the call before is still
-    active) or `safe`, with the `cause`. `age_ms` is since the observation that the call answers was captured, `left_ms`
-    until it expires (None: never). `tick` names it to `executed()`; None: the client started it by itself. `more`:
-    further safe calls, where there are several actuators; `before`: calls of the same observation that came before,
-    where it may have several. What is to be done are all `calls`, not `call` alone.
+    `status`: `fresh` (the last decision's call is active), `held` (the last tick brought no call, the previous one is
+    still active) or `safe`, with the `cause`. `age_ms`: time since the observation that the call answers was captured;
+    `left_ms`: time until the call expires (None: never). `tick` identifies the call in `executed()`; None: the client
+    started the call by itself. `more`: further safe calls, if there are several actuators; `before`: earlier calls for
+    the same observation, if there may be several. Carry out all `calls`, not `call` alone.
     """
 
     call: FunctionCall | None
@@ -46,66 +46,66 @@ class Standing:
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """All that is to be done, in order: one call, or several of one observation, or all safe ones, or nothing."""
+        """All calls to carry out, in order: those for one observation, or all safe calls, or none."""
         return () if self.call is None else (*self.before, self.call, *self.more)
 
 
 def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
     """Return whether a call that answers an observation of `t_obs_ns` (the client's clock) is too old at `now_ns`.
 
-    One without a stamp, or of the future, answers no observation of this client: too old. A `ttl_ms` of 0 is no limit.
+    A call without a stamp, or with a stamp in the future, counts as too old. A `ttl_ms` of 0 is no limit.
     """
     return t_obs_ns is None or now_ns < t_obs_ns or (ttl_ms != 0 and now_ns > t_obs_ns + int(ttl_ms * 1e6))
 
 
 def all_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) -> tuple[FunctionCall, ...]:
-    """Return the safe calls of a message, which may have `several`, or a `single` one."""
+    """Return the safe calls of a message, which has either `several` or a `single` one."""
     return tuple(several or ([] if single is None else [single]))
 
 
 class ActiveStanding:
-    """The call that may act. `kind` is `none` (nothing yet), `call` or `safe`.
+    """The state of the active call. `kind` is `none` (nothing yet), `call` or `safe`.
 
-    Methods that return a bool return whether something starts to act now: then `at()` is to be carried out. No call
-    outlives its arrival by more than `own_ttl_ms`, whatever its message says (None or 0: no such limit). Pure: the
-    caller brings the time, and calls `expire` at `expires_ns`, or every 50 ms.
+    Methods that return a bool return whether something starts to act now: then carry out `at()`. No call stays active
+    for more than `own_ttl_ms` after it arrived, whatever its message says (None or 0: no such limit). There is no clock
+    here: the caller passes the time, and calls `expire` at `expires_ns`, or every 50 ms.
     """
 
     def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = (), own_ttl_ms: float | None = None) -> None:
         self.own_ttl_ms = own_ttl_ms
         self.kind: Literal["none", "call", "safe"] = "none"
         self.expires_ns: int | None = None
-        self._now: Standing  # without its age
-        self._stamp_ns = 0  # of the observation that the active call was last renewed for
+        self._now: Standing  # without the age of the call
+        self._stamp_ns = 0  # the capture instant of the observation that last renewed the active call
         self.start(epoch, safe_calls)
 
     def start(self, epoch: int, safe_calls: Sequence[FunctionCall]) -> bool:
-        """Start a new session, not a resumed one: ticks count from 0, and the call of the session before ends."""
+        """Start a new (not a resumed) session: ticks count from 0, and the previous session's call ends."""
         ended = self.kind == "call"
         self.safe_calls, self.last_tick = tuple(safe_calls), -1
-        self._more_follows = False  # by the last message, another one of its tick comes
+        self._more_follows = False  # the last message announced another message of the same tick
         self.reset(epoch, "no_call_yet")
         return ended
 
     def reset(self, epoch: int, cause: str = "reset") -> None:
-        """Start an episode, whose world is at rest: nothing is active in it yet."""
+        """Start an episode, in which no call is active yet, as the world is at rest."""
         self.epoch = epoch
         self._set("none", self.safe(cause))
 
     def reason_to_ignore(self, message: CallFields, stamps: Mapping[int, int]) -> str | None:
-        """Return why a call is void; `stamps` are those of the newest observations, by seq."""
+        """Return why to ignore a call, or None; `stamps` are the newest observations' capture instants, by seq."""
         if message.epoch != self.epoch:
             return "epoch"
         if message.tick <= self.last_tick:
             return "order"
         stamp_ns = stamps.get(message.seq_obs or -1, message.t_obs_ns)
-        # With another stamp it would live longer, or shorter, than its observation allows.
+        # With another stamp the call would stay active longer or shorter than its observation allows.
         return "stamp" if message.status == "fresh" and stamp_ns != message.t_obs_ns else None
 
     def receive(self, message: CallFields, now_ns: int) -> tuple[bool, bool]:
-        """Take a call message that arrived at `now_ns` of the client's clock.
+        """Apply a call message that arrived at `now_ns` of the client's clock.
 
-        Return whether something starts, and whether the message's call is to be acknowledged as expired.
+        Return whether something starts to act, and whether to acknowledge the message's call as expired.
         """
         if message.epoch != self.epoch or message.tick <= self.last_tick:
             return self.expire(now_ns), False
@@ -121,13 +121,13 @@ class ActiveStanding:
             standing = Standing(call, "fresh", None, message.tick, message.seq_obs, message.confidence, before=before)
             self._set("call", standing)
             starts = True
-        else:  # first: a decision to continue does not revive what has run out
+        else:  # expire first: a decision to continue must not revive an expired call
             starts = self.expire(now_ns)
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
             self._stamp_ns = message.t_obs_ns or 0
             self.expires_ns = self._end_ns(message.ttl_ms, now_ns)
-        elif self.kind == "call" and not further:  # else its tick brought one
+        elif self.kind == "call" and not further:  # otherwise this tick has brought a call already
             self._now = replace(self._now, status="held", cause=message.cause or "late")
         return starts, too_old and call is not None
 
@@ -136,11 +136,11 @@ class ActiveStanding:
         return self._over(now_ns) and self.end("expired")
 
     def disconnect(self) -> bool:
-        """End a call without a time-to-live: the server is dead. One that has it lives until then."""
+        """End the active call if it has no time-to-live (the server is gone); other calls run until they expire."""
         return self.kind == "call" and self.expires_ns is None and self.end("server_lost")
 
     def at(self, now_ns: int) -> Standing:
-        """Return what is active at this instant, whether or not `expire` was called since."""
+        """Return what is active at `now_ns`, even if `expire` has not been called yet."""
         if self._over(now_ns):
             return self.safe("expired")
         if self.kind != "call":
@@ -149,12 +149,12 @@ class ActiveStanding:
         return replace(self._now, age_ms=(now_ns - self._stamp_ns) / 1e6, left_ms=left_ms)
 
     def safe(self, cause: str | None, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> Standing:
-        """Return what is safe: these calls, else the session's."""
+        """Return a safe standing: of the given calls, or of the session's safe calls if there are none."""
         calls = calls or self.safe_calls
         return Standing(calls[0] if calls else None, "safe", cause=cause, tick=tick, more=calls[1:])
 
     def end(self, cause: str, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> bool:
-        """Be safe from now on, unless it is already."""
+        """Make the safe call active; return False if it already was."""
         starts = self.kind != "safe"
         if starts:
             self._set("safe", self.safe(cause, tick, calls))
@@ -174,19 +174,19 @@ class ActiveStanding:
 
 
 class CallQueue:
-    """Calls on their way to the handlers, and those that the server waits to hear of.
+    """A queue of calls for the handlers, and the calls whose outcome the server waits for.
 
-    `on_call`, `on_safe`: whether there is such a handler; without `on_safe` the other one gets safe calls too.
+    `on_call`, `on_safe`: whether there is such a handler; without `on_safe` the other handler gets safe calls too.
     """
 
     def __init__(self, on_call: bool, on_safe: bool) -> None:
         self._on_call, self._on_safe = on_call, on_safe
-        self.next: dict[bool, Standing] = {}  # by whether it is for the handler of safe calls alone
-        self._further: deque[Standing] = deque()  # of the same observation, after what waits for `on_call`
-        self.owed: dict[int, FunctionCall | None] = {}  # of this epoch, by tick: not acknowledged yet
+        self.next: dict[bool, Standing] = {}  # the next entry for `on_safe` (True) and for `on_call` (False)
+        self._further: deque[Standing] = deque()  # further calls for the same observation as `next[False]`
+        self.owed: dict[int, FunctionCall | None] = {}  # calls of this epoch, by tick, not acknowledged yet
 
     def offer(self, standing: Standing) -> list[Standing]:
-        """Queue what starts to act; return what it supersedes."""
+        """Queue a call that starts to act; return the queued calls that it supersedes."""
         of_safe = self._on_safe and standing.status == "safe"
         if not (of_safe or self._on_call):
             return []
@@ -200,7 +200,7 @@ class CallQueue:
         return superseded
 
     def take(self, of_safe: bool, now: Standing) -> tuple[Standing | None, Standing | None]:
-        """Return what a handler is to do, and what is too late for it; `now` is active."""
+        """Return what a handler must do now, and what came too late; `now` is the active call."""
         waiting = self.next.pop(of_safe, None)
         if waiting is None:
             return None, None
@@ -216,15 +216,15 @@ class CallQueue:
         keep(self.owed, tick, call)
 
     def settle(self, tick: int, call: FunctionCall | None) -> bool:
-        """Return whether the server waits for the outcome of this very call, once."""
+        """Return whether the server waits for the outcome of exactly this call, and forget the call."""
         if tick not in self.owed or self.owed[tick] is not call:
-            return False  # acknowledged already, or the number of another call, of a session before
+            return False  # acknowledged already, or the tick number of another call, from an earlier session
         del self.owed[tick]
         return True
 
 
 def keep(newest: dict[int, Any], key: int, value: Any) -> None:
-    """Remember a value; forget the oldest beyond `KEPT`."""
+    """Add a value, and forget the oldest one if there are more than `KEPT`."""
     newest[key] = value
     if len(newest) > KEPT:
         del newest[next(iter(newest))]

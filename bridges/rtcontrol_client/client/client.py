@@ -1,4 +1,4 @@
-"""The client of a Python program."""
+"""The client that a Python program uses to talk to an rtcontrol server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _opened: weakref.WeakSet[ClientBase] = weakref.WeakSet()  # to be closed at the 
 
 
 class ClientBase:
-    """What a client and a crowd have in common."""
+    """Base of the client of one session and the client of a crowd."""
 
     _core: Core
 
@@ -52,7 +52,7 @@ class ClientBase:
         self._until(lambda: self._core.version != self._version or self._core.error is not None, limit_s)
 
     def _ready(self) -> Self:
-        """Wait until the server has answered. Raises ClientError: refused, or not within `connect_timeout_s`."""
+        """Wait for the welcome. Raises ClientError if the server refuses, or not within `connect_timeout_s` seconds."""
         core, limit_s = self._core, self.options.connect_timeout_s
         try:
             self._until(lambda: core.session.welcome is not None or core.error is not None, limit_s)
@@ -66,7 +66,7 @@ class ClientBase:
         return self
 
     def unwelcomed(self, seconds: float) -> ClientError:
-        """Return the error of no welcome within so long."""
+        """Return the error to raise if no welcome came within `seconds`."""
         return self._core.unwelcomed(self.endpoint, seconds)
 
     @property
@@ -76,19 +76,19 @@ class ClientBase:
 
     @property
     def address(self) -> str:
-        """Where the newest connection goes."""
+        """The server address of the newest connection."""
         return self._link.address
 
     @property
     def error(self) -> ClientError | None:
-        """Why the session has ended for good, None while it has not; a lost connection does not end it."""
+        """Why the session has ended for good, or None; a lost connection does not end the session."""
         return self._core.error
 
     @property
     def welcome(self) -> Welcome:
-        """The server's terms; the newest, after a restart of the server. Raises Closed before the first."""
+        """The server's newest welcome message, with the negotiated settings. Raises Closed before the first one."""
         if self._core.session.welcome is None:
-            raise Closed("The client is closed (never welcomed).", "Connect again.")
+            raise Closed("The client was closed before the server's welcome.", "Connect again.")
         return self._core.session.welcome
 
     def _statistics(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class ClientBase:
         return {**counts, "ignored": dict(tally.ignored), "latency_ms": quantiles(tally.latency_ns)}
 
     def close(self) -> None:
-        """Say bye and let go; may be called twice. Nothing is active any more but safe calls."""
+        """Say goodbye and close the connection; only safe calls stay active. May be called twice."""
         self._link.close()
 
     def __enter__(self) -> Self:
@@ -114,11 +114,11 @@ class Client(ClientBase):
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for its welcome. The options are those of `Options`.
+        """Connect to a server and wait for the welcome. The options are those of `Options`.
 
-        At `http://HOST:PORT/connect` another server is requested where a connection is lost, or a server takes no
-        client. Raises ClientError: an error in the options, or no server within `connect_timeout_s`; Refused: by the
-        server.
+        With `http://HOST:PORT/connect` the client asks there for another server if a connection is lost, or if a server
+        accepts no client. Raises ClientError for an error in the options or if no server answers within
+        `connect_timeout_s`, and Refused if the server refuses.
         """
         return cls(endpoint, options)._ready()
 
@@ -130,32 +130,32 @@ class Client(ClientBase):
         for of_safe, handle in ((False, self.options.on_call), (True, self.options.on_safe)):
             if handle is not None:
                 self._handlers.append(Handler(self._link, of_safe, handle))
-        self._changed()  # something may have come before they were there
+        self._changed()  # a call may have come before there were handlers
         self._looker = None if self.options.look is None else Looker(self, self.options.look)
 
     @property
     def trouble(self) -> str:
-        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
+        """Why the session is not live, as far as is known: the server's error text, or the connection's state."""
         return self._core.trouble
 
     @property
     def instruction(self) -> str | None:
-        """The active goal, by the server's last message; None before the first welcome."""
+        """The active goal according to the server's last message; None before the first welcome."""
         return self._core.goal.active
 
     @property
     def epoch(self) -> int:
-        """The epoch now."""
+        """The number of the current episode."""
         return self._core.epoch
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts since the client was created; `latency_ms` is from the observation's stamp to the call's arrival, of
-        the last 4096 fresh calls; `waited_ms` how long the last 64 observations lay at the server before their tick.
+        """Counts since the client was created; `latency_ms` is from the observation's stamp to the call's arrival, for
+        the last 4096 fresh calls; `waited_ms` is how long the last 64 observations waited at the server for a tick.
 
-        `pictures`: `sent`, and `dropped` for want of room or a connection. `superseded` observations were replaced by
-        newer ones before they were sent; `expired` calls ran out of their time-to-live, active or on the way; `ignored`
-        ones were of another session, epoch or order.
+        `pictures`: those `sent`, and those `dropped` for lack of room or a connection. `superseded` observations were
+        replaced by newer ones before they were sent; `expired` calls exceeded their time-to-live while active or on the
+        way; `ignored` messages were of another session or epoch, or out of order.
         """
         with self._link.lock:
             pictures = {name: self._pictures.counts[name] for name in ("sent", "dropped")}
@@ -163,16 +163,16 @@ class Client(ClientBase):
             return {**self._statistics(), "pictures": pictures, "waited_ms": waited_ms}
 
     def call(self) -> Standing:
-        """Return what is active at this instant: never older than its time-to-live, else the safe call."""
+        """Return what is active now: a call within its time-to-live, else the safe call."""
         with self._link.lock:
             return self._core.active.at(time.monotonic_ns())
 
     def next_observation_ns(self) -> int:
-        """Return when to look at the world next, by `time.monotonic_ns()`, so that the server's tick decides upon what
-        is fresh: the client learns from each call how long looking and sending take.
+        """Return when to capture the next observation, by `time.monotonic_ns()`, so that it is fresh at the server's
+        tick: the client learns from each call how long capturing and sending take.
 
-        It is the same until then, and the tick after that once you have called `observe`. A period from now where the
-        ticks are not known (`timed`). `look=` does all of this by itself.
+        The instant stays the same until it is over; after `observe` it is that for the next tick. If the ticks are not
+        known (`timed`), it is one period from now. `look=` does all of this by itself.
         """
         now_ns = time.monotonic_ns()
         with self._link.lock:
@@ -181,8 +181,8 @@ class Client(ClientBase):
 
     @property
     def timed(self) -> bool:
-        """Whether the instants of the server's ticks are known: not where the client paces, or before anything was
-        decided."""
+        """Whether the instants of the server's ticks are known: not if the client paces, nor before the first
+        decision."""
         with self._link.lock:
             return self._core.timed(time.monotonic_ns())
 
@@ -191,10 +191,10 @@ class Client(ClientBase):
     def observe(
         self, text: str | None = None, data: Data = None, arrays: Data = None, *, t_ns: int | None = None
     ) -> int:
-        """Send one look at the world; return its number. `t_ns` is when it was captured, by `time.monotonic_ns()`
-        (default: now). While there is no connection only the newest is kept.
+        """Send an observation of the world; return the observation's number. `t_ns` is the instant of capture by
+        `time.monotonic_ns()` (default: now). Without a connection only the newest observation is kept.
 
-        Raises ClientError: nothing in it, a field that the protocol forbids, an instant of the future.
+        Raises ClientError for an empty observation, a field that the protocol forbids, or an instant in the future.
         """
         look = message_of(text, data, arrays, t_ns)
         with self._link.lock:
@@ -207,10 +207,10 @@ class Client(ClientBase):
     def send_picture(self, data: Any, *, t_ns: int | None = None) -> bool:
         """Send a picture of the world for people to see (the record, the live view): a JPEG or PNG file's bytes.
 
-        `t_ns` as of `observe`. No observation waits for it: 10 a second at most are sent, and what cannot be sent at
-        once is dropped and counted (`statistics`). Return whether it was sent: there is a session whose server takes
-        pictures, and room. Raises ClientError: not such a file, cut off, more than 768,000 bytes, an instant of the
-        future.
+        `t_ns` as for `observe`. Pictures never delay observations: at most 10 a second are sent, and a picture that
+        cannot be sent at once is dropped and counted (`statistics`). Return whether the picture was sent, which needs a
+        session, a server that accepts pictures, and room. Raises ClientError if the file is not a JPEG or PNG, is cut
+        off or has more than 768,000 bytes, or if the instant is in the future.
         """
         return self._pictures.send(picture(data, t_ns))
 
@@ -221,9 +221,9 @@ class Client(ClientBase):
         result: str | None = None,
         error: str | None = None,
     ) -> None:
-        """Report the outcome of a call: for clients with `acknowledge=True` and without an `on_call`. What the client
-        started itself (no tick), and what was reported already, is not sent. After one that `failed` safe is active:
-        what was done before would else continue."""
+        """Report the outcome of a call, for clients with `acknowledge=True` and without an `on_call`. Calls that the
+        client started itself (no tick), and calls reported already, are not sent. After a `failed` call the safe call
+        is active, since otherwise the previous action would continue."""
         if not self.options.acknowledges:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
         with checked("executed"), self._link.lock:
@@ -232,7 +232,7 @@ class Client(ClientBase):
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
-        """Change the goal; it survives reconnects."""
+        """Change the goal, which survives reconnects."""
         with checked("instruct"), self._link.lock:
             self._core.instruct(plain(instruction, "instruction"))
         self._link.wake()
@@ -240,8 +240,8 @@ class Client(ClientBase):
     def reset(
         self, *, seed: int = 0, ret: float = 0.0, success: bool | None = None, seconds: float | None = None
     ) -> int:
-        """Start a new episode; return its epoch. Nothing is active until its first call. The arguments say how the
-        episode before ended, for the report."""
+        """Start a new episode; return the new epoch. No call is active until the first one of the episode. The
+        arguments tell the report how the previous episode ended."""
         with checked("reset"), self._link.lock:
             ended = plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
             if seconds is None and success is None:
@@ -252,8 +252,8 @@ class Client(ClientBase):
         return epoch
 
     def wait(self, timeout: float | None = None) -> Standing:
-        """Return what is active as soon as something new has come since the last `wait`: the next tick's call, held or
-        safe, or an expiry; at the latest after `timeout` seconds, or when the session has ended."""
+        """Wait for news since the last `wait` (the next tick's call, held or safe, or an expiry); return what is active
+        then. Returns at the latest after `timeout` seconds, or when the session has ended."""
         self._until_news(timeout)
         self._version = self._core.version
         return self.call()
@@ -266,9 +266,9 @@ class Client(ClientBase):
         t_ns: int | None = None,
         timeout: float | None = None,
     ) -> Standing:
-        """Send an observation (text, or data) and wait for its call: for `pacing="client"`.
+        """Send an observation (text or data) and wait for the call that answers it, for `pacing="client"`.
 
-        Return what is active then; safe if no call came within the time-to-live or `timeout` (default: 30 s), or if the
+        Return what is active then: safe if no call came within the time-to-live or `timeout` (default: 30 s), or if the
         observation was refused (`cause`). Raises ClientError for an error in the observation.
         """
         core = self._core
@@ -290,18 +290,20 @@ class Client(ClientBase):
         return standing
 
     def close(self) -> None:
-        """Say bye and let go; may be called twice. Nothing is active any more but the safe call, which the handler gets
-        before this returns: after 1 s at most, 5 s while it runs. The interpreter's exit closes too."""
+        """Say goodbye and close the connection; only the safe call is active from now on. May be called twice.
+
+        Waits until the handler has carried out the safe call: 1 s at most for the start, 5 s in all. The interpreter's
+        exit closes all clients, too."""
         if self._looker is not None:
             self._looker.close()
         self._link.close()
         self._pictures.close()
         if self._handlers:
-            self._handlers[-1].wait()  # that of safe
+            self._handlers[-1].wait()  # the handler of safe calls
 
 
 def quantiles(ns: Collection[int]) -> dict[str, float]:
-    """Return `p50`, `p99` and `max` in ms; empty where there is nothing."""
+    """Return `p50`, `p99` and `max` in ms of durations in ns; empty if there are none."""
     ms, last = [round(each / 1e6, 3) for each in sorted(ns)], len(ns) - 1
     return {name: ms[min(last, int(s * last + s))] for name, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms}
 

@@ -1,4 +1,4 @@
-"""GET /connect (docs/protocol.md, section 1): request a server on another thread, and read the answer."""
+"""GET /connect (docs/protocol.md, section 1): ask on another thread which server to use, and read the answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_RETRY_S = 5
 
 @dataclass(frozen=True)
 class NamedServer:
-    """A server to connect to: its ZeroMQ address, and its public key (Z85) if the client is to use that one."""
+    """A server to connect to: the ZeroMQ address, and the server's public key (Z85) if the client must use that key."""
 
     address: str
     key: str | None = None
@@ -31,7 +31,7 @@ class NamedServer:
 
 @dataclass(frozen=True)
 class NoServer:
-    """No server now: why, for people, and how many seconds to wait at least."""
+    """An answer that names no server: the reason, for people, and how many seconds to wait at least."""
 
     why: str
     retry_s: int = 0
@@ -40,8 +40,8 @@ class NoServer:
 def read_answer(
     url: str, status: int, body: bytes, retry_after: str, *, keys: bool, server_key: bool
 ) -> NamedServer | NoServer:
-    """Return the server that an HTTP answer names, or why there is none. `keys`: the client has its own; `server_key`:
-    a person gave it the server's."""
+    """Return the server that an HTTP answer names, or why there is none. `keys`: the client has keys; `server_key`: the
+    user gave the server's key."""
     if status != 200:
         seconds = retry_after.strip()
         retry_s = int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
@@ -64,7 +64,7 @@ def read_answer(
 
 
 def _server_of(body: bytes) -> NamedServer:
-    """Raises ValueError."""
+    """Return the server in the body of an answer. Raises ValueError if the body does not name one."""
     if len(body) > MAX_BYTES:
         raise ValueError(f"it answers more than {MAX_BYTES} bytes")
     document = json.loads(body)
@@ -88,7 +88,7 @@ def _is_address(text: str) -> bool:
 
 
 def tools_hint(tools: Any, agent: str | None) -> str | None:
-    """Return the value of `x-tools` for a hello with these tools or this agent, None with neither."""
+    """Return the header `x-tools` for a hello with these tools or this agent, or None if both are missing."""
     text = json.dumps(tools, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if tools else agent
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else None
 
@@ -99,8 +99,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class ConnectRequest:
-    """One request on its own thread: redirects are not followed, proxies not used. `done` is called there, once there
-    is a `result`."""
+    """An HTTP request on its own thread, without redirects or proxies. `done` is called on that thread once there is a
+    `result`."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], done: Callable[[], None], *, keys: bool, server_key: bool
@@ -119,6 +119,6 @@ class ConnectRequest:
             with error:
                 retry_after = error.headers.get("retry-after", "")
                 self.result = read_answer(self._url, error.code, b"", retry_after, **self._keys)
-        except Exception as error:  # whatever a wrong server provokes: OSError, HTTPException, ValueError
+        except Exception as error:  # a wrong server can cause OSError, HTTPException, ValueError and others
             self.result = NoServer(f"{self._url} does not answer ({getattr(error, 'reason', None) or error})")
         self._done()

@@ -1,4 +1,4 @@
-"""When a client connects, greets, pings and gives up. Pure: the caller brings the time."""
+"""When a client connects, sends a hello, pings and gives up. There is no clock here: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rtcontrol_client.wire.messages import Ping
 S = 1_000_000_000
 NO_ANSWER = "nobody answers"
 HELLO_AGAIN_NS = S
-BETWEEN_HELLOS_NS = S // 5  # what the server takes at most: one that refuses each hello is not flooded with them
-LATER_S = (1.0, 4.0)  # the pauses after a refusal that may pass: the first one, and the longest
+BETWEEN_HELLOS_NS = S // 5  # the server accepts no more hellos: one that refuses each hello is not flooded
+LATER_S = (1.0, 4.0)  # the first and the longest pause after a temporary refusal
 CONNECT_NS = 2 * S  # a connection that does not come up in this time is tried again
 DEAD_HEARTBEATS = 3
 LEAST_BEAT_MS = 50.0  # with a shorter heartbeat the server would count as dead at once
 GREETING_SILENCE_NS = 10 * S  # a welcome may take longer, but not an answer to our pings
-CLOCK_PING_NS = 10 * S  # a client that observes all the time is never silent, and would never compare clocks
-ROOM_AGAIN_NS = S // 50  # after this a connection without room is tried again
+CLOCK_PING_NS = 10 * S  # ping this often to compare clocks, even if the client is never silent
+ROOM_AGAIN_NS = S // 50  # retry after this time if a connection had no room
 
 
 @dataclass
 class Backoff:
-    """Random pauses that grow from `first_s` to `most_s`."""
+    """A series of random pauses that grow from `first_s` to `most_s`."""
 
     first_s: float
     most_s: float
@@ -36,7 +36,7 @@ class Backoff:
 
 
 class Greeting:
-    """When a hello is due. `started_ns`: of the first hello of this greeting, None before it."""
+    """The times at which hellos are due. `started_ns`: when this greeting's first hello was sent, or None."""
 
     def __init__(self) -> None:
         self.started_ns: int | None = None
@@ -44,28 +44,28 @@ class Greeting:
         self.refused = Backoff(*LATER_S)
 
     def greets(self, now_ns: int) -> bool:
-        """Return whether a hello is due."""
+        """Return whether a hello is due now, and schedule the next one."""
         due = now_ns >= self.due_ns
         if due:
             self.due_ns, self._last_ns = now_ns + HELLO_AGAIN_NS, now_ns
         return due
 
     def again(self, now_ns: int, later: bool) -> None:
-        """Send another hello: as soon as the server takes one, or `later`, after a pause (it is full)."""
+        """Schedule another hello as soon as the server accepts one, or `later`, after a pause (the server is full)."""
         soonest_ns = max(now_ns, self._last_ns + BETWEEN_HELLOS_NS)
         self.due_ns = now_ns + self.refused.pause_ns() if later else soonest_ns
 
 
 class PeerHeartbeat:
-    """When the server counts as dead, and when it is pinged."""
+    """The times at which to ping the server, and after which the server counts as dead."""
 
     def __init__(self, now_ns: int) -> None:
         self.beat_ns, self.received_ns = S, now_ns
         self.sent_ns = now_ns
-        self.pinged_ns = 0  # 0: ping next, to compare clocks
+        self.pinged_ns = 0  # 0: ping as soon as possible, to compare clocks
 
     def pings(self, now_ns: int, sends: bool) -> bool:
-        """Return whether a ping is due: nothing was sent for a heartbeat, or clocks are to be compared."""
+        """Return whether a ping is due, since nothing was sent for a heartbeat or the clocks must be compared."""
         silent = not sends and now_ns - self.sent_ns >= self.beat_ns
         due = silent or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
         if sends or due:
@@ -73,20 +73,20 @@ class PeerHeartbeat:
         return due
 
     def ping(self, now_ns: int) -> Ping:
-        """Return a ping."""
+        """Return a ping to send at `now_ns`."""
         self.pinged_ns = now_ns
         return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
 
     def dead_ns(self, live: bool) -> int:
-        """Return when a server that stays silent counts as dead; `live`: it has welcomed us."""
+        """Return when a server that stays silent counts as dead; `live`: the server has welcomed the client."""
         return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if live else GREETING_SILENCE_NS)
 
 
 class ServerConnection:
-    """`up`: there is a connection; `open`: the server welcomed us on it; else words for people say why it did not.
+    """The state of the connection to a server. `up`: there is a connection; `open`: the server's welcome has come.
 
-    `several`: another connection may go to another server. `unresponsive`: the server was silent, or its connection did
-    not come up.
+    Unless `open`, `trouble` tells people the reason. `several`: the next connection may go to another server.
+    `unresponsive`: the server was silent, or the connection did not come up.
     """
 
     def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
@@ -97,35 +97,35 @@ class ServerConnection:
         self._opened_ns, self._retry_ns, self._room_ns = now_ns, 0, 0
 
     def connected(self, now_ns: int) -> None:
-        """It is up: a hello is due."""
+        """Note that the connection is up, so a hello is due."""
         self.up, self.trouble, self.heartbeat.received_ns = True, "the server says nothing", now_ns
         self.greeting.started_ns, self.unresponsive = None, False
         self._retry_ns = self.greeting.due_ns = self._room_ns = 0
 
     def welcomed(self, heartbeat_ms: float) -> None:
-        """It is open: the server's heartbeat counts from now on."""
+        """Note the server's welcome: the server's heartbeat counts from now on."""
         self.open, self.heartbeat.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
-        # Not when connected: a server that turns us away would get ten hellos a second.
+        # Not in `connected`: a server that turns the client away would get ten hellos a second.
         self._lost.attempts = self.greeting.refused.attempts = 0
 
     def lost(self, now_ns: int, why: str) -> None:
-        """It is down, or did not come up: another one is made after a pause."""
+        """Note that the connection is down or did not come up; a new one is made after a pause."""
         self.unresponsive = self.unresponsive or not (self.up or self._retry_ns)
         self.leave(now_ns, why)
 
     def leave(self, now_ns: int, why: str, at_once: bool = False) -> None:
-        """Close it, and make another one after a pause."""
+        """Close the connection, and make another one after a pause (`at_once`: without a pause)."""
         self.trouble, self.up = why, False
         if not self._retry_ns:
             self._retry_ns = now_ns + (0 if at_once else self._lost.pause_ns())
 
     def none_named(self, now_ns: int, why: str, least_s: float) -> None:
-        """No server was named at /connect: request one again after a pause of `least_s` at least."""
+        """Note that /connect named no server: ask again after a pause of at least `least_s`."""
         self.leave(now_ns, why)
         self._retry_ns = max(self._retry_ns, now_ns + int(least_s * S))
 
     def dials(self, now_ns: int) -> None:
-        """A server was named: its connection is made from now on."""
+        """Note that /connect named a server, and that connecting to this server starts now."""
         self._opened_ns = now_ns
 
     def silent(self, now_ns: int) -> bool:
@@ -136,7 +136,7 @@ class ServerConnection:
         return True
 
     def opens(self, now_ns: int) -> bool:
-        """Return whether another one is to be made now."""
+        """Return whether to make another connection now."""
         if self.up or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
             return False
         self.unresponsive = self.unresponsive or not self._retry_ns
@@ -144,17 +144,17 @@ class ServerConnection:
         return True
 
     def has_room(self, now_ns: int) -> bool:
-        """Return whether more can be sent; it could not a moment ago, if not."""
+        """Return whether more can be sent now, that is, some time after `full`."""
         return now_ns >= self._room_ns
 
     def full(self, now_ns: int) -> None:
-        """There was no room for a message: send the rest a moment later."""
+        """Note that there was no room for a message: send the rest a moment later."""
         self._room_ns = now_ns + ROOM_AGAIN_NS
         if not self.open:
             self.greeting.due_ns, self.greeting.started_ns = self._room_ns, None
 
     def wake_ns(self, sends: bool) -> int | None:
-        """Return when something becomes due by itself; `sends`: messages wait for room."""
+        """Return when something becomes due without an event; `sends`: messages wait for room."""
         if not self.up:
             return self._retry_ns or None
         if not self.open:

@@ -1,7 +1,7 @@
 """The client's side of the protocol, without a socket and without a clock.
 
 The shell reports what happens and when (`connected`, `lost`, `receive`, `expire`), and asks what to do (`due`,
-`reconnects`, `take`, `wake_ns`). Instants are of one monotonic clock. Not thread-safe: link.py holds a lock.
+`reconnects`, `take`, `wake_ns`). All instants are from one monotonic clock. Not thread-safe: link.py holds a lock.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset, spoken
 
 QUEUE = 256
-SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # worth nothing later
+SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # useless if sent later
 
 
 @dataclass
 class CallCounts:
-    """What is counted; `ignored` are messages, by the reason."""
+    """Counters of a client; `ignored` counts messages by the reason for ignoring them."""
 
     count: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     latency_ns: deque[int] = field(default_factory=lambda: deque(maxlen=4096))
-    last_error: str | None = None  # in the server's words
+    last_error: str | None = None  # the server's error text
 
 
 @dataclass
 class SessionState:
-    """The newest session: the server's terms, its token, and whether the server knows it."""
+    """The newest session: the server's welcome message, the token, and whether the server still knows the session."""
 
     welcome: messages.Welcome | None = None
     token: str = "-" * 16
@@ -44,8 +44,8 @@ class SessionState:
 
 @dataclass
 class Goal:
-    """The instruction that is active by the server's last message; the newest one requested that was not refused; and
-    that of this connection's hello, which is repeated as it was."""
+    """The instruction that is `active` according to the server; the newest one `wanted` by the user and not refused;
+    and the `greeting`, the instruction in this connection's hello, which is repeated unchanged."""
 
     active: str | None = None
     wanted: str | None = None
@@ -54,8 +54,8 @@ class Goal:
 
 @dataclass
 class Looks:
-    """Observations: the last number, the newest ones' stamps by number, and decide()'s until its call has come (it is
-    sent again after a reconnect), or why it was refused."""
+    """Observations: the last number, the newest stamps by number, and the observation that decide() waits for (sent
+    again after a reconnect), or why that observation was refused."""
 
     seq: int = 0
     stamps: dict[int, int] = field(default_factory=dict)
@@ -64,52 +64,52 @@ class Looks:
 
 
 class Core:
-    """One client's conversation over any number of connections and sessions."""
+    """The state of one client over any number of connections and sessions."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
         self.options = options
         self.connection = ServerConnection(options.backoff_s, now_ns)
         self.waiting: deque[Message] = deque()  # to be sent, in order
-        # Errors in the options are raised before anything is connected.
+        # Reading `options.calls` raises errors in the options before anything is connected.
         self.active = ActiveStanding(0, options.calls, options.ttl_ms)
         self.handover = CallQueue(options.on_call is not None, options.on_safe is not None)
         self.ticks, self.tally = ServerTicks(), CallCounts()
-        self.error: ClientError | None = None  # why it ended: nothing is sent any more
-        self.version = 0  # grows with each call message, and whatever else changes what is active
+        self.error: ClientError | None = None  # why the client ended; then no message is sent any more
+        self.version = 0  # grows with each call message and each change of what is active
         self.session, self.goal, self.looks = SessionState(), Goal(), Looks()
 
     def safe_calls(self) -> tuple[messages.FunctionCall, ...]:
-        """Return the client's safe calls, else those of the welcome."""
+        """Return the client's safe calls, or those of the server's welcome if the client has none."""
         welcome = self.session.welcome
         return self.options.calls or (() if welcome is None else all_of(welcome.safe_calls, welcome.safe_call))
 
     @property
     def epoch(self) -> int:
-        """The active episode."""
+        """The number of the current episode."""
         return self.active.epoch
 
     @property
     def period_ns(self) -> int:
-        """Of the server's ticks; a tenth of a second before it is known."""
+        """The period of the server's ticks; a tenth of a second until it is known."""
         return S // 10 if self.session.welcome is None else max(1, int(self.session.welcome.period_ms * 1e6))
 
     @property
     def trouble(self) -> str:
-        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
+        """Why the session is not live, as far as is known: the server's error text, or the connection's state."""
         words = self.tally.last_error
         return f"the server answered {words.removesuffix('.')}" if words else self.connection.trouble
 
     def unwelcomed(self, where: str, seconds: float) -> ClientError:
-        """Return the error of no welcome from this address within so long."""
+        """Return the error to raise if no welcome came from the address `where` within `seconds`."""
         if self.trouble == NO_ANSWER:
             return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
-        hint = "Correct that, or give another server's address (with keys where it uses --keys)."
+        hint = "Correct that, or give another server's address (with keys if that server uses --keys)."
         return ClientError(f"No welcome from {where} in {seconds:g} s: {self.trouble}.", hint)
 
     # What the user does.
 
     def observe(self, look: Observe) -> Observe:
-        """Queue an observation, in the server's pacing in the place of an unsent one; its number is filled in."""
+        """Queue an observation and return it with its number; if the server paces, it replaces an unsent one."""
         self.tally.count["observed"] += 1
         unsent = [message for message in self.waiting if isinstance(message, Observe)]
         if unsent and (self.options.pacing == "server" or len(self.waiting) >= QUEUE):
@@ -125,27 +125,27 @@ class Core:
         return look
 
     def request(self, look: Observe) -> None:
-        """As `observe`, and `unanswered` until its call has come. Raises ClientError: there is one already."""
+        """Queue an observation that stays `unanswered` until its call comes. Raises ClientError if one is pending."""
         if self.looks.unanswered is not None:
-            raise ClientError("decide() is running already.", "Wait for its return.")
+            raise ClientError("decide() is running already.", "Wait until that call returns.")
         self.looks.unanswered, self.looks.refused = self.observe(look), None
 
     def decided(self, now_ns: int) -> Standing:
-        """Return decide()'s answer: it waits no longer. The call of another observation is none."""
+        """End the wait of decide() and return its answer: the active call only if it answers that observation."""
         why = "no_answer" if self.looks.unanswered is not None else self.looks.refused
         self.looks.unanswered = None
         return self.active.at(now_ns) if why is None else self.active.safe(why)
 
     def instruct(self, instruction: str) -> None:
-        """Send another goal; it survives reconnects."""
+        """Send a new goal, which survives reconnects."""
         self.send(Instruct(session=self.session.token, instruction=instruction))
         self.goal.wanted = instruction
 
     def reset(self, ended: messages.Outcome | None = None) -> int:
-        """Start a new epoch: nothing of the old one counts any more."""
+        """Start a new epoch: calls and observations of the old one no longer count."""
         self.drop(Observe)
         self.active.reset(self.epoch + 1)
-        # Those that there is no room for are made up for when the session is resumed.
+        # A reset without room in the queue is sent when the session is resumed.
         self.send(Reset(session=self.session.token, epoch=self.epoch, ended=ended))
         self.handover.owed.clear()
         self.looks.unanswered = None
@@ -153,7 +153,7 @@ class Core:
         return self.epoch
 
     def send(self, message: Message) -> None:
-        """Queue a message, if there is room."""
+        """Queue a message, or drop it if the queue is full."""
         if len(self.waiting) < 4 * QUEUE:
             self.waiting.append(message)
 
@@ -162,20 +162,20 @@ class Core:
         self.waiting = deque(message for message in self.waiting if not isinstance(message, kinds))
 
     def take(self, of_safe: bool, now_ns: int) -> Standing | None:
-        """Return what a handler is to do now; what came too late for it is acknowledged as expired."""
+        """Return what a handler must do now; a call that came too late is acknowledged as expired."""
         standing, late = self.handover.take(of_safe, self.active.at(now_ns))
         if late is not None:
             self.acknowledge(late, "expired", now_ns, error="no longer active when the handler could start")
         return standing
 
     def acknowledge(self, done: Standing, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
-        """Report the outcome of a call of this epoch (`result`, `error`), once, where that was announced.
+        """Report the outcome of a call of this epoch (`result`, `error`) once, if the client acknowledges calls.
 
-        A call that failed is not active any more: what was done before would else continue for as long as it.
+        A failed call ends, since otherwise the previous action would continue until that call expires.
         """
         tick, call = done.tick, done.call
         if tick is None:
-            return  # not a call of the server's
+            return  # the call did not come from the server
         fields: dict[str, Any] = {"tick": tick, "outcome": outcome, **words}
         report = Executed(session=self.session.token, epoch=self.epoch, t_ns=now_ns, **fields)
         if not self.handover.settle(tick, call):
@@ -187,18 +187,18 @@ class Core:
             self._hand_out(self.active.end("failed"), now_ns)
 
     def _hand_out(self, starts: bool, now_ns: int) -> None:
-        """Where something starts: queue what is active for the handlers."""
+        """Queue the active call for the handlers if it `starts` to act."""
         if not starts:
             return
         self.version += 1
         standing = self.active.at(now_ns)
         for superseded in self.handover.offer(standing):
             self.acknowledge(superseded, "expired", now_ns, error="superseded while the handler was busy")
-        if standing.tick is not None:  # last: what was superseded may have the number, of a session before
+        if standing.tick is not None:  # last: a superseded call of an earlier session may have the same number
             self.handover.owe(standing.tick, standing.call)
 
     def end(self, error: ClientError, now_ns: int) -> None:
-        """Send no more; the safe call is active from now on."""
+        """End the client because of an error: send no more messages, and make the safe call active."""
         if self.error is None:
             self.error, self.connection.open = error, False
             self.waiting.clear()
@@ -209,30 +209,30 @@ class Core:
     # What becomes of the connection, and what is due.
 
     def connected(self, now_ns: int) -> None:
-        """A connection is up: greet."""
+        """Note that a connection is up, so that a hello is sent."""
         self.connection.connected(now_ns)
 
     def lost(self, now_ns: int, why: str) -> None:
-        """The connection is down: connect again after a pause. What is active runs to its own end."""
+        """Note that the connection is down: connect again after a pause. The active call runs until it expires."""
         self._close_session(now_ns)
         self.connection.lost(now_ns, why)
 
     def elsewhere(self) -> None:
-        """The next connection goes to another server, which does not know the session; its clock is another one."""
+        """Note that the next connection goes to another server, with another clock and without the session."""
         self.session.known = False
         self.ticks, self.connection.heartbeat.pinged_ns = ServerTicks(), 0
 
     def _close_session(self, now_ns: int) -> None:
-        """The session is not live any more: greet again."""
+        """Note that the session is not live any more, so that a hello is sent again."""
         if self.connection.open:
             self.tally.count["reconnects"] += 1
             self._hand_out(self.active.disconnect(), now_ns)
         self.connection.open, self.connection.greeting.started_ns = False, None
-        # An observation as old as the gap is useless; decide()'s is sent again.
+        # Observations from before the reconnect are too old; the one that decide() waits for is sent again.
         self.drop(*SHORT_LIVED)
 
     def reconnects(self, now_ns: int) -> bool:
-        """Return whether the socket is to be closed and made again now."""
+        """Return whether to close the socket and open a new one now."""
         if self.error is not None:
             return False
         if self.connection.silent(now_ns):
@@ -240,7 +240,7 @@ class Core:
         return self.connection.opens(now_ns)
 
     def due(self, now_ns: int) -> list[Message]:
-        """Return what must be sent now."""
+        """Return the messages that must be sent now."""
         connection = self.connection
         if self.error is not None or not connection.up:
             return []
@@ -252,7 +252,7 @@ class Core:
         if not again:
             connection.greeting.started_ns, self.goal.greeting = now_ns, self.goal.wanted
         hello = self.options.hello(now_ns, self.session.token if self.session.known else None, self.goal.greeting)
-        # A welcome may take a while; whether a server is there at all, a ping tells.
+        # A welcome may take a while, but a ping shows early whether there is a server.
         return [hello, connection.heartbeat.ping(now_ns)] if again else [hello]
 
     def _due(self, now_ns: int) -> list[Message]:
@@ -265,16 +265,16 @@ class Core:
         return due
 
     def unsent(self, rest: Sequence[Message], now_ns: int) -> None:
-        """Keep what could not be sent, from this message on: there is no connection yet, or it is full.
+        """Queue the unsent messages again, since there is no connection yet, or no room.
 
-        Without its reset, say, the server would stay in an episode that is over.
+        If a reset were lost, for example, the server would stay in an episode that is over.
         """
         if self.connection.open:
             self.waiting.extendleft(message for message in reversed(rest) if not isinstance(message, SHORT_LIVED))
         self.connection.full(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
-        """Return when something becomes due by itself, at the latest in half a second."""
+        """Return when something becomes due without an event, at the latest in half a second."""
         times = [now_ns + S // 2]
         if self.active.expires_ns is not None:
             times.append(self.active.expires_ns + 1)
@@ -283,7 +283,7 @@ class Core:
         return max(now_ns, min(times))
 
     def expire(self, now_ns: int) -> None:
-        """End what is active when its time has come."""
+        """End the active call if its time-to-live is over."""
         if self.active.expire(now_ns):
             self.tally.count["expired"] += 1
             self._hand_out(True, now_ns)
@@ -293,13 +293,13 @@ class Core:
         return self.connection.open and self.ticks.known(now_ns)
 
     def next_observation_ns(self, now_ns: int) -> int | None:
-        """Return when to look at the world next; None where the server's ticks are not known."""
+        """Return when to capture the next observation; None if the server's ticks are not known."""
         return self.ticks.next_observation_ns(self.period_ns, now_ns) if self.connection.open else None
 
     # Messages of the server.
 
     def receive(self, message: Message, now_ns: int) -> None:
-        """Take a message of the server."""
+        """Handle a message from the server."""
         self.connection.heartbeat.received_ns = now_ns
         if self.error is not None:
             return
@@ -334,7 +334,7 @@ class Core:
             self._try_later(now_ns)
 
     def _try_later(self, now_ns: int) -> None:
-        """This server takes no client now: try the next one of several, greet a single one again later."""
+        """Note that the server accepts no client now: try another server if there are several, else try again later."""
         if self.connection.several:
             self._leave(now_ns, "the server takes no client now")
         else:
@@ -345,7 +345,7 @@ class Core:
         self.connection.leave(now_ns, why)
 
     def _outdated(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
-        """Whether it answers a hello of an earlier greeting, whose epoch, say, may be over."""
+        """Return whether `answer` is to a hello of an earlier greeting, whose epoch may be over by now."""
         stamp_ns, greeted_ns = answer.t_client_ns, self.connection.greeting.started_ns
         return stamp_ns is not None and (greeted_ns is None or stamp_ns < greeted_ns)
 
@@ -366,8 +366,8 @@ class Core:
             self._start_session(welcome, now_ns)
         self.ticks.release_ns = welcome.release_ns
         if self.goal.wanted is not None and not welcome.resumed and self.goal.wanted == sent:
-            self.goal.wanted = welcome.instruction  # the greeting's, as it was understood
-        # Given while greeting, or lost with the connection.
+            self.goal.wanted = welcome.instruction  # as the server understood the hello's instruction
+        # The user gave this goal before the welcome, or it was lost with the connection.
         if self.goal.wanted is not None and self.goal.wanted not in (sent, welcome.instruction):
             self.drop(Instruct)
             self.instruct(self.goal.wanted)
@@ -386,9 +386,9 @@ class Core:
 
     def _start_session(self, welcome: messages.Welcome, now_ns: int) -> None:
         self.tally.count["sessions"] += 1
-        self.elsewhere()  # another server, maybe of another machine
+        self.elsewhere()  # this may be another server on another machine
         self.session.known, self.session.token = True, welcome.session
-        # What waited was for the session that is gone; only its newest look at the world is as good as ever.
+        # Queued messages were for the old session; only the unsent observation is still useful.
         looks = [message for message in self.waiting if isinstance(message, Observe)]
         for gone in (self.waiting, self.looks.stamps, self.handover.owed):
             gone.clear()
@@ -420,7 +420,7 @@ class Core:
 
     def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         connection = self.connection
-        # In greeting these answer what was sent before the hello.
+        # Before the welcome these errors answer messages that were sent before the hello.
         stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
         if self._outdated(message) or (stray and not connection.open):
             self.tally.ignored["error"] += 1
@@ -428,7 +428,7 @@ class Core:
         self.tally.count["errors"] += 1
         self.tally.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
         if message.code == Code.INSTRUCTION and self.goal.active is not None and self.goal.wanted != self.goal.active:
-            # Sent again in a later hello it would be refused for good: the one before continues.
+            # A later hello with the refused goal would end the client, so keep the previous goal.
             self.goal.wanted = self.goal.active
             if not connection.open:
                 connection.greeting.due_ns, connection.greeting.started_ns = now_ns, None
@@ -447,8 +447,8 @@ class Core:
             self.version += 1
 
     def _session_refused(self, message: messages.ErrorMessage, unknown: bool, now_ns: int) -> None:
-        """Greet again. A live session resumes: the connection is a new one to the server. One that was to be resumed
-        is not known to the server: another one starts."""
+        """Send a hello again. A live session is resumed, since the server sees a new connection. A session that the
+        server does not know when it is to be resumed is replaced by a new one."""
         connection = self.connection
         if message.fatal:
             self._hand_out(self.active.end("session_ended"), now_ns)

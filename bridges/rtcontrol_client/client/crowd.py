@@ -1,4 +1,4 @@
-"""The client for many characters of one agent over one connection; and its core, without socket and clock."""
+"""The client for many characters of one agent over one connection, and the client's core without socket or clock."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rtcontrol_client.wire import LIMITS, Message, encode_msgpack, messages
 from rtcontrol_client.wire.limits import check_size
 from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, MemberLook, ObserveMany, in_messages
 
-EXPIRE_NS = S // 50  # how often expired calls of members are looked for
+EXPIRE_NS = S // 50  # how often to check for expired calls of members
 STAMPS, REFUSALS = 64, 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrowdOptions(Options):
-    """As `Options`, for all members that bring nothing else; `members`: so many at most (None: as the server takes)."""
+    """The options of a crowd: defaults for all members; `members`: the maximum number (None: the server's limit)."""
 
     without: ClassVar = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
@@ -38,32 +38,32 @@ class CrowdOptions(Options):
 
 
 class MemberState:
-    """One member: its terms, its active call, and the stamps of its newest looks."""
+    """The state of one member: the settings, the active call, and the stamps of the member's newest observations."""
 
     def __init__(self, terms: Member, safe_calls: Sequence[messages.FunctionCall]) -> None:
         self.terms, self.active = terms, ActiveStanding(terms.epoch, safe_calls)
         self.seq = 0
         self.stamps: dict[int, int] = {}
-        self.refused: MemberError | None = None  # why the server does not take it
+        self.refused: MemberError | None = None  # why the server refused this member
 
 
 class CrowdCore(Core):
-    """A conversation about many members. `news` are those of whom something new was received."""
+    """The core of a client for many members. `news` names the members whose active call has changed."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
         super().__init__(options, now_ns)
         self.members: dict[str, MemberState] = {}
         self.news: set[str] = set()
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
-        self._lives = itertools.count()  # each life has a higher epoch than all before it, of any member
-        self._looks: dict[str, MemberLook] = {}  # the newest unsent one of each
+        self._lives = itertools.count()  # each member that joins gets a higher epoch than all before
+        self._looks: dict[str, MemberLook] = {}  # the newest unsent observation of each member
         self._left: deque[str] = deque(maxlen=messages.MEMBERS)
         self._expired_ns = 0
 
     # What the user does.
 
     def join(self, fields: dict[str, Any]) -> None:
-        """Add a member. Raises ClientError: there is one of that name."""
+        """Add a member. Raises ClientError if there is a member of that name."""
         if fields["id"] in self.members:
             text = f"There is a member {fields['id']!r:.80} already."
             raise ClientError(text, "Let it leave first, or use instruct().")
@@ -72,7 +72,7 @@ class CrowdCore(Core):
         self.send(Join(session=self.session.token, members=[terms]))
 
     def leave(self, ids: Sequence[str]) -> None:
-        """Remove members; unknown names count for nothing."""
+        """Remove members; unknown names are ignored."""
         gone = [name for name in dict.fromkeys(ids) if self.members.pop(name, None) is not None]
         for name in gone:
             self._looks.pop(name, None)
@@ -82,16 +82,16 @@ class CrowdCore(Core):
             self.send(Leave(session=self.session.token, ids=gone))
 
     def change(self, ids: Sequence[str], **terms: Any) -> None:
-        """Change terms of members. Raises ClientError."""
+        """Change settings of members. Raises ClientError if a member is unknown."""
         for name in ids:
             member = self.member(name)
             member.terms = member.terms.model_copy(update=terms)
         self._send_terms(ids)
 
     def see(self, look: MemberLook) -> None:
-        """Queue what a member saw (its seq is filled in), in the place of an unsent look; nothing of a refused member.
+        """Number and queue a member's observation, in place of an unsent one; ignore one of a refused member.
 
-        Raises ClientError.
+        Raises ClientError if there is no such member.
         """
         name, member = look.id, self.member(look.id)
         if member.refused is not None:
@@ -106,7 +106,7 @@ class CrowdCore(Core):
         self._looks[name] = look.model_copy(update={"seq": member.seq})
 
     def member(self, name: str) -> MemberState:
-        """Raises ClientError: there is none of that name."""
+        """Return the member of this name. Raises ClientError if there is none."""
         member = self.members.get(name)
         if member is None:
             raise ClientError(f"There is no member {name!r:.80}.", "Let it join() first.")
@@ -155,7 +155,7 @@ class CrowdCore(Core):
     def _close_session(self, now_ns: int) -> None:
         was_open = self.connection.open
         super()._close_session(now_ns)
-        self._looks.clear()  # as old as the gap
+        self._looks.clear()  # too old after a reconnect
         if was_open:
             self._add_news([name for name, member in self.members.items() if member.active.disconnect()])
 
@@ -180,8 +180,8 @@ class CrowdCore(Core):
         if welcome.crowd is None:
             self.end(ClientError("The server knows no crowds.", "Update it, or use Client for each."), now_ns)
             return
-        # Joining says all of members, and those that are there already continue; that some left lately is sent again,
-        # as it may be lost.
+        # Joins are sent again for all members; those that the server knows continue. Recent leaves are sent again, as
+        # they may be lost.
         self.drop(Join, Leave)
         gone = [name for name in dict.fromkeys(self._left) if name not in self.members]
         if welcome.resumed and gone:
@@ -237,9 +237,9 @@ class CrowdCore(Core):
 
 
 class Crowd(ClientBase):
-    """Members of one agent (the same tools, the same model), each decided for by itself: with its goal, rate, priority,
-    time-to-live and safe call. All methods may be called from any thread; none but `connect` and `wait` blocks, and
-    what they return is never older than its time-to-live. After a lost connection the members join again by themselves.
+    """A client for many members of one agent (same tools, same model), each with its own goal, rate, priority,
+    time-to-live and safe call. All methods may be called from any thread; only `connect` and `wait` block, and no
+    returned call is older than its time-to-live. After a lost connection the members join again automatically.
     docs/crowds.md has an example.
     """
 
@@ -247,8 +247,8 @@ class Crowd(ClientBase):
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for its welcome. The endpoint and the options are those of `Client`, for members
-        that bring nothing else, and `members`: how many there will be at most. Raises ClientError, and Refused, as
+        """Connect to a server and wait for the welcome. The endpoint and the options are those of `Client`, as defaults
+        for all members, and `members`: how many there will be at most. Raises ClientError and Refused like
         `Client`."""
         return cls(endpoint, options)._ready()
 
@@ -258,39 +258,39 @@ class Crowd(ClientBase):
 
     @property
     def members(self) -> list[str]:
-        """Who has joined, and not left."""
+        """The names of the members that have joined and not left."""
         with self._link.lock:
             return list(self._core.members)
 
     @property
     def refusals(self) -> list[MemberError]:
-        """The newest of what the server refused of single members, in order."""
+        """The server's newest refusals of single members, in order."""
         with self._link.lock:
             return list(self._core.refusals)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts over all members, as `Client.statistics` has them, and `latency_ms` from a look's stamp to the arrival
-        of its call, of the last 4096 fresh calls."""
+        """Counts over all members, like `Client.statistics`, and `latency_ms` from an observation's stamp to the
+        arrival of the call, for the last 4096 fresh calls."""
         with self._link.lock:
             return {**self._statistics(), "members": len(self._core.members)}
 
     def call(self, member: str) -> Standing:
-        """Return what is active for a member at this instant. Raises ClientError: there is no such member."""
+        """Return what is active for a member now. Raises ClientError if there is no such member."""
         with self._link.lock:
             state = self._core.member(member)
             standing = state.active.at(time.monotonic_ns())
             return standing if state.refused is None else state.active.safe("refused")
 
     def calls(self) -> dict[str, Standing]:
-        """Return what is active for all members."""
+        """Return what is active for each member, by name."""
         with self._link.lock:
             now_ns = time.monotonic_ns()
             return {name: member.active.at(now_ns) for name, member in self._core.members.items()}
 
     def wait(self, timeout: float | None = None) -> dict[str, Standing]:
-        """Return what is active for those of whom something new came since the last `wait` (a call, held, safe, an
-        expiry): as soon as there is one, at the latest after `timeout` seconds, or when the session has ended."""
+        """Wait for news of members since the last `wait` (a call, held, safe, an expiry); return what is active for the
+        members with news. Returns at the latest after `timeout` seconds, or when the session has ended."""
         self._until_news(timeout)
         core = self._core
         with self._link.lock:
@@ -310,11 +310,11 @@ class Crowd(ClientBase):
         every_tick: bool = False,
         safe_call: CallLike | list[CallLike] | None = None,
     ) -> None:
-        """Add a member; what is None is as the crowd's options say. `priority` 9 is the most urgent; `every_tick`: its
-        rate stays full while nothing happens to it.
+        """Add a member; arguments that are None default to the crowd's options. `priority` 9 is the most urgent;
+        `every_tick` keeps the member's rate full even while nothing happens.
 
-        Raises ClientError: there is one of that name, or a field that the protocol forbids. What the server refuses is
-        in `refusals`: such a member is safe, and comes in by `leave` and another `join` alone.
+        Raises ClientError if there is a member of that name, or for a field that the protocol forbids. `refusals` lists
+        members that the server refuses: such a member is safe until it calls `leave` and joins again.
         """
         terms: dict[str, Any] = {"id": member, "instruction": instruction, "hz": hz, "deadline_ms": deadline_ms}
         terms |= {"ttl_ms": ttl_ms, "priority": priority, "every_tick": every_tick}
@@ -330,9 +330,9 @@ class Crowd(ClientBase):
         self._link.wake()
 
     def observe(self, looks: Mapping[str, str | Mapping[str, Any]], *, t_ns: int | None = None) -> None:
-        """Send what members saw, each a text or data; `t_ns`: when, by time.monotonic_ns() (default: now). Only the
-        newest of each counts. Raises ClientError, and sends nothing: no such member, a field that the protocol
-        forbids."""
+        """Send observations of members, each a text or data; `t_ns`: when captured, by time.monotonic_ns() (default:
+        now). Only each member's newest observation counts. Raises ClientError and sends nothing if there is no such
+        member, or for a field that the protocol forbids."""
         captured_ns = instant(t_ns)
         parts = []
         for name, look in looks.items():
@@ -350,7 +350,7 @@ class Crowd(ClientBase):
         self._link.wake()
 
     def instruct(self, instruction: str, *members: str) -> None:
-        """Change the goal of these members, or of all; it survives reconnects. Raises ClientError."""
+        """Change the goal of these members, or of all; the goal survives reconnects. Raises ClientError."""
         with checked("instruct"), self._link.lock:
             text = plain(instruction, "instruction")
             if not members:

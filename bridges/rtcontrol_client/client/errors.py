@@ -1,4 +1,4 @@
-"""What a caller of the client can get: what happened, and what to do."""
+"""The errors that a caller of the client can get, which say what happened and what to do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rtcontrol_client.wire.messages import ErrorMessage
 
 
 class ClientError(RemedyError):
-    """An error in the arguments, or a server that cannot be used: `what` and `remedy`, in sentences."""
+    """An error in the arguments, or a server that cannot be used; `what` and `remedy` are sentences."""
 
 
 class Refused(ClientError):
-    """The server refused; `code` is a `rtcontrol_client.wire.Code`, or one of a newer server."""
+    """The server refused the client; `code` is a `rtcontrol_client.wire.Code`, or a code of a newer server."""
 
     def __init__(self, error: ErrorMessage) -> None:
         super().__init__(f"The server refused ({error.code}): {error.message}", error.remedy)
@@ -26,17 +26,17 @@ class Refused(ClientError):
 
 
 class Closed(ClientError):
-    """The client was closed before it was welcomed."""
+    """The client was closed before the server's welcome came."""
 
 
 class Declined(Exception):
-    """Raised by an `on_call` that does not carry out a call, since it lies outside of the client's bounds: reported to
-    the server as refused, with these words."""
+    """Raise this in `on_call` to decline a call that is outside of the client's bounds: the client reports the call to
+    the server as refused, with the exception's text."""
 
 
 @contextmanager
 def checked(message: str) -> Iterator[None]:
-    """Raise ClientError, naming the field, for what the protocol forbids in a message."""
+    """Turn the errors of a message that the protocol forbids into a ClientError that names the field."""
     try:
         yield
     except (WireError, ValidationError) as error:

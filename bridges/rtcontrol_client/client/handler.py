@@ -1,4 +1,4 @@
-"""Runs a user's functions on threads next to the socket's, so that a slow one delays neither heartbeats nor expiry."""
+"""Run a user's functions on separate threads, so that a slow function delays neither heartbeats nor expiry."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rtcontrol_client.client.errors import Declined
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire.messages import Outcomes
 
-AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
-SELDOM_S = 1.0  # and at most
+AGAIN_S = 0.1  # how soon a safe call that raised is tried again, if no session has a period
+SELDOM_S = 1.0  # the longest such pause
 CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to start, and in all while it runs
 NOT_LIVE_S = 0.02  # how often the looker checks whether the session is live
-LOOK_ERROR_S = 10.0  # how often an error of a look is logged
+LOOK_ERROR_S = 10.0  # how often an error in `look` is logged
 log = logging.getLogger(__name__)
 
 
 class Handler:
-    """A thread that calls `handle` with what starts to act (`of_safe`: with safe calls alone), one at a time.
+    """A thread that calls `handle` with each call that starts to act (`of_safe`: with safe calls only), one at a time.
 
-    Each of several safe calls is handled on its own. One that raises is tried again each period, until it returns or
-    another call is active.
+    Each of several safe calls is handled separately. A safe call whose handler raises is tried again each period, until
+    the handler returns or another call is active.
     """
 
     def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any]) -> None:
@@ -35,15 +35,15 @@ class Handler:
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
         self._failed: list[Standing] = []  # safe calls that have not returned yet
-        self._again_s = 0.0  # when these are tried again
+        self._again_s = 0.0  # when failed safe calls are tried again
         self.wake = self._event.set
         self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait, once the core has ended, until its safe call has returned: CLOSE_S, or SAFE_S while it runs."""
+        """Wait, after the core has ended, until the safe call's handler returns: CLOSE_S, or SAFE_S while it runs."""
         if threading.current_thread() is self._thread:
-            return  # it would wait for itself
+            return  # the thread would wait for itself
         self._thread.join(CLOSE_S)
         self._idle.wait(SAFE_S - CLOSE_S)
         if self._pending:
@@ -61,11 +61,11 @@ class Handler:
                 self._act()
 
     def _continues(self) -> bool:
-        with self._link.lock:  # the end and its safe call come in one
+        with self._link.lock:  # the core ends and queues the safe call under one lock
             return self._pending or self._core.error is None
 
     def _act(self) -> None:
-        """Handle what waits, else the safe calls that failed."""
+        """Handle the queued call, or else retry the safe calls that failed."""
         with self._link.lock:
             taken = self._core.take(self._of_safe, time.monotonic_ns())
             active = self._core.active.at(time.monotonic_ns())
@@ -83,7 +83,7 @@ class Handler:
             try:
                 result = self._handle(standing)
                 if inspect.isawaitable(result):
-                    raise TypeError("it gave an awaitable, which nothing awaits: give a plain function")
+                    raise TypeError("the handler returned an awaitable, which is never awaited: give a plain function")
                 results.append(result)
                 self._failed = [failed for failed in self._failed if failed is not standing]
             except BaseException as error:
@@ -108,21 +108,21 @@ class Handler:
 
 
 def _text(values: Sequence[Any], limit: int) -> str | None:
-    """Return the values in words; errors with their type."""
+    """Return the values as one text, or None if it is empty; errors are shown with their type."""
     try:
         failed = [isinstance(value, BaseException) and not isinstance(value, Declined) for value in values]
         words = [f"{type(v).__name__}: {v}" if error else str(v) for v, error in zip(values, failed, strict=True)]
         text = "; ".join(words)[:limit]
-    except BaseException as error:  # of its own __str__: what was done is done all the same
-        text = f"no words ({type(error).__name__})"
-    # Other text than Unicode (a file's name may hold lone surrogates) cannot be sent.
+    except BaseException as error:  # a value's __str__ failed, but the call was carried out
+        text = f"no text ({type(error).__name__})"
+    # Text that is not valid Unicode (a file name may hold lone surrogates) cannot be sent.
     return text.encode("utf-8", "replace").decode("utf-8") or None
 
 
 class Looker:
-    """A thread that calls `look` and sends what it gives, stamped with the instant before it was called.
+    """A thread that calls `look` and sends the returned observation, stamped with the instant before the call.
 
-    `close` ends it; a `look` that does not return is left running.
+    `close` ends the thread; a `look` that does not return is left running.
     """
 
     def __init__(self, client: Any, look: Callable[[], Any]) -> None:
@@ -157,7 +157,7 @@ class Looker:
                 self._client.observe(data=look, t_ns=t_ns)
             elif look is not None:
                 self._client.observe(look, t_ns=t_ns)
-        except Exception:  # the user's, too: without an observation the server misses its ticks
+        except Exception:  # also errors of the user's function: the server misses a tick without an observation
             if time.monotonic() > self._logged_s + LOOK_ERROR_S:
-                log.exception("look() gave no observation.")
+                log.exception("look() returned no observation.")
                 self._logged_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The core's shell: one thread owns the socket, connects, sends what is due, receives, ends what expired."""
+"""The core's shell: one thread owns the socket, connects, sends due messages, receives, and ends expired calls."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Link:
-    """Carries a core over `wires`, whose socket is made again for each connection.
+    """Connects a core to the server over `wires`, with a new socket for each connection.
 
-    `lock` guards the core. `changed` is called, without the lock, in the link's thread whenever something a user may
-    wait for has changed. Raises ClientError: not an endpoint, no keys.
+    `lock` guards the core. `changed` is called without the lock, in the link's thread, whenever something that a user
+    may wait for has changed. Raises ClientError if `endpoint` is not an endpoint, or key files cannot be used.
     """
 
     def __init__(self, endpoint: str, core: Core, changed: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class Link:
         core.connection.several = named
         self._keys, self._changed, self._closing = core.options.key_pairs(named), changed, False
         self._request: ConnectRequest | None = None
-        self._version = 0  # of the core when `changed` was called
+        self._version = 0  # the core's version when `changed` was last called
         self._warned: set[str] = set()
         self.wires = Wires()
         self.wake = self.wires.wake
@@ -47,11 +47,11 @@ class Link:
 
     @property
     def address(self) -> str:
-        """Where the newest connection goes."""
+        """The server address of the newest connection."""
         return self.wires.address or self._entry
 
     def close(self) -> None:
-        """Say bye and end the thread; takes milliseconds."""
+        """Say goodbye and end the thread; takes milliseconds."""
         self._closing = True
         self.wake()
         if threading.current_thread() is not self._thread:
@@ -62,9 +62,9 @@ class Link:
         try:
             while not self._closing:
                 self._turn()
-        except Exception as error:  # an error of ours must end safe, not silently
+        except Exception as error:  # a bug in the client must end with the safe call, and not silently
             log.exception("The client's thread failed.")
-            why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report it.")
+            why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report this bug.")
         with self.lock:
             try:
                 if self.core.connection.open:
@@ -81,7 +81,7 @@ class Link:
         core = self.core
         events = list(self.wires.events(core.connection.up))
         if any(why is not None for why in events):
-            self._receive_all()  # what came before the connection was lost, such as a bye
+            self._receive_all()  # messages that came before the connection was lost, such as a bye
         now_ns = time.monotonic_ns()
         with self.lock:
             for why in events:
@@ -102,7 +102,7 @@ class Link:
         self._tell()
 
     def _receive_all(self) -> None:
-        """Take what has arrived: boundedly, so that a flood cannot keep a call active; no thread waits meanwhile."""
+        """Handle messages that have arrived, a bounded number, so that a flood cannot keep an expired call active."""
         for _ in range(HIGH_WATER):
             if not (parts := self.wires.receive()):
                 break
@@ -118,12 +118,12 @@ class Link:
                 self.core.expire(time.monotonic_ns())
 
     def _tell(self) -> None:
-        """Log each warning of a welcome once; notify the client of changes."""
+        """Log each warning in a welcome once, and notify the client of changes."""
         if (version := self.core.version) == self._version:
             return
         self._version = version
         for warning in [] if self.core.session.welcome is None else self.core.session.welcome.warnings:
-            if warning not in self._warned:  # a session is resumed again and again
+            if warning not in self._warned:  # each resumed session repeats the warnings
                 log.warning("The server at %s warns: %s", self.address, warning)
                 self._warned.add(warning)
         self._changed()
@@ -135,7 +135,7 @@ class Link:
                 return
 
     def _open(self) -> None:
-        """Connect, or request a server to connect to."""
+        """Connect to the server, or ask /connect which server to use."""
         if not self._entry.startswith(CONNECT):
             self._connect(self._entry, None)
             return
@@ -148,7 +148,7 @@ class Link:
         self._request = ConnectRequest(self._entry, given, self.wake, **keys)
 
     def _take_answer(self, request: ConnectRequest, now_ns: int) -> None:
-        """Connect to the server that was named, if the answer is there; else wait for another request."""
+        """Connect to the server that /connect named; if it named none, ask again later. No answer yet: do nothing."""
         server = request.result
         if server is None:
             return

@@ -1,4 +1,4 @@
-"""What a client asks for when it connects."""
+"""The options of a client: what to ask of the server, and how the client itself behaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CallLike = FunctionCall | Mapping[str, Any] | str
 
 
 def call_list(given: Any) -> list[Any]:
-    """Return safe calls as they were given (one, or several, each a name or a call) as a list for the wire."""
+    """Return safe calls (given as one call or name, or a list of these) as a list for the wire."""
     several = [] if given is None else given if isinstance(given, list) else [given]
     return [{"name": call} if isinstance(call, str) else call for call in several]
 
@@ -28,27 +28,27 @@ def call_list(given: Any) -> list[Any]:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The hello's fields (docs/protocol.md, section 4), and how the client itself behaves (docs/clients.md). The server
-    decides what is None.
+    chooses options that are None.
 
-    `agent`: the server's agent of this name; or `tools`: OpenAI-style definitions; neither: the server's.
-    `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
-    for each actuator.
-    `calls_per_tick`: so many calls of one observation at most, where the server gives several (the welcome says).
-    `on_call`: called in its own thread with each new active call, and with each safe call; its result is reported, an
-    exception as a failure, after which safe is active (`Declined`: as refused, and the call stays active). A slow one
-    delays the next; a safe call that raises is repeated each period. Closing waits for it (`Client.close`).
-    `on_safe`: called with safe calls instead, in another thread, also while an `on_call` has not returned, which must
-    not undo it (`client.call().status`).
-    `look`: called in its own thread, just in time for each tick of a server that paces; it returns the observation as
-    text, or as a map of data, or None. One that raises is logged, and costs its tick.
-    `acknowledge`: the model's history has only acknowledged calls (default: where there is an `on_call`, which
+    `agent`: the name of an agent on the server; or `tools`: OpenAI-style definitions; neither: the server's tools.
+    `safe_call`: executed whenever no other call may act: a name, {"name": ..., "arguments": {...}}, or a list of these,
+    one for each actuator.
+    `calls_per_tick`: how many calls one observation may get at most, if the server gives several (see the welcome).
+    `on_call`: called in its own thread with each new active call, and with each safe call. The result is reported; an
+    exception is reported as a failure and makes safe active (`Declined`: as refused, and the call stays active). A slow
+    handler delays the next call; a safe call that raises is repeated each period. `Client.close` waits for the handler.
+    `on_safe`: called with safe calls instead, in another thread, even while an `on_call` has not returned, which must
+    not undo the safe call (see `client.call().status`).
+    `look`: called in its own thread, just in time for each tick of a server that paces; returns the observation as
+    text, or as a map of data, or None. If `look` raises, the error is logged, and the tick has no new observation.
+    `acknowledge`: keep only acknowledged calls in the model's history (default: if there is an `on_call`, which
     acknowledges by itself).
-    `persist`: greet for a new session also after the server's bye; not after a person stopped the session there.
+    `persist`: start a new session also after the server's bye, unless a person stopped the session on the server.
     `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
-    (default: `server.key` next to it; of a server that /connect names, its answer's, over https or on this machine).
+    (default: `server.key` next to `keys`; for a server named by /connect over https or on this machine, the key named).
     """
 
-    without: ClassVar[Collection[str]] = ()  # options that this kind of client has not
+    without: ClassVar[Collection[str]] = ()  # options that this kind of client lacks
 
     agent: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -77,27 +77,27 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the options of these names. Raises ClientError: unknown ones, or values that the protocol forbids."""
+        """Return the given options. Raises ClientError for unknown names, or values that the protocol forbids."""
         names = [field.name for field in fields(cls) if field.name not in cls.without]
         if unknown := sorted(given.keys() - names):
-            raise ClientError(f"{unknown[0]}= is not an option of this client.", f"Use some of {', '.join(names)}.")
+            raise ClientError(f"{unknown[0]}= is not an option of this client.", f"The options are {', '.join(names)}.")
         return cls(**given)
 
     def __post_init__(self) -> None:
-        # Copies, so that nothing that the caller changes later fails where it is sent.
+        # Copy the values, so that later changes by the caller cannot make sending fail.
         with checked("hello"):
             for name in Hello.model_fields.keys() & self.__dataclass_fields__.keys():
                 object.__setattr__(self, name, plain(getattr(self, name), name))
         for name in ("on_call", "on_safe", "look"):
             handler = getattr(self, name)
             if handler is not None and not callable(handler):
-                raise ClientError(f"{name} is {handler!r:.40}.", "Give a function.")
+                raise ClientError(f"{name} is {handler!r:.40}, which is not a function.", "Give a function.")
         if self.look is not None and self.pacing == "client":
             raise ClientError('look= is for pacing="server".', "Use decide() here.")
 
     @cached_property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """The client's safe calls. Raises ClientError for a hello that no server takes."""
+        """The client's safe calls. Raises ClientError for a hello that no server accepts."""
         hello = self.hello(0)
         return all_of(hello.safe_calls, hello.safe_call)
 
@@ -106,9 +106,9 @@ class Options:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
 
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
-        """Return the hello of these options. Raises ClientError naming the field."""
+        """Return the hello message for these options. Raises ClientError that names the wrong field."""
         if self.agent is not None and self.tools is not None:
-            raise ClientError("An agent brings its tools.", "Give agent=NAME or tools=[...], not both.")
+            raise ClientError("An agent has its own tools.", "Give agent=NAME or tools=[...], not both.")
         values = {name: getattr(self, name) for name in Hello.model_fields if hasattr(self, name)}
         calls = call_list(self.safe_call)
         if len(calls) > 1:
@@ -122,10 +122,10 @@ class Options:
             return hello
 
     def key_pairs(self, named: bool = False) -> tuple[curve.KeyPair, str | None] | None:
-        """Return this client's pair and the server's public key, or None without keys.
+        """Return this client's key pair and the server's public key, or None if the client has no keys.
 
-        Where each server is `named` by /connect, its key may be, too: then it is None unless a person gave it.
-        Raises ClientError.
+        If /connect names the servers (`named`), it may name their keys, too: the server key is then None unless the
+        user gave one. Raises ClientError.
         """
         if self.keys is None:
             return None

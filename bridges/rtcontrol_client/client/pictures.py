@@ -1,4 +1,4 @@
-"""Pictures of the client's world on their way to the server: on their own connection, so that no observation waits."""
+"""Send pictures of the client's world to the server on a separate connection, so that no observation waits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, form
 
 
 def picture(data: Any, t_ns: int | None) -> Picture:
-    """Return the file as a message without its session. Raises ClientError: not a picture, or too large; TypeError: not
-    bytes."""
+    """Return the picture file as a message without a session. Raises ClientError if `data` is not a picture or is too
+    large, TypeError if it is not bytes."""
     file = memoryview(data).tobytes()
     with checked("picture"):
         form = format_of(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
@@ -28,7 +28,7 @@ def picture(data: Any, t_ns: int | None) -> Picture:
 
 
 class PictureSender:
-    """Sends at once, or drops what finds no room; answers are not read. `counts`: `sent`, `dropped`. Thread-safe."""
+    """Send pictures at once or drop them; answers are not read. `counts`: `sent`, `dropped`. Thread-safe."""
 
     def __init__(self, link: Link) -> None:
         self.counts: Counter[str] = Counter()
@@ -38,14 +38,14 @@ class PictureSender:
         self._address, self._next_s = "", 0.0
 
     def send(self, message: Picture) -> bool:
-        """Return whether it was sent: there is a session with a server that takes pictures, and room."""
+        """Send a picture; return False if there is no room, no session, or the server accepts no pictures."""
         with self._lock:
             sent = self._wanted() and self._send(message)
             self.counts["sent" if sent else "dropped"] += 1
         return sent
 
     def close(self) -> None:
-        """Drop what waits."""
+        """Close the connection and drop pictures that are not sent yet."""
         with self._lock:
             if self._context is not None:
                 self._context.destroy(0)
@@ -57,12 +57,12 @@ class PictureSender:
         return core.connection.open and taken and time.monotonic() >= self._next_s
 
     def _send(self, message: Picture) -> bool:
-        if self._address != self._link.address:  # the session's server is another one
+        if self._address != self._link.address:  # the session is now at another server
             if self._context is not None:
                 self._context.destroy(0)
             self._context, self._address = zmq.Context(), self._link.address
             self._socket = self._link.wires.picture_socket(self._context)
-        assert self._socket is not None, "it has an address"
+        assert self._socket is not None, "the socket was made with the address"
         message = message.model_copy(update={"session": self._link.core.session.token})
         try:
             self._socket.send_multipart(encode_msgpack(message), zmq.NOBLOCK)

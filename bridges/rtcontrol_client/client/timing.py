@@ -1,6 +1,6 @@
-"""The server's clock and ticks, as the client knows them. Pure: the caller brings the time.
+"""The server's clock and ticks, as estimated by the client. There is no clock here: the caller passes the time.
 
-docs/protocol.md, section 6, has the rules; the conformance vectors hold every client to them.
+docs/protocol.md, section 6, has the rules; the conformance vectors check every client by these rules.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from rtcontrol_client.wire.messages import CallMessage
 
 MS = 1_000_000
-WINDOW, MAX_AGE_NS = 16, 60_000 * MS  # of exchanged stamps
-KEPT, YOUNG_NS = 64, 10_000 * MS  # the latencies that count: the newest, no older than this
-LEAST = 8  # of fewer latencies the longest counts
-FIRST_NS = 5 * MS  # looking and sending, while no latency is known
+WINDOW, MAX_AGE_NS = 16, 60_000 * MS  # number and age of the exchanged stamps that count
+KEPT, YOUNG_NS = 64, 10_000 * MS  # number and age of the latencies that count
+LEAST = 8  # with fewer latencies, the longest one is used
+FIRST_NS = 5 * MS  # assumed time to capture and send, while no latency is known
 MARGIN_NS = MS  # between two threads of the server
-HANDOVER_NS = 5 * MS  # what was there so long before a tick was there for it
+HANDOVER_NS = 5 * MS  # an observation that arrives this long before a tick is used by that tick
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Their clock minus ours, in ns; the true one lies within +- half of the round trip."""
+    """The server's clock minus the client's, in ns; the true offset is within +- half of the round trip."""
 
     offset_ns: int
     rtt_ns: int
 
 
 class OffsetFilter:
-    """Keeps the newest exchanges and believes the one with the shortest round trip: its bound is the tightest."""
+    """Keeps the newest exchanges and trusts the one with the shortest round trip, which has the smallest error."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Offset]] = deque(maxlen=WINDOW)
@@ -40,31 +40,31 @@ class OffsetFilter:
         """
         rtt_ns = (t3_ns - t0_ns) - (t2_ns - t1_ns)
         if rtt_ns >= 0 and t3_ns >= t0_ns and t2_ns >= t1_ns:
-            # All in integers: instants as floats would lose nanoseconds.
+            # Integers only: instants as floats would lose nanoseconds.
             self._samples.append((t3_ns, Offset(((t1_ns - t0_ns) + (t2_ns - t3_ns)) // 2, rtt_ns)))
 
     def now(self, now_ns: int) -> Offset | None:
-        """Return the offset believed at `now_ns` of our clock; None while no exchange is young enough."""
+        """Return the best offset at `now_ns` of our clock; None while no exchange is young enough."""
         young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
         return min(young, key=lambda offset: offset.rtt_ns, default=None)  # the newest of equal ones: clocks drift
 
 
 class PhaseLock:
-    """Learns when to look at the world, so that an observation arrives just in time for the server's next tick.
+    """Learns when to capture an observation, so that it arrives just in time for the server's next tick.
 
-    A latency is from the instant when an observation was due, by the client's clock, to its arrival, by the server's:
-    the clocks' offset is in it, and need be known at first only. The lead over a tick is the latency that makes
-    observations youngest on average: one that comes too late waits for a whole period, so a slow one now and then is
-    not waited for, and what happens often is. All instants are in ns.
+    A latency is the time from when an observation was due, by the client's clock, to its arrival, by the server's
+    clock: so it includes the clocks' offset, which must be known at the start only. The lead over a tick is the latency
+    that makes observations youngest on average. A late observation waits for a whole period, so the lead allows for
+    delays that are frequent, and not for rare ones. All instants are in ns.
     """
 
     def __init__(self) -> None:
         self._latencies = deque[tuple[int, int]](maxlen=KEPT)  # (when it was learnt, the latency)
-        self._started: dict[int, int] = {}  # by seq of an observation, when it was due
+        self._started: dict[int, int] = {}  # when each observation was due, by seq
         self._due_ns: int | None = None
-        self._aimed_ns: int | None = None  # the tick of the instant due, by the server's clock
-        self._taken_ns: int | None = None  # and of the last look
-        self._newest = -1  # the seq of the last observation that was learnt from
+        self._aimed_ns: int | None = None  # the tick that `_due_ns` aims at, by the server's clock
+        self._taken_ns: int | None = None  # the tick that the last observation aimed at
+        self._newest = -1  # the seq of the last observation that gave a latency
         self.waits_ns = deque[int](maxlen=KEPT)  # from an observation's arrival to its tick
 
     @property
@@ -73,7 +73,7 @@ class PhaseLock:
         return bool(self._latencies)
 
     def next_ns(self, release_ns: int, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
-        """Return the next instant to look at the world; the same one until then, or until `observed`.
+        """Return when to capture the next observation; the same instant until then, or until `observed`.
 
         `release_ns` is any tick of the grid. None while neither a latency nor the clocks' offset is known.
         """
@@ -87,7 +87,7 @@ class PhaseLock:
         return self._due_ns
 
     def observed(self, seq: int, period_ns: int, now_ns: int) -> None:
-        """Note that an observation is sent: it started when it was due, or now if none was due in the last period."""
+        """Note that an observation is sent; it counts as started when due, or now if none was due in this period."""
         started_ns = now_ns
         if self._due_ns is not None and 0 <= now_ns - self._due_ns < period_ns:
             started_ns, self._taken_ns, self._due_ns = self._due_ns, self._aimed_ns, None
@@ -96,7 +96,7 @@ class PhaseLock:
             del self._started[next(iter(self._started))]
 
     def receive(self, call: CallMessage, period_ns: int, now_ns: int) -> None:
-        """Learn from a fresh call when its observation arrived; one that was decided again has nothing new."""
+        """Learn from a fresh call when the observation arrived; a further call for it teaches nothing new."""
         age_ms, release_ns, seq = call.timing.age_ms, call.release_ns, call.seq_obs
         if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._newest:
             return
@@ -106,10 +106,10 @@ class PhaseLock:
             return
         arrived_ns = call.t_server_ns - round(age_ms * MS)
         before_ns = release_ns - period_ns
-        if arrived_ns + HANDOVER_NS < before_ns:  # a plan's step, say: this tick is not the first that had it
+        if arrived_ns + HANDOVER_NS < before_ns:  # such as a plan's step: an earlier tick had it already
             self._latencies.append((now_ns, arrived_ns - started_ns))
             return
-        # The tick before did not have it yet, whatever its stamp of arrival says.
+        # The previous tick did not have the observation yet, whatever the arrival stamp says.
         self._latencies.append((now_ns, max(arrived_ns, before_ns) - started_ns))
         self.waits_ns.append(release_ns - arrived_ns)
 
@@ -119,24 +119,24 @@ class PhaseLock:
             return None if offset is None else offset.offset_ns + offset.rtt_ns // 2 + FIRST_NS
         n, best = len(latencies), len(latencies) - 1
         if n >= LEAST:
-            # Mean age = latency + share of those that come later * period; of equal ones the longer latency.
+            # Mean age = latency + share of later arrivals * period; among equal ages, take the longer latency.
             best = max(range(n), key=lambda i: (-(n * latencies[i] + (n - 1 - i) * period_ns), i))
         return latencies[best] + MARGIN_NS
 
 
 class ServerTicks:
-    """When the server ticks: its clock against ours, the phase, and the instant of any tick."""
+    """The times of the server's ticks: the clocks' offset, the phase, and the instant of any one tick."""
 
     def __init__(self) -> None:
         self.offset, self.phase = OffsetFilter(), PhaseLock()
-        self.release_ns: int | None = None  # of any tick, by the server's clock
+        self.release_ns: int | None = None  # the instant of any tick, by the server's clock
 
     def known(self, now_ns: int) -> bool:
-        """Whether the instants of the ticks are known."""
+        """Return whether the instants of the ticks are known."""
         return self.release_ns is not None and (self.phase.learnt or self.offset.now(now_ns) is not None)
 
     def next_observation_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """Return when to look at the world next; None where the ticks are not known."""
+        """Return when to capture the next observation; None if the ticks are not known."""
         if self.release_ns is None:
             return None
         return self.phase.next_ns(self.release_ns, period_ns, self.offset.now(now_ns), now_ns)

@@ -1,6 +1,6 @@
-"""Values of a caller as the wire carries them: numpy's and torch's arrays, and pydantic models, by their values.
+"""Convert a caller's values for the wire, also numpy and torch arrays and pydantic models.
 
-What has no such value is refused on the caller's thread, by its place.
+A value that cannot be sent raises an error on the caller's thread that names the value's place.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rtcontrol_client.wire.messages import DTYPES, Observe
 
 BYTES = (bytes, bytearray, memoryview)
 NATIVE = ("", "@", "=", "<") if sys.byteorder == "little" else ("<",)
-ENVELOPE_BYTES = 256  # what the session's token and numbers may add
+ENVELOPE_BYTES = 256  # size that the session's token and numbers may add
 KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u"), **dict.fromkeys("efd", "f")}
 Data = Mapping[str, Any] | None
 
 
 def plain(value: Any, name: str) -> Any:
-    """Return a copy as None, bool, int, float, str, list and dict, within the wire's limits.
+    """Return a copy made of None, bool, int, float, str, list and dict, within the wire's limits.
 
-    Raises WireError naming the place, which starts with `name`.
+    Raises WireError that names the wrong place, starting with `name`.
     """
     copied = _plain(value, name, 1)
     check_value({name: copied}, LIMITS)
@@ -36,11 +36,11 @@ def plain(value: Any, name: str) -> Any:
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    if depth > LIMITS.max_depth + 1:  # it may hold itself
+    if depth > LIMITS.max_depth + 1:  # the value may contain itself
         raise large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
-    # numpy makes an integer of a time
+    # numpy's `tolist` would turn a time into an integer
     if hasattr(value, "tolist") and getattr(getattr(value, "dtype", None), "kind", "") not in ("m", "M"):
         value = value.tolist()
     if value is None or isinstance(value, bool):
@@ -54,7 +54,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return {keys[key]: _plain(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, BYTES):
         return [_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
-    raise WireError(Code.INVALID, f"{path}: a value of the type {_kind(value)}.", PLAIN, field=path)
+    raise WireError(Code.INVALID, f"{path} has the type {_kind(value)}, which cannot be sent.", PLAIN, field=path)
 
 
 def _kind(value: Any) -> str:
@@ -62,7 +62,7 @@ def _kind(value: Any) -> str:
 
 
 def instant(t_ns: Any) -> Any:
-    """Return the instant of a capture by `time.monotonic_ns()`, now for None. Raises ClientError for the future."""
+    """Return `t_ns`, the instant of a capture, or now if it is None. Raises ClientError if it lies in the future."""
     now_ns = time.monotonic_ns()
     captured_ns = now_ns if t_ns is None else plain(t_ns, "t_ns")
     if isinstance(captured_ns, int | float) and captured_ns > now_ns:
@@ -71,18 +71,18 @@ def instant(t_ns: Any) -> Any:
 
 
 def observation(text: str | None, data: Data, arrays: Data, t_ns: int | None) -> Observe:
-    """Return a look at the world; session, seq and epoch are the core's to fill in. Raises ClientError."""
+    """Return an observation, in which the core fills in session, seq and epoch. Raises ClientError."""
     with checked("observe"):
         fields = {"session": "-" * 16, "seq": 0, "epoch": 0, "text": plain(text, "text"), "data": plain(data, "data")}
         look = Observe.model_validate({**fields, "t_ns": instant(t_ns), "arrays": to_arrays(arrays or {})})
-        # Encoded here once: what cannot be sent is the caller's to know.
+        # Encode once here, so that the caller gets the error if this cannot be sent.
         header, *buffers = map(len, encode_msgpack(look))
         check_size([header + ENVELOPE_BYTES, *buffers], LIMITS)
         return look
 
 
 def to_arrays(named: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return copies of the buffers as the wire's arrays (C order, little endian). Raises ClientError."""
+    """Return copies of the named buffers as arrays for the wire (C order, little endian). Raises ClientError."""
     if not isinstance(named, Mapping):
         raise ClientError(f"arrays is a {type(named).__name__}.", "Give a map of names to arrays.")
     return [_array(name, value) for name, value in named.items()]
@@ -91,13 +91,13 @@ def to_arrays(named: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _array(name: str, value: Any) -> dict[str, Any]:
     try:
         view = memoryview(value)
-    except (TypeError, ValueError, BufferError):  # of numpy's kinds of time, say, ValueError
-        text = f"arrays[{name!r}] is a {_kind(value)}, which shows no buffer."
+    except (TypeError, ValueError, BufferError):  # ValueError for numpy's times, for example
+        text = f"arrays[{name!r}] is a {_kind(value)}, which is not a buffer."
         raise ClientError(text, "Give a numpy array of numbers, an array.array or bytes.") from None
     order, code = view.format[:-1], view.format[-1]
     dtype = f"{KINDS.get(code, '')}{view.itemsize}"
     if dtype not in DTYPES or order not in NATIVE:
         text = f"arrays[{name!r}] has items of the format {view.format!r}."
         raise ClientError(text, f"Convert it to one of {', '.join(DTYPES)}.")
-    # tobytes() lays any strides out in C order
+    # tobytes() copies any strides to C order
     return {"name": name, "dtype": dtype, "shape": list(view.shape or ()), "data": view.tobytes()}

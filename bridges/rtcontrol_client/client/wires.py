@@ -1,4 +1,4 @@
-"""The ZeroMQ socket of a client's connection, its monitor, and what wakes the thread that waits for them."""
+"""The ZeroMQ socket of a client's connection, the socket's monitor, and a pipe that wakes the waiting thread."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from rtcontrol_client.wire.curve import KeyPair
 from rtcontrol_client.wire.endpoint import Endpoint
 
 HIGH_WATER = 64
-PICTURE_BUFFER = 1 << 18  # bytes that the system keeps of pictures: more would be old when it arrives
-LINGER_MS = 200  # how long a last message may take to leave
+PICTURE_BUFFER = 1 << 18  # send buffer for pictures in bytes: with more, pictures would be old when they arrive
+LINGER_MS = 200  # how long sending the last message may take
 UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 GONE = zmq.EVENT_DISCONNECTED
 EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
-Keys = tuple[KeyPair, str]  # the client's, and the server's public key
+Keys = tuple[KeyPair, str]  # the client's pair, and the server's public key
 
 
 class Wires:
-    """One DEALER at a time, for one thread; `wake` and `picture_socket` are for any. `address`: of the newest one."""
+    """One DEALER socket at a time; `address` is that of the newest one.
+
+    Only one thread may use this, except for `wake` and `picture_socket`.
+    """
 
     def __init__(self) -> None:
         self.address = ""
         self._keys: Keys | None = None
         self._ipv6 = True
-        # Its own, so that closing it waits for what is still to leave.
+        # A separate context, so that closing it waits until the last messages are sent.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._wake_in, self._wake_out = sockets.socketpair()
         self._wake_in.setblocking(False)
@@ -39,7 +42,7 @@ class Wires:
         self._watch(self._context.socket(zmq.DEALER))
 
     def reset(self) -> None:
-        """Replace the socket by one without a connection."""
+        """Replace the socket by a new one without a connection."""
         self._close_socket()
         self._watch(self._context.socket(zmq.DEALER))
 
@@ -47,19 +50,19 @@ class Wires:
         """Replace the socket by one that connects to the address. Raises zmq.ZMQError."""
         self._close_socket()
         self.address, self._keys, ipv6 = address, keys, Endpoint.parse(address).ipv6
-        # Of a name libzmq tries one address: that of IPv6 every other time.
+        # libzmq tries only one address of a host name, so use IPv6 every other time.
         self._ipv6 = not self._ipv6 if ipv6 is None else ipv6
         socket = self._dealer(self._context, HIGH_WATER, LINGER_MS)
         socket.immediate = True
-        socket.reconnect_ivl = -1  # the core does it, with a back-off, and knows when
+        socket.reconnect_ivl = -1  # the core reconnects, with a back-off
         self._watch(socket)
         socket.connect(address)
 
     def picture_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-        """Return another connection to the same server, made again by itself, on which at most one message waits."""
+        """Return a second connection to the same server, which reconnects by itself and queues at most one message."""
         socket = self._dealer(context, 1, 0)
         socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, PICTURE_BUFFER
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000  # a server that is silent is connected to again
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000  # reconnect to a silent server
         socket.connect(self.address)
         return socket
 
@@ -86,20 +89,20 @@ class Wires:
         self._socket.close(linger=0)
 
     def close(self) -> None:
-        """Let go, once what was sent has left, or LINGER_MS is over."""
+        """Close the socket once all messages have left, or after LINGER_MS."""
         self._monitor.close(linger=0)
         self._context.destroy()
         self._wake_in.close()
         self._wake_out.close()
 
     def wake(self) -> None:
-        """End the wait."""
+        """End the current or the next `wait`."""
         # A full pipe wakes as well; a closed one needs no waking.
         with contextlib.suppress(OSError):
             self._wake_in.send(b"\0")
 
     def wait(self, most_ns: int) -> None:
-        """Wait until something has come, so long at most."""
+        """Wait at most `most_ns` for a message, a connection event or `wake`."""
         # Rounded up: a timer that fires too early would spin.
         if self._wake_out.fileno() in dict(self._poller.poll(-(-most_ns // 1_000_000))):
             with contextlib.suppress(BlockingIOError):
@@ -107,14 +110,14 @@ class Wires:
                     pass
 
     def send(self, parts: list[bytes]) -> bool:
-        """Return whether there was room for the message."""
+        """Send a message; return False if there was no room."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart(parts, zmq.NOBLOCK)
             return True
         return False
 
     def receive(self) -> list[bytes]:
-        """Return one message's parts (of one with too many, as many as show that), or none."""
+        """Return the parts of one message, or an empty list; parts far beyond the limit are dropped."""
         parts: list[bytes] = []
         with contextlib.suppress(zmq.Again):
             while not parts or self._socket.rcvmore:
@@ -124,13 +127,13 @@ class Wires:
         return parts
 
     def events(self, up: bool) -> Iterator[str | None]:
-        """Yield what became of the connection, which was `up` or not: None: it is up; else why it is not."""
+        """Yield None when the connection comes up, or else the reason why it is down; `up`: whether it was up."""
         while self._monitor.poll(0):
             kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if kind == UP:
                 yield None
             elif kind == NO_KEY or (self._keys and not up and kind != zmq.EVENT_CLOSED):
-                yield "the server does not accept this key, or has another key itself"
+                yield "the server does not accept this key, or the server's key is another one"
             elif kind & NO_SERVER or (kind == GONE and not up):
                 yield "the server wants a key, or does not speak rtcontrol's protocol"
             else:

@@ -278,7 +278,7 @@ def test_it_is_a_command_of_rtcontrol_that_checks_its_file(tmp_path: Path, capsy
     ("given", "says"),
     [
         (["--set", "hz=.nan"], f"{ROBOT}: hz: Input should be less than or equal to 200."),
-        (["--set", "session.ttl=3"], "ttl= is not an option of this client. Use some of agent, tools,"),
+        (["--set", "session.ttl=3"], "ttl= is not an option of this client. The options are agent, tools,"),
         (["--set", "sesion.ttl_ms=3"], f"{ROBOT}: sesion: it is not a key of this format."),
         (
             ["--connect", "http://127.0.0.1:8000"],

@@ -115,8 +115,11 @@ def test_source_travels_and_shows_no_key(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 UNFIT = {
-    "two numbers an action": (np.zeros((4, 2), np.float32), r"\(4, 2\); floats of the shape \[steps, 1\] are mapped"),
-    "whole numbers": (np.zeros((4, 1), np.int64), "are int64 of the shape"),
+    "two numbers an action": (
+        np.zeros((4, 2), np.float32),
+        r"\(4, 2\); the mapping needs floats of shape \[steps, 1\]",
+    ),
+    "whole numbers": (np.zeros((4, 1), np.int64), "are int64 of shape"),
 }
 
 
@@ -288,8 +291,8 @@ WRONG = {
     "no YAML": ("a: [", "cannot be read"),
     "an unknown key": ("action: []", "action Extra inputs"),
     "an unknown parameter": ("actions: [{parameter: thrust}]", "no parameter 'thrust'"),
-    "a parameter twice": ("actions: [{parameter: main}, {parameter: main}]", "2 of actions are engines's main"),
-    "one that is missing": ("actions: [{parameter: main}]", "0 of actions are engines's side"),
+    "one twice": ("actions: [{parameter: main}, {parameter: main}]", "2 entries of `actions` set engines's main"),
+    "one that is missing": ("actions: [{parameter: main}]", "0 entries of `actions` set engines's side"),
     "a level beyond all floats": (f"actions: [{{parameter: main, levels: {{{10**400}: 50}}}}]", "levels"),
     "a field that is a truth value": ("observation: {state: [x, on]}", r"state.*valid string"),
 }

@@ -195,8 +195,8 @@ async def test_refused_connection_is_tried_again_after_a_pause() -> None:
     ("first", "lost"),
     [
         ("Traceback\nValueError: no checkpoint", "server_error: the policy server failed: ValueError: no checkpoint"),
-        (b"\xc1", "malformed: the first message of ws://robot:8000 is not a policy server's"),
-        (b"\x07", "malformed: the first message of ws://robot:8000 is not a policy server's: it is not a map"),
+        (b"\xc1", "malformed: the first message of ws://robot:8000 is not from a policy server"),
+        (b"\x07", "malformed: the first message of ws://robot:8000 is not from a policy server: it is not a map"),
     ],
 )
 @simulated

@@ -206,7 +206,7 @@ def test_build_that_ends_the_process_is_given_up(ray_pool: RayPool) -> None:
             os._exit(1)
 
     host = ray_pool.open("a", naming("left"))
-    with pytest.raises(UserError, match="lost while it made b"):
+    with pytest.raises(UserError, match="lost while loading the model for b"):
         ray_pool.open("b", Deadly())
     until(host.alive, seconds=20.0)
     assert called(host, 1) == 'left(at="x 1")'

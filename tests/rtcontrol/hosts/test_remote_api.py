@@ -148,7 +148,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
             decider.decide(REQUEST)
         assert server.headers[0]["authorization"] == "Bearer sk-very-secret" and server.connections == 1
         assert "secret" not in f"{parsed!r}{decider.info()}{caught.value}"
-    with pytest.raises(UserError, match=r"would travel to api\.example\.com in the clear"):
+    with pytest.raises(UserError, match=r"would travel to api\.example\.com unencrypted"):
         EndpointSource.parse("decisions:http://api.example.com/v1", (GO,))
     with pytest.raises(UserError, match="in the clear"):
         remote_api.secret(remote_api.KEY, urlsplit("ws://10.0.0.7:8000"))

@@ -114,7 +114,7 @@ def test_an_interpreter_needs_goals_and_must_be_one() -> None:
         interpreting.goals_of(cart_agent())
     for name, said in (
         ("noop", "understands nothing"),
-        ("chat:nowhere", "its URL is not valid"),
+        ("chat:nowhere", "The URL of chat is not valid"),
         ("missing", "missing"),
     ):
         with pytest.raises(UserError, match=said):

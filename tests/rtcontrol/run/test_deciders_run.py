@@ -37,9 +37,9 @@ def test_run_with_a_backup_reports_who_decided(tmp_path: Path, capsys: pytest.Ca
             "host.standby and host.backup exclude",
         ),
         (("--set", "loop.interpreter=noop"), "understands nothing"),
-        (("--set", "loop.interpreter=chat:nowhere"), "its URL is not valid"),
+        (("--set", "loop.interpreter=chat:nowhere"), "The URL of chat is not valid"),
         (("--set", "loop.interpreter=/nowhere/at/all"), "/nowhere/at/all"),
-        (("--model", "decisions:nowhere"), "its URL is not valid"),
+        (("--model", "decisions:nowhere"), "The URL of decisions is not valid"),
     ],
 )
 def test_wrong_deciders_are_refused_before_the_run_starts(
