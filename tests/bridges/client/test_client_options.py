@@ -120,7 +120,7 @@ def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> 
         ({**OWN, "safe_call": 7}, "safe_call"),
         ({**OWN, "keys": "/nowhere/arm.key_secret"}, "There is no key file"),
         ({"instruction": b"go"}, "instruction has the type bytes, which cannot be sent."),
-        ({"on_call": "go"}, "on_call is 'go'. Give a function."),
+        ({"on_call": "go"}, "on_call is 'go', which is not a function. Give a function."),
         ({**OWN, "look": 5}, "look is 5"),
         ({**OWN, "look": dict, "pacing": "client"}, 'pacing="server"'),
     ],

@@ -97,7 +97,7 @@ FAULTS = {
     "drop": ("connection", "gone"),
     "refuse": ("refused", "declined to answer the question function"),
     "garbage": ("malformed", "not a JSON"),
-    "short": ("malformed", "not one answer|not an option"),
+    "short": ("malformed", "did not give one answer|not an option"),
     "odd": ("malformed", "not an option of the question function"),
     "deep": ("malformed", "not a JSON"),
 }
@@ -159,7 +159,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk secret", "sk-sécret"])
 def test_invalid_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv(remote_api.KEY, key)
-    with pytest.raises(UserError, match=f"{remote_api.KEY} is not a key") as caught:
+    with pytest.raises(UserError, match=f"The key in {remote_api.KEY} cannot be sent") as caught:
         EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
     assert "cret" not in str(caught.value)
 
@@ -167,7 +167,7 @@ def test_invalid_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, k
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ({"type": "string"}, "Tool say, parameter what: its values cannot be listed"),
+        ({"type": "string"}, "Tool say, parameter what: the values cannot be listed"),
         ({"type": "integer", "minimum": 0, "maximum": 255}, "256 values"),
         ({"type": "integer"}, "cannot be listed"),
     ],
