@@ -277,7 +277,7 @@ def outlive_terminal() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper) or stream is not getattr(sys, f"__{name}__"):
-            continue  # there is no stream, or other code replaced it
+            continue  # other code has closed or replaced this stream
         if isinstance(getattr(stream.buffer, "raw", None), _Lasting):
             continue
         stream.flush()

@@ -128,7 +128,7 @@ def end(decider: Decider) -> None:
 class Worker:
     """A worker that takes batches of requests from the scheduler and decides them on one thread.
 
-    Each session's host has one decider for each worker, found by the worker's `number`. The decision of a patient
+    Each session's host has one decider for each worker, selected by `number`. The decision of a patient
     session lets other sessions go first wherever the decision yields.
     """
 
@@ -309,7 +309,7 @@ class STModel:
 
 
 def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
-    """Return one request for all members. Members are told apart by `epoch`, which is unique to each member."""
+    """Return one request for all members. The `epoch` identifies a member, since it is unique."""
     return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(members))
 
 

@@ -288,8 +288,8 @@ def _dims(entries: Sequence[Entry | None], tool: ToolSchema, where: str) -> tupl
     for parameter in tool.parameters:
         count = names.count(parameter.name)
         if count > 1 or (parameter.required and not count):
-            what = f"{where}: {count} entries of `actions` set {tool.name}'s {parameter.name}, not one."
-            raise UserError(what, PAGE)
+            text = f"{where}: {count} entries of `actions` set {tool.name}'s {parameter.name}, not one."
+            raise UserError(text, PAGE)
     return dims
 
 

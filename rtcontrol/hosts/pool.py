@@ -59,7 +59,7 @@ class PooledHost(HostBase):
 class Pool:
     """A pool of at most `limit` sessions in a process that may be lost and replaced.
 
-    `life` is the start answer of the process, or None while there is no process. A lost process is killed.
+    `life` is the start answer of the process, or None while the process is away. A lost process is killed.
     """
 
     def __init__(self, name: str, limit: int) -> None:

@@ -38,7 +38,7 @@ class DecisionRequest:
     The raw observation `data` never leaves the process; `seq` is the observation's number, `captured_ns` its instant.
     `received_ns` is when the decider's process got the request (CLOCK_MONOTONIC). The loop waits `within_ns` for the
     answer (0: for ever). `standing`: the active call, if there is hysteresis. `members`: the requests of a crowd, which
-    this one request stands for.
+    this one request combines.
     """
 
     tick: int

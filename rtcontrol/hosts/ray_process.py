@@ -88,7 +88,7 @@ class DecoderProcess:
             raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
 
     def result(self, call: Any) -> Any:
-        """Return the answer to a call of the actor, or None while there is no answer.
+        """Return the answer to a call of the actor, or None before it has come.
 
         Raises UserError if the call failed, RayError if the actor is lost.
         """

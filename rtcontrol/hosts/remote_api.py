@@ -35,17 +35,17 @@ LOOK_S = 0.002  # between two checks whether the request was cancelled
 
 
 def is_endpoint(model: str | None) -> bool:
-    """Return whether a model's name stands for a decision API or a policy server."""
+    """Return whether a model's name means a decision API or a policy server."""
     return model is not None and model.partition(":")[0] in ("decisions", "systemone", POLICY)
 
 
 def is_policy(model: str | None) -> bool:
-    """Return whether a model's name stands for a policy server, which is sent arrays."""
+    """Return whether a model's name means a policy server, which is sent arrays."""
     return model is not None and model.partition(":")[0] == POLICY
 
 
 def is_chat(model: str) -> bool:
-    """Return whether a model's name stands for a chat model."""
+    """Return whether a model's name means a chat model."""
     return model.partition(":")[0] == CHAT
 
 
@@ -77,7 +77,7 @@ def secret(variable: str, url: SplitResult) -> str | None:
 
 
 def time_of(request: DecisionRequest, late: bool) -> float | None:
-    """Return how many seconds an answer may take; None if there is no limit."""
+    """Return how many seconds an answer may take; None without a limit."""
     if late or not request.within_ns:
         return None
     within_s = request.within_ns / 1e9

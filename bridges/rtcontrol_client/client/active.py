@@ -14,7 +14,7 @@ KEPT = 1024  # how many ticks and observations are remembered
 
 @dataclass(frozen=True)
 class Standing:
-    """The active call: what to do now. If there is no safe call, `call` is None while safe: stop in your own way.
+    """The active call: what to do now. Without a safe call, `call` is None while safe: stop in your own way.
 
     `status`: `fresh` (the last decision's call is active), `held` (the last tick brought no call, the previous one is
     still active) or `safe`, with the `cause`. `age_ms`: time since the observation that the call answers was captured;
@@ -67,8 +67,8 @@ class ActiveStanding:
     """The state of the active call. `kind` is `none` (nothing yet), `call` or `safe`.
 
     Methods that return a bool return whether something starts to act now: then carry out `at()`. No call stays active
-    for more than `own_ttl_ms` after it arrived, whatever its message says (None or 0: no such limit). There is no clock
-    here: the caller passes the time, and calls `expire` at `expires_ns`, or every 50 ms.
+    for more than `own_ttl_ms` after it arrived, whatever its message says (None or 0: no such limit). The caller
+    passes the time, and calls `expire` at `expires_ns`, or every 50 ms.
     """
 
     def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = (), own_ttl_ms: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""When a client connects, sends a hello, pings and gives up. There is no clock here: the caller passes the time."""
+"""When a client connects, sends a hello, pings and gives up. The caller passes the time."""
 
 from __future__ import annotations
 

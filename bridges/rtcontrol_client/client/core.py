@@ -265,7 +265,7 @@ class Core:
         return due
 
     def unsent(self, rest: Sequence[Message], now_ns: int) -> None:
-        """Queue the unsent messages again, since there is no connection yet, or no room.
+        """Queue the unsent messages again, since the connection is not up yet, or full.
 
         If a reset were lost, for example, the server would stay in an episode that is over.
         """

@@ -91,7 +91,7 @@ class CrowdCore(Core):
     def see(self, look: MemberLook) -> None:
         """Number and queue a member's observation, in place of an unsent one; ignore one of a refused member.
 
-        Raises ClientError if there is no such member.
+        Raises ClientError if the member is unknown.
         """
         name, member = look.id, self.member(look.id)
         if member.refused is not None:
@@ -276,7 +276,7 @@ class Crowd(ClientBase):
             return {**self._statistics(), "members": len(self._core.members)}
 
     def call(self, member: str) -> Standing:
-        """Return what is active for a member now. Raises ClientError if there is no such member."""
+        """Return what is active for a member now. Raises ClientError if the member is unknown."""
         with self._link.lock:
             state = self._core.member(member)
             standing = state.active.at(time.monotonic_ns())
@@ -331,8 +331,8 @@ class Crowd(ClientBase):
 
     def observe(self, looks: Mapping[str, str | Mapping[str, Any]], *, t_ns: int | None = None) -> None:
         """Send observations of members, each a text or data; `t_ns`: when captured, by time.monotonic_ns() (default:
-        now). Only each member's newest observation counts. Raises ClientError and sends nothing if there is no such
-        member, or for a field that the protocol forbids."""
+        now). Only each member's newest observation counts. Raises ClientError and sends nothing if a
+        member is unknown, or for a field that the protocol forbids."""
         captured_ns = instant(t_ns)
         parts = []
         for name, look in looks.items():

@@ -38,7 +38,7 @@ class PictureSender:
         self._address, self._next_s = "", 0.0
 
     def send(self, message: Picture) -> bool:
-        """Send a picture; return False if there is no room, no session, or the server accepts no pictures."""
+        """Send a picture; return False without room or a session, or if the server accepts no pictures."""
         with self._lock:
             sent = self._wanted() and self._send(message)
             self.counts["sent" if sent else "dropped"] += 1

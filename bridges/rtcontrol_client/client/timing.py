@@ -1,4 +1,4 @@
-"""The server's clock and ticks, as estimated by the client. There is no clock here: the caller passes the time.
+"""The server's clock and ticks, as estimated by the client. The caller passes the time.
 
 docs/protocol.md, section 6, has the rules; the conformance vectors check every client by these rules.
 """
