@@ -113,7 +113,7 @@ class BackupCore(LayeredCore):
         self.do(Ask(BACKUP, replace(request, tick=number)))
 
     def _ask_first(self, number: int, question: PairedRequest, now_ns: int) -> None:
-        """Ask the first decider, unless that decider is lost or has `in_flight` requests already."""
+        """Ask the first decider, unless that decider is lost or has too many requests already."""
         if len(self._pending) >= self._terms.in_flight or not self.status[FIRST].alive:
             return
         question.sent, self._pending[number] = True, question

@@ -363,8 +363,8 @@ class ChatApi:
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
             raise DecisionLost("malformed", "the answer is not a chat completion with a call") from None
         if len(calls) != 1:
-            made = f"{len(calls)} calls instead of one" if calls else "text instead of a call"
-            error = f"the model returned {made}"
+            output = f"{len(calls)} calls instead of one" if calls else "text instead of a call"
+            error = f"the model returned {output}"
             raise DecisionLost("malformed", error)
         tokens = _count(_map(content.get("usage")).get("prompt_tokens"))
         return Decision(None if calls[0].name == self._none else calls[0], tokens=tokens)

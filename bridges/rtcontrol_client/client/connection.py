@@ -85,7 +85,7 @@ class PeerHeartbeat:
 class ServerConnection:
     """The state of the connection to a server. `up`: there is a connection; `open`: the server's welcome has come.
 
-    Unless `open`, `trouble` tells people the reason. `several`: the next connection may go to another server.
+    Unless `open`, a text for people gives the reason. `several`: the next connection may go to another server.
     `unresponsive`: the server was silent, or the connection did not come up.
     """
 
