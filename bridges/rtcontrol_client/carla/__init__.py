@@ -1,1 +1,1 @@
-"""The bridge to the CARLA simulator: drives an ego vehicle by calls (`rtcontrol run --env carla-bridge`)."""
+"""The bridge to the CARLA simulator, in which tool calls drive an ego vehicle (`rtcontrol run --env carla-bridge`)."""

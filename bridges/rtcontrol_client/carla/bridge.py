@@ -1,4 +1,4 @@
-"""The bridge's main loop: step the simulation, send observations, drive by the active call, and report."""
+"""The bridge's main loop: step the simulation, send observations, execute the active call, and report the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rtcontrol_client.carla.observing import Body
 
 
-# At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
+# Simulated time within which the vehicle must brake to a halt at the end.
 HALT_S = 3.0
 HALTED_MPS = 0.1
 BETWEEN_TRIES_S = 0.3
@@ -39,14 +39,14 @@ log = logging.getLogger("rtcontrol.carla")
 
 
 class Trace:
-    """A file of JSON lines, opened for appending. After a write error it is closed with a warning; the drive
+    """A trace file of JSON lines, opened for appending. A write error closes the file with a warning; the drive
     continues."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, frame: int, own: Body, standing: Standing, control: Control) -> None:
-        """Write one step. `t_s` is on the machine's monotonic clock; `status` to `age_ms` are of the active call."""
+        """Write a line about one step: `t_s` on the machine's monotonic clock, the vehicle, and the active call."""
         line = {
             "t_s": round(time.monotonic(), 4),
             "frame": frame,
@@ -70,26 +70,26 @@ class Trace:
                 self.close()
 
     def close(self) -> None:
-        """Close the file; unwritten data is dropped."""
+        """Close the file, and drop data that cannot be written."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 class Grid:
-    """Instants at a fixed interval; whole intervals that were missed are skipped, and the phase is kept."""
+    """A grid of instants at a fixed interval. Missed intervals are skipped, and the phase is kept."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
         self._next_s = time.monotonic()
 
     def delay(self, seconds: float) -> None:
-        """Shift all following instants, by a small part of an interval at most, so that the simulation's time keeps its
+        """Shift all following instants by at most a small part of an interval, so that simulated time keeps its
         rate."""
         most_s = LEAN * self._step_s
         self._next_s += min(max(seconds, -most_s), most_s)
 
     def wait(self) -> int:
-        """Sleep until the next instant; return how many instants were skipped."""
+        """Sleep until the next instant of the grid; return how many instants were skipped."""
         left = self._next_s - time.monotonic()
         if left > 0:
             time.sleep(left)
@@ -99,7 +99,7 @@ class Grid:
 
 
 class CarlaSession(BridgeSessions):
-    """The session with the server: observations out, calls in, acknowledgements out."""
+    """The session with the rtcontrol server: sends observations, receives calls, and acknowledges them."""
 
     def __init__(self, options: DriveOptions) -> None:
         timeout_s = options.connect_timeout_s or None
@@ -114,18 +114,18 @@ class CarlaSession(BridgeSessions):
             "instruction": instruction,
             "hz": options.hz,
             "pacing": "client" if lockstep else "server",
-            "robot": f"carla-{options.host}-{options.port}"[:64],  # a server has one session with a car at a time
+            "robot": f"carla-{options.host}-{options.port}"[:64],  # a server accepts one session per robot name
             "name": "rtcontrol_client.carla",
             "acknowledge": True,
-            # The world waits: however long a decision takes, the call is for what is.
+            # In lockstep the simulation waits for the decision, so a call cannot be outdated.
             "ttl_ms": 0.0 if lockstep else None,
             "keys": options.keys,
             "server_key": options.server_key,
         }
 
     def early_s(self) -> float:
-        """Return by how much an observation was sent too early for the server's tick (negative: too late); 0 where that
-        is unknown, or the server has another rate."""
+        """Return how many seconds too early the observation was sent for the server's tick (negative: too late); 0 if
+        unknown or if the server has another rate."""
         client = self.client
         if client is None or not client.connected or not client.timed:
             return 0.0
@@ -136,13 +136,13 @@ class CarlaSession(BridgeSessions):
         return left_s if left_s < period_s / 2 else left_s - period_s
 
     def observe(self, data: Mapping[str, Any]) -> None:
-        """Send an observation, if there is a session."""
+        """Send an observation if a session is open."""
         if self.client is not None and self.number and self.client.error is None:
             self.client.observe(data=data)
 
     def decide(self, data: Mapping[str, Any]) -> Standing | None:
-        """Send an observation and wait for the answer; None where the session ended. The active call at that moment is
-        no answer: it would depend on timing, and a lockstep drive must not."""
+        """Send an observation and wait for its call; return None if the session ended. The call that was active before
+        is never returned, since a lockstep drive must not depend on timing."""
         if (client := self.client) is None:
             return None
         try:
@@ -153,19 +153,19 @@ class CarlaSession(BridgeSessions):
         return standing if client.error is None else None
 
     def interrupt(self) -> None:
-        """End a wait in `decide`, from another thread."""
+        """Interrupt a `decide` that waits in another thread."""
         self.over = True
         if (client := self.client) is not None:
             client.close()
 
     def executed(self, standing: Standing, refused: str | None) -> None:
-        """Report to the server that a call was executed, or why it was refused."""
+        """Acknowledge a call to the server: executed, or refused for this reason."""
         if self.client is not None and self.client.error is None:
             self.client.executed(standing, "executed" if refused is None else "refused", error=refused)
 
 
 def obey_safe(driver: Driver, standing: Standing) -> None:
-    """Execute all safe calls in order; `stop` where there is none, and in place of one that the driver refuses."""
+    """Execute all safe calls in order. `stop` replaces a safe call that is missing or that the driver refuses."""
     for call in standing.calls or (STOP,):
         if driver.obey(call.name, call.arguments) is not None:
             driver.obey(STOP.name, STOP.arguments)
@@ -173,7 +173,7 @@ def obey_safe(driver: Driver, standing: Standing) -> None:
 
 @dataclass(slots=True)
 class Drive:
-    """The duration of a drive since the first welcome, and its skipped steps."""
+    """The duration of a drive since a server first accepted the bridge, and the number of skipped steps."""
 
     started_s: float = field(default_factory=time.monotonic)
     simulated_s: float = 0.0
@@ -181,8 +181,8 @@ class Drive:
 
 
 class CarlaBridge:
-    """Drives the ego vehicle of an open world. `run` blocks; `stop` may be called from anywhere, including signal
-    handlers."""
+    """Drives the ego vehicle in an open CARLA world. `run` blocks; `stop` may be called from any thread or signal
+    handler."""
 
     def __init__(self, world: CarlaWorld) -> None:
         self._world = world
@@ -196,7 +196,7 @@ class CarlaBridge:
         self._obeyed: tuple[int, int | None] | None = None
         self._stopped = False
         self._retake: Callable[[], object] = lambda: None
-        self._suspends: Callable[[], None] | None = None  # what stops the process, once the car is braked
+        self._suspends: Callable[[], None] | None = None  # stops the process after the car was braked
         self._ended = threading.Event()
         self._trace: Trace | None = None
 
@@ -205,11 +205,11 @@ class CarlaBridge:
         return self._world.options
 
     def stop(self) -> None:
-        """End the run: the car is braked to a halt, the session closed."""
+        """End the run: brake the car to a halt and close the session."""
         self._stopped = True
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Brake the car fully, then call `halt`, which stops the process; for a signal handler of `run`'s thread."""
+        """Brake the car fully, then call `halt` to stop the process. For signal handlers in `run`'s thread."""
         self._suspends = halt
 
     def _suspend(self, halt: Callable[[], None]) -> None:
@@ -218,19 +218,19 @@ class CarlaBridge:
         halt()
 
     def instruct(self, text: str) -> None:
-        """Set the instruction."""
+        """Send a new instruction to the server."""
         self._session.instruct(text)
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
-        """Run until `stop`, the end of the session, or for the duration. `retake` is called each step:
-        `Shutdown.retake`.
+        """Run until `stop`, the end of the session, or the end of the duration. `retake` (`Shutdown.retake`) is called
+        each step.
 
-        Raises ClientError where the server refuses, CarlaBridgeError where CARLA is gone for too long.
+        Raises ClientError if the server refuses, CarlaBridgeError if CARLA is lost for too long.
         """
         self._retake = retake
         watcher = threading.Thread(target=self._interrupt, daemon=True)
         watcher.start()
-        # What is there by now stays: collections need not look at it.
+        # Objects that exist by now stay alive, so the garbage collector may skip them.
         gc.collect()
         gc.freeze()
         drive = self._lockstep if self._options.clock == "lockstep" else self._paced
@@ -242,7 +242,7 @@ class CarlaBridge:
                     self._recover(lost)
             self._halt()
         except Exception:
-            # Whatever it is: a moving car is not left alone.
+            # Whatever ended the run, never leave the car moving.
             self._halt()
             raise
         finally:
@@ -253,7 +253,7 @@ class CarlaBridge:
                 self._trace.close()
 
     def summary(self) -> str:
-        """Return a line about the drive."""
+        """Return one line with the figures of the drive."""
         calls = self._session.counts(("fresh", "held", "safe", "expired"))
         drive, driver = self._drive, self._driver.counts
         counts = ", ".join(f"{name} {count}" for name, count in calls.items())
@@ -284,7 +284,7 @@ class CarlaBridge:
                 time.sleep(0.02)
                 continue
             observation = self._observation()
-            if observation is None:  # there is nothing to decide about
+            if observation is None:  # nothing to decide
                 self._step(Standing(None, "safe", cause="unfit"))
                 continue
             standing = self._session.decide(observation)
@@ -305,7 +305,7 @@ class CarlaBridge:
         return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
 
     def _keep(self) -> None:
-        """Maintain the session; counts and trace start with its first welcome."""
+        """Keep the session open; counts and trace start when a server first accepts the bridge."""
         if self._session.keep() and self._session.number == 1:
             self._drive, self._driver.counts = Drive(), Counts()
             if self._options.trace is not None:
@@ -314,10 +314,10 @@ class CarlaBridge:
                 except OSError as error:
                     raise CarlaBridgeError(f"The trace cannot be written ({error}).", "Give another trace.") from None
 
-    # One step.
+    # The methods below make one step.
 
     def _step(self, standing: Standing) -> None:
-        """Execute the active call, and let the simulation make one step."""
+        """Execute the active call and advance the simulation by one step."""
         self._obey(standing)
         control = self._driver.step(self._scene)
         self._world.control(control)
@@ -328,14 +328,14 @@ class CarlaBridge:
             self._trace.write(self._world.frame, self._scene.own, standing, control)
 
     def _observation(self) -> dict[str, Any] | None:
-        """Return the observation; None where figures are not numbers: the driver brakes, the loop misses."""
+        """Return the observation, or None if figures are not numbers; then the driver brakes and the tick is a miss."""
         try:
             return observe(self._scene, self._driver)
         except ValueError:
             return None
 
     def _obey(self, standing: Standing) -> None:
-        """Execute each call once, on arrival, since its effect lasts; safe calls each time."""
+        """Execute a new call once, since its effect lasts, and safe calls in every step."""
         call = standing.call
         if standing.status == "safe" or call is None:
             self._obeyed = None
@@ -350,11 +350,11 @@ class CarlaBridge:
     # Faults, and the end.
 
     def _recover(self, lost: ServerLost) -> None:
-        """Wait for a CARLA server that hangs. Raises CarlaBridgeError where it is gone, or does not continue."""
+        """Wait for a CARLA server that hangs. Raises CarlaBridgeError if the server is gone or does not continue."""
         where, limit_s = self._options.server, self._options.reconnect_s
         lost_s = time.monotonic()
         log.warning("the CARLA server is lost (%s): waiting %g s for it", lost, limit_s)
-        # Should it only hang: this is what it does first when it continues.
+        # If the server only hangs, braking is the first thing it does when it continues.
         self._world.control(FULL_STOP)
         while time.monotonic() - lost_s < limit_s:
             self._keep()
@@ -369,10 +369,10 @@ class CarlaBridge:
                 log.info("still lost: %s", again)
             except CarlaBridgeError as error:
                 text = f"The CARLA server at {where} was lost: {error.what}"
-                raise CarlaBridgeError(text, "Look at its own output; start it and the bridge again.") from None
+                raise CarlaBridgeError(text, "Read the CARLA server's output; restart it, then the bridge.") from None
             time.sleep(BETWEEN_TRIES_S)
-        hint = "Look at its own output; `rtcontrol bridge carla --set reconnect_s=60` waits for longer."
-        raise CarlaBridgeError(f"The CARLA server at {where} was lost and did not go on in {limit_s:g} s.", hint)
+        hint = "Read the CARLA server's output; `rtcontrol bridge carla --set reconnect_s=60` waits for longer."
+        raise CarlaBridgeError(f"The CARLA server at {where} was lost and did not continue within {limit_s:g} s.", hint)
 
     def _halt(self) -> None:
         """Brake the car to a halt at the end of the run."""

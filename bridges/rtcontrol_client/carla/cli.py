@@ -1,4 +1,4 @@
-"""`rtcontrol bridge carla`, also without the rest of rtcontrol: `python -m rtcontrol_client.carla`."""
+"""The command `rtcontrol bridge carla`, also run without the rest of rtcontrol: `python -m rtcontrol_client.carla`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rtcontrol_client.console import Outbox, OutboxLog, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire.errors import RemedyError
 
-EXAMPLES = """Drive a car in the CARLA simulator by an rtcontrol server.
+EXAMPLES = """Let an rtcontrol server drive a car in the CARLA simulator.
 
 The bridge makes the CARLA server synchronous, spawns an ego vehicle, and undoes both on every exit. A line typed while
 it runs is the new instruction; Ctrl-C ends it with the car braked to a halt.
@@ -31,12 +31,12 @@ examples:
   rtcontrol serve &
   rtcontrol bridge carla --instruct "drive at 50" --set town=Town03 --set seed=7
 
-`rtcontrol run --env carla-bridge` is server and bridge in one command. What a bridge left that was killed:
+`rtcontrol run --env carla-bridge` is server and bridge in one command. To undo what a killed bridge left on CARLA:
   python -m rtcontrol_client.carla --clean FILE
 
-Exit status: 0, 2 an error in what was given or no server, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
+Exit status: 0, 2 an error in the arguments or no server, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
-# Options of a drive that have a flag of their own; `--set` takes all of them.
+# Options of a drive that have their own flag; `--set` accepts all options.
 FLAGS = {
     "connect": ("endpoint", "the rtcontrol server, or http://HOST:PORT/connect (default: this machine's)"),
     "carla-host": ("host", "the CARLA server's machine (default: this one)"),
@@ -49,7 +49,7 @@ log = logging.getLogger("rtcontrol.carla")
 
 
 def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | None]:
-    """Return the options of the drive by name, and the file to clean up."""
+    """Parse the command line; return the options of the drive by name, and the file of `--clean`."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=EXAMPLES,
@@ -68,13 +68,14 @@ def arguments(given: Sequence[str], prog: str) -> tuple[dict[str, Any], Path | N
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.carla") -> int:
-    """Run the bridge. Errors are one paragraph on stderr and status 2; with a supervisor, an event on stdout."""
+    """Run the command and return its exit status. An error is printed on stderr, or sent to the supervisor on
+    stdout."""
     outlive_terminal()
     values, clean = arguments(sys.argv[1:] if given is None else given, prog)
     supervised = bool(values.get("once"))
     logging.getLogger().setLevel(logging.INFO)
     try:
-        # Only the log: the supervisor reads every event on stdout, and none may be lost to a crash.
+        # Shield only the log: the supervisor reads events on stdout, and a crash must not lose any.
         form = "%(message)s" if supervised else "%(asctime)s %(levelname)s %(message)s"
         with Outbox(2) as lines, OutboxLog(lines, form):
             return run(DriveOptions.of(values), clean)
@@ -91,13 +92,13 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
 
 
 def tell(event: str, **fields: Any) -> None:
-    """Write a line to the supervisor."""
+    """Send an event to the supervisor, as a line on stdout."""
     with contextlib.suppress(OSError):
         print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def run(options: DriveOptions, clean: Path | None) -> int:
-    """Drive, or clean up; return the exit status. Raises CarlaBridgeError, ClientError."""
+    """Run a drive or a clean-up; return the exit status. Raises CarlaBridgeError, ClientError."""
     if importlib.util.find_spec("carla") is None:
         text = "The CARLA bridge needs CARLA's client."
         raise CarlaBridgeError(text, "Install it: pip install 'rtcontrol-client[carla]'.")
@@ -110,7 +111,7 @@ def run(options: DriveOptions, clean: Path | None) -> int:
         path = journal.place(options.host, options.port)
         if options.once:
             tell("begun", journal=str(path))
-        from rtcontrol_client.carla.world import CarlaWorld  # without the client there is no such module
+        from rtcontrol_client.carla.world import CarlaWorld  # this import fails without CARLA's client
 
         world = CarlaWorld(options, journal.Journal(path, options.host, options.port))
         try:
@@ -118,7 +119,7 @@ def run(options: DriveOptions, clean: Path | None) -> int:
             return _drive(world, ending)
         except ServerLost as lost:
             text = f"The CARLA server at {options.server} was lost ({lost})."
-            raise CarlaBridgeError(text, "Start it again.") from None
+            raise CarlaBridgeError(text, "Restart the CARLA server.") from None
         finally:
             world.close()
 
@@ -142,8 +143,8 @@ def _drive(world: Any, ending: Shutdown) -> int:
 
 
 def _read(bridge: Any, supervised: bool) -> None:
-    """Take each line of the input as an instruction. With a supervisor, the end of the input ends the bridge."""
-    # Not by way of Python's own file: at the end it would wait for its lock, which a read that waits holds.
+    """Send each input line to the server as an instruction. With a supervisor, the end of input ends the bridge."""
+    # Read the descriptor directly: at exit Python would wait for the lock of `sys.stdin`, which a blocked read holds.
     rest = b""
     while read := os.read(0, 4096):
         *lines, rest = (rest + read).split(b"\n")

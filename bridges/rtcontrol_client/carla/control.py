@@ -1,4 +1,4 @@
-"""Pedals for a wanted acceleration, for a vehicle whose engine and brakes are unknown."""
+"""Control pedals and steering of a vehicle whose engine and brakes are unknown."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-# What full throttle and full brakes are taken for, m/s2; what is wrong about them, the integrals make good.
+# The assumed acceleration of full throttle and full brakes, m/s2; the integrals correct the error.
 ENGINE, BRAKES = 4.0, 8.0
-DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # of the integrals, per m/s2 and second
+DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # change of the integrals per m/s2 and second
 DRIVE_MOST, BRAKE_MOST = 0.8, 0.5
-# The measured acceleration is a mean over about so long; so is the wanted one that it is compared with.
+# The measured and the wanted acceleration are compared as means over about this time.
 MEAN_S = 0.25
-STANDING, HOLD = 0.3, 0.3  # below so many m/s with no wish to drive: stand, with so much brake
+STANDING, HOLD = 0.3, 0.3  # below this speed (m/s), without a wish to drive, hold the vehicle with this brake
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The fields of `carla.VehicleControl`: throttle and brake within 0 to 1, never both, steer within -1 (left) to 1;
-    the hand brake holds a vehicle at rest."""
+    """The fields of `carla.VehicleControl`: throttle or brake from 0 to 1 (never both), steer from -1 (left) to 1, and
+    the hand brake, which holds a vehicle at rest."""
 
     throttle: float = 0.0
     steer: float = 0.0
@@ -27,8 +27,8 @@ class Control:
 
 
 class Throttle:
-    """PI control of the acceleration: `hold` approaches the throttle that keeps the speed, `more` what the brakes lack.
-    Both pause while a pedal is at its limit (anti-windup)."""
+    """A PI controller of the acceleration: `hold` converges to the throttle that keeps the speed, `more` to the missing
+    brake. Both pause while a pedal is at its limit (anti-windup)."""
 
     def __init__(self, dt_s: float) -> None:
         self.dt_s = dt_s
@@ -39,7 +39,7 @@ class Throttle:
         self._expected = 0.0
 
     def step(self, wanted: float, speed: float) -> Control:
-        """Return the pedals for an acceleration (m/s2) at a speed (m/s), both finite; once a simulation step."""
+        """Return the pedals for a finite acceleration (m/s2) and speed (m/s). Call once per simulation step."""
         self._learn(wanted, speed)
         if wanted <= 0.0 and speed < STANDING:
             self.more = 0.0
@@ -48,7 +48,7 @@ class Throttle:
         if throttle >= 0.0:
             self.more = 0.0
             return Control(throttle=_share(throttle))
-        # With the throttle shut the vehicle slows by `hold` alone; the brakes do the rest.
+        # With no throttle the vehicle slows by `hold`; the brakes provide the rest.
         return Control(brake=_share(-throttle * ENGINE / BRAKES + self.more))
 
     def _learn(self, wanted: float, speed: float) -> None:
@@ -78,12 +78,12 @@ def _share(value: float) -> float:
     return _within(value, 0.0, 1.0) if math.isfinite(value) else 0.0
 
 
-AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance is so many seconds of driving, within these
-LATERAL = 6.5  # m/s2 that no steering asks for more of
-CREEP = 2.0  # m/s below which the lateral acceleration says nothing
-RATE = 2.0  # of the whole range a second
-TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # curvature that makes good a vehicle which steers otherwise
-# Speed in km/h and the share of the steering that is left at it, as CARLA's vehicles have it.
+AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance: seconds of driving, within these limits
+LATERAL = 6.5  # m/s2, the largest lateral acceleration of any steering
+CREEP = 2.0  # m/s, below which the lateral acceleration is not limited
+RATE = 2.0  # share of the whole range per second
+TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # curvature that corrects a biased steering
+# Speed in km/h, and the share of the steering that CARLA's vehicles apply at this speed.
 WHEELBASE_M, MAX_STEER = 2.85, math.radians(70.0)
 CURVE = ((0.0, 1.0), (20.0, 0.9), (60.0, 0.8), (120.0, 0.7))
 
@@ -93,7 +93,7 @@ def look_ahead_m(speed: float) -> float:
 
 
 class Steer:
-    """Steering of a vehicle with the dimensions of CARLA's Model 3."""
+    """The steering controller, for a vehicle with the dimensions of CARLA's Model 3."""
 
     def __init__(self, dt_s: float) -> None:
         self.dt_s = dt_s
@@ -101,9 +101,9 @@ class Steer:
         self.trim = 0.0
 
     def step(self, forward: float, right: float, speed: float, off_m: float) -> float:
-        """Return the steering within -1 (left) and 1 for a target `forward` and `right` of the rear axle, m.
+        """Return the steering, from -1 (left) to 1, towards a target `forward` and `right` of the rear axle (m).
 
-        `off_m` is the distance of the vehicle to the right of its wanted place. All values are finite. Called once a
+        `off_m` is how far the vehicle is to the right of its wanted place. All values are finite. Call once per
         simulation step.
         """
         distance2 = forward * forward + right * right

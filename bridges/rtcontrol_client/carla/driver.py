@@ -1,6 +1,6 @@
-"""The driver: keeps its lane and executes the last call, step by step.
+"""The driver, which keeps its lane and executes the last call, step by step.
 
-`look` locates the vehicle and its surroundings, `obey` takes a call, `step` returns pedals and steering.
+`look` locates the vehicle and its surroundings, `obey` accepts a call, `step` returns pedals and steering.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from rtcontrol_client.carla.intent import KMH, LEFT, TURNS, Intent, Near, Place,
 from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
 from rtcontrol_client.carla.observing import Body, LaneOccupancy, Scene, View
 
-# Farther off the lane, or farther along it between two steps: the vehicle was put elsewhere.
+# Farther off the lane, or farther along the lane in one step, the vehicle was moved by somebody else.
 LOST_M, JUMP_M = 6.0, 25.0
-# The lane is another one from so far beyond the middle between the two.
+# The vehicle counts as in the other lane from this distance beyond the border.
 FIRM_M = 0.05
-# A change takes so long, and never less than so much of the road.
+# A change of lanes takes this long, and at least this much road.
 TAKES_S, LEAST_M = 3.0, 16.0
 DONE_M = 0.4
-GIVE_UP_S = 4.0  # after which a change should have been done
-BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
-CLEAR_M = 0.25  # vehicles nearer to our way than this, side to side, are in it
-CLOSING = 0.5  # slower than this we do not come nearer to another vehicle, as far as changes go
-LARGEST = 200.0  # of the numbers in calls
+GIVE_UP_S = 4.0  # after a change of lanes should have ended
+BACK_M = 15.0  # of road, in which the vehicle returns to the centre of its lane
+CLEAR_M = 0.25  # vehicles that are nearer to our path, side to side, block it
+CLOSING = 0.5  # m/s, the slowest approach to another vehicle that counts while changing lanes
+LARGEST = 200.0  # the largest number in calls
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
 log = logging.getLogger("rtcontrol.carla")
@@ -37,8 +37,8 @@ log = logging.getLogger("rtcontrol.carla")
 
 @dataclass(slots=True)
 class Passed:
-    """The changes of a step: `sideways_m` is the change of the offset from the lane's centre due to another lane;
-    `entered`: a junction; `lost`: the vehicle is elsewhere."""
+    """The changes in one step: `sideways_m` is the offset change due to a change of the lane; `entered`: the vehicle
+    entered a junction; `lost`: the vehicle was moved elsewhere."""
 
     sideways_m: float = 0.0
     entered: bool = False
@@ -46,7 +46,7 @@ class Passed:
 
 
 class Track:
-    """The lane of a vehicle, its distance along it and its offset to the right of the centre line."""
+    """The lane of a vehicle, the distance along the lane, and the offset to the right of the centre line."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -55,14 +55,14 @@ class Track:
         self._lane: LaneLine | None = None
 
     def route(self, turn: Turn) -> Route:
-        """Return the route from the start of our lane, with the chosen turn at the next junction."""
+        """Return the route from the start of the current lane, with the chosen turn at the next junction."""
         lane = self._here()
         return self.road.route(lane, "straight" if lane.junction else turn)
 
     def follow(self, own: Body, intent: Intent) -> Passed:
-        """Follow the vehicle. The turn of the intent is taken at a junction and cleared after it.
+        """Update the track to the vehicle's position; use the intent's turn at a junction and clear the turn after it.
 
-        Raises ValueError where there is no road.
+        Raises ValueError if there is no road.
         """
         passed = Passed()
         if self._lane is None:
@@ -113,14 +113,14 @@ class Track:
 
 @dataclass(slots=True)
 class LaneChange:
-    """A lateral move from `start` to `end`, metres right of the reference lane's centre; `side` is -1, 1, or 0 for a
-    return."""
+    """A lateral move from `start` to `end` (metres right of the reference lane's centre) to `side` -1 or 1, or a return
+    (0)."""
 
     side: int
     start: float
     end: float
     progress: float = 0.0
-    over_s: float = 0.0  # since it should have been done
+    over_s: float = 0.0  # time since the change should have ended
 
     def advance(self, dt_s: float, speed: float) -> None:
         if self.progress >= 1.0:
@@ -128,18 +128,18 @@ class LaneChange:
         self.progress = min(1.0, self.progress + dt_s * _rate(speed))
 
     def moved(self, by: float) -> None:
-        """Shift all offsets, because the reference lane changed."""
+        """Shift all offsets by a distance, because the reference lane changed."""
         self.start += by
         self.end += by
 
     def lateral(self, ahead_m: float, speed: float) -> float:
-        """Return the offset from the reference lane's centre at a distance ahead."""
+        """Return the planned offset from the reference lane's centre at a distance ahead."""
         progress = min(1.0, self.progress + ahead_m * _rate(speed) / max(speed, 0.1))
         smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
         return self.start + (self.end - self.start) * smooth
 
     def done(self, lateral_m: float) -> bool:
-        """Return whether a vehicle with this offset has arrived."""
+        """Return whether the change of lanes is complete for a vehicle with this offset."""
         return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
 
 
@@ -149,7 +149,7 @@ def _rate(speed: float) -> float:
 
 @dataclass(slots=True)
 class Counts:
-    """The counts of a drive; `emergencies` counts starts, not steps."""
+    """The counters of a drive; `emergencies` counts how often emergency braking started, not its steps."""
 
     emergencies: int = 0
     lane_changes: int = 0
@@ -159,7 +159,8 @@ class Counts:
 
 @dataclass(slots=True)
 class Braking:
-    """The state of the emergency brake. `could_stop`: at the stop line ahead; `for_line`: it brakes for that line."""
+    """The state of the emergency brake: `could_stop` at the stop line ahead, and `for_line` if it brakes for that
+    line."""
 
     active: bool = False
     could_stop: bool = False
@@ -167,7 +168,7 @@ class Braking:
 
 
 class Driver:
-    """Drives one vehicle over a road at a fixed step."""
+    """Drives one vehicle on a town's roads, with a fixed time step."""
 
     def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.dt_s = dt_s
@@ -176,18 +177,18 @@ class Driver:
         self._steer, self._throttle = Steer(dt_s), Throttle(dt_s)
         self._change: LaneChange | None = None
         self._scene: Scene | None = None
-        self.view: View | None = None  # of the last look
+        self.view: View | None = None  # result of the last look
         self._braking, self._refused = Braking(), ""  # the kind of the last refusal
 
     @property
     def shift(self) -> int:
-        """Return the direction of the lane change: -1 left, 0 none, 1 right."""
+        """Return the direction of the change of lanes: -1 left, 0 none, 1 right."""
         return 0 if self._change is None else self._change.side
 
     def look(self, scene: Scene) -> View:
-        """Return our place and surroundings; the same scene is evaluated once.
+        """Return the vehicle's place and surroundings; the same scene is evaluated only once.
 
-        Raises ValueError where our figures are not numbers, or there is no road.
+        Raises ValueError if the vehicle's figures are not numbers, or if there is no road.
         """
         if scene is self._scene and self.view is not None:
             return self.view
@@ -209,7 +210,7 @@ class Driver:
         return view
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Execute a call; return why it is refused, or None. Lane changes need a first look."""
+        """Execute a call; return why it was refused, or None. Lane changes need a `look` before."""
         reason = self._obey(name, arguments)
         if reason is not None:
             self._log(reason)
@@ -219,10 +220,10 @@ class Driver:
         """Log a refusal, unless the last one was of the same kind: a model repeats its calls at each tick."""
         before, self._refused = self._refused, reason.split(":")[0]
         if self._refused != before:
-            log.warning("not done: %s", reason)
+            log.warning("call refused: %s", reason)
 
     def step(self, scene: Scene) -> Control:
-        """Return the control until the next step."""
+        """Return the pedals and the steering until the next step."""
         try:
             view = self.look(scene)
         except ValueError:
@@ -244,7 +245,7 @@ class Driver:
         return f"too late to {way}: {late[0]:.0f} m are needed at {speed * KMH:.0f} km/h, {late[1]:.0f} m are left"
 
     def _check_turn(self, speed: float) -> None:
-        """Cancel the chosen turn if it comes too soon in another lane."""
+        """Cancel the chosen turn if, after changing lanes, there is too little road left for it."""
         turn = self.intent.turn
         reason = self._too_late(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
@@ -258,7 +259,7 @@ class Driver:
         view = self.view
         try:
             turn = arguments["at_next_junction"] if name == "turn" else self.intent.turn
-            # A turn that is chosen already, or requested inside a junction, changes nothing.
+            # Repeating the chosen turn, or choosing one inside a junction, has no effect.
             if view is not None and not view.lane.junction and turn != self.intent.turn and turn in TURNS:
                 reason = self._too_late(turn, self._track.road.route(view.lane, turn), view.s, view.own.speed)
                 if reason is not None:
@@ -266,7 +267,7 @@ class Driver:
             place = NOWHERE if view is None else observing.place(view, self.shift)
             reason = self.intent.obey(name, arguments, place)
         except (KeyError, ValueError, TypeError):
-            return "no call of a driver"
+            return "this is not a driver's call"
         wish = self.intent.take_wish()
         return reason if not wish or view is None else self._start_change(wish, view)
 
@@ -275,12 +276,12 @@ class Driver:
         if side is None or lane is None:
             return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
         if not rules.room(view.own.speed, side.ahead, side.behind):
-            return "somebody is beside us"
+            return "another vehicle is next to us"
         across = 0.5 * (view.lane.width + lane.width)
         self._change = LaneChange(wish, view.lateral_m, wish * across)
         return None
 
-    # Changes to another lane.
+    # Lane changes.
 
     def _advance(self, view: View, speed: float) -> None:
         change = self._change
@@ -294,28 +295,28 @@ class Driver:
             self._give_up(view.lateral_m)
 
     def _give_up(self, lateral_m: float) -> None:
-        """Return to the centre of the current lane."""
+        """Stop changing lanes and return to the centre of the current lane."""
         self._change = LaneChange(0, lateral_m, 0.0)
 
     def _cut_off(self, view: View, change: LaneChange) -> bool:
-        """Return whether a vehicle came next to us in the other lane while we are still in ours."""
+        """Return whether a vehicle in the other lane came next to us before we left our lane."""
         if not change.side or abs(change.end) < 0.5 * view.lane.width:
             return False
         side = view.left if change.end < 0 else view.right
         return side is not None and rules.beside(view.own.speed, side.ahead, side.behind)
 
     def _leads_over(self) -> bool:
-        """Return whether the target lane of the change continues next to us."""
+        """Return whether the target lane still runs next to ours."""
         change, lane = self._change, self._track.route(self.intent.turn).lanes[0]
         if change is None or abs(change.end) < 0.5 * lane.width:
             return True
         return (lane.left if change.end < 0 else lane.right) is not None
 
     def _lateral(self, ahead_m: float, speed: float) -> float:
-        """Return the offset from the centre line at a distance ahead during a change."""
+        """Return the wanted offset from the centre line at a distance ahead."""
         return 0.0 if self._change is None else self._change.lateral(ahead_m, speed)
 
-    # How fast.
+    # Speed.
 
     def _wanted(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
@@ -331,7 +332,7 @@ class Driver:
         return -rules.FULL_BRAKE if braking else min(want, observing.bend(view, speed))
 
     def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
-        """Yield the vehicles that our body would touch on its path, including the other lane during a change."""
+        """Yield the vehicles that our vehicle would hit on its path, including the other lane while changing lanes."""
         own = view.own
         for over, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
             for other in () if side is None else side.seen:
@@ -340,7 +341,7 @@ class Driver:
                     continue
                 gap = max(other.distance - other.half_m - own.half_length_m, 0.0)
                 touching = own.half_width_m + other.across_m + CLEAR_M
-                # By the time that we have come up to it, and until it is behind us, we are farther on our way.
+                # We are farther along our path when we reach the other vehicle, and until we have passed it.
                 ratio = speed / max(speed - other.along, CLOSING)
                 ways = [self._way_over(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
                 if min(ways) - touching < other.lateral + over < max(ways) + touching:
@@ -351,7 +352,7 @@ class Driver:
             return self._lateral(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 
-    # Where to.
+    # Steering.
 
     def _steering(self, view: View, speed: float) -> float:
         own, half = view.own, 0.5 * WHEELBASE_M
@@ -365,7 +366,7 @@ class Driver:
 
 
 def observe(scene: Scene, driver: Driver) -> dict[str, Any]:
-    """Return the observation's data of the agent `driver`: km/h and metres; absent things are left out."""
+    """Return the observation for the agent `driver`, in km/h and metres, without fields for absent things."""
     view = driver.look(scene)
     data: dict[str, Any] = {
         "speed_kmh": view.own.speed * KMH,

@@ -1,8 +1,7 @@
-"""The driver's intent: the calls of the agent `driver` as a state, the acceleration that it wants, and the emergency
-brake.
+"""The driver's intent, which calls of the agent `driver` set, its wanted acceleration, and the emergency brake.
 
-Pure functions in SI units, shared by the bridge and the training simulation (`envs/road/world.py`), so that a call has
-the same meaning in both. Every call may be repeated at each tick.
+All values are in SI units. The bridge and the training simulation (`envs/road/world.py`) share this module, so that a
+call has the same meaning in both. Every call may be repeated at each tick.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ Mode = Literal["speed", "follow", "brake", "stop"]
 Turn = Literal["straight", "left", "right"]
 TURNS: tuple[Turn, ...] = ("straight", "left", "right")
 LEFT, RIGHT = -1, 1
-# Closer to a junction's entry no change of lane is started: one takes about 3 s.
+# Nearer to a junction's entry no change of lanes may start, since one takes about 3 s.
 NO_CHANGE_M = 20.0
-# Slower than this a lane change would be a sidestep.
+# At a lower speed a vehicle cannot change lanes.
 MIN_CHANGE_KMH = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The vehicle's place, as far as calls depend on it: lanes count from the left, 1 is the leftmost; `junction_m` to
-    the next junction's entry, 0 inside one, None where none is near."""
+    """The part of the vehicle's place that calls depend on. Lane 1 is the leftmost; `junction_m` is the distance to the
+    next junction's entry, 0 inside a junction, None if none is near."""
 
     speed_kmh: float
     lane: int
@@ -35,7 +34,7 @@ class Place:
 
 @dataclass(slots=True)
 class Intent:
-    """The longitudinal mode with its value, the chosen turn at the next junction, and a wish to change lane.
+    """The driver's intent: a speed mode with its value, the turn at the next junction, and a wish to change lanes.
 
     `wish` is -1 (left) or 1 (right) from an accepted `change_lane` until `take_wish`.
     """
@@ -48,7 +47,8 @@ class Intent:
     wish: int = 0
 
     def obey(self, name: str, arguments: Mapping[str, Any], place: Place) -> str | None:
-        """Execute a call; return why it is refused, or None. Raises KeyError, ValueError for an unknown call."""
+        """Apply a call to the intent; return why it was refused, or None. Raises KeyError, ValueError for unknown
+        calls."""
         match name:
             case "set_speed":
                 self.mode, self.kmh = "speed", float(arguments["kmh"])
@@ -61,21 +61,21 @@ class Intent:
             case "turn":
                 if arguments["at_next_junction"] not in TURNS:
                     raise ValueError(f"turn: at_next_junction={arguments['at_next_junction']!r}")
-                if place.junction_m != 0:  # inside one the way is chosen already
+                if place.junction_m != 0:  # inside a junction the turn cannot change any more
                     self.turn = arguments["at_next_junction"]
             case "change_lane":
                 return self._change(arguments["direction"], place)
             case _:
-                raise ValueError(f"no call of a driver: {name}")
+                raise ValueError(f"not a driver's call: {name}")
         return None
 
     def take_wish(self) -> int:
-        """Return the accepted change of lane, once: -1, 1, or 0 for none."""
+        """Return and clear the accepted change of lanes: -1 (left), 1 (right), or 0 for none."""
         wish, self.wish = self.wish, 0
         return wish
 
     def passed_junction(self) -> None:
-        """Clear the choice of a turn after its junction."""
+        """Clear the chosen turn, after the junction was passed."""
         self.turn = "straight"
 
     def _change(self, direction: str, place: Place) -> str | None:
@@ -83,7 +83,7 @@ class Intent:
             raise ValueError(f"change_lane: direction={direction!r}")
         side = LEFT if direction == "left" else RIGHT
         if place.shift:
-            return None  # one is under way: repeating the call changes nothing, and the contrary waits for its end
+            return None  # while changing lanes, a repeated call has no effect and the opposite one must wait
         if not 1 <= place.lane + side <= place.lanes:
             return f"there is no lane to the {direction}"
         if place.junction_m is not None and place.junction_m < NO_CHANGE_M:
@@ -97,29 +97,30 @@ class Intent:
 COMFORT_UP, COMFORT_DOWN = 2.0, 3.0
 FOLLOW_DOWN = 6.0
 FULL_BRAKE = 8.0
-# The emergency brake acts when less than this would no longer do.
+# The emergency brake acts when braking by less than this would no longer suffice.
 EMERGENCY = 5.0
 STANDING_GAP_M = 1.5
-# A change of lane needs so much room next to us, and so many seconds until we or the vehicle behind would be there.
+# A change of lanes needs this room next to us, and these times to the vehicles ahead and in the rear.
 ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
-# A turn is requested in time if the corner's speed is reached by comfortable braking, after so long and so far.
+# A turn is chosen in time if, after this time and distance, comfortable braking reaches the corner's speed.
 REACT_S, MARGIN_M = 0.5, 2.0
-# A vehicle that comes from behind in the other lane, and would be there within this, is next to us already.
+# A vehicle in the other lane that would reach us from the rear within this time counts as next to us.
 SOON_S = 0.8
 KMH = 3.6
 
 
 class Near(NamedTuple):
-    """The next vehicle in one direction of a lane: bumper to bumper, m, 0 next to us; its speed along the lane, m/s."""
+    """The nearest vehicle ahead or behind in a lane: the gap between bumpers (m, 0: next to us), and its speed
+    (m/s)."""
 
     gap_m: float
     speed: float
 
 
 def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> float:
-    """Return the acceleration (m/s2) of the intent at this speed (m/s).
+    """Return the acceleration (m/s2) that the intent demands at this speed (m/s).
 
-    `limit` (m/s) is the speed of `follow` without a vehicle ahead; `set_speed` keeps its speed, also after a vehicle.
+    `limit` (m/s) is the speed of `follow` without a vehicle ahead; `set_speed` keeps its value even then.
     """
     match intent.mode:
         case "speed":
@@ -137,7 +138,7 @@ def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> fl
 
 
 def emergency(speed: float, ahead: Near | None) -> bool:
-    """Return whether only hard braking avoids the vehicle ahead: the last safety net, whatever the call."""
+    """Return whether only hard braking can avoid the vehicle ahead, as a last safety net whatever the call."""
     if ahead is None or speed <= 0 or (closing := speed - ahead.speed) <= 0:
         return False
     left = ahead.gap_m - STANDING_GAP_M
@@ -145,7 +146,7 @@ def emergency(speed: float, ahead: Near | None) -> bool:
 
 
 def room(speed: float, ahead: Near | None, behind: Near | None) -> bool:
-    """Return whether there is room for us in a lane: no vehicle is next to us, or soon would be."""
+    """Return whether a lane has room for our vehicle: no other vehicle is next to us or will be soon."""
     if emergency(speed, ahead):
         return False
     if ahead is not None and ahead.gap_m < ROOM_M + ROOM_AHEAD_S * max(speed - ahead.speed, 0.0):
@@ -154,15 +155,14 @@ def room(speed: float, ahead: Near | None, behind: Near | None) -> bool:
 
 
 def beside(speed: float, ahead: Near | None, behind: Near | None) -> bool:
-    """Return whether a vehicle in a lane is next to us, or soon will be."""
+    """Return whether a vehicle in the other lane is next to us or will be soon."""
     if ahead is not None and ahead.gap_m <= 0.0:
         return True
     return behind is not None and behind.gap_m <= SOON_S * max(behind.speed - speed, 0.0)
 
 
 def slowing_m(speed: float, corner: float) -> float:
-    """Return from how many metres before a corner braking must start to reach its speed; 0 for a corner that is not
-    slower."""
+    """Return how many metres before a corner braking must start, or 0 if the corner can be taken faster."""
     if speed <= corner:
         return 0.0
     return (speed * speed - corner * corner) / (2.0 * COMFORT_DOWN) + REACT_S * speed + MARGIN_M

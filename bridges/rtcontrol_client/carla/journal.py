@@ -1,4 +1,4 @@
-"""What the bridge must undo on a server, written before each change, so that another process can undo it."""
+"""A journal of changes on the CARLA server, written before each change so that another process can undo them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol_client.carla.options import CarlaBridgeError
 
 @dataclass
 class UndoRecord:
-    """What must be undone on a server. `settings` are the original ones (None: unchanged); `actors` are ours."""
+    """The changes to undo on a server: the original `settings` (None: unchanged), and the `actors` that we spawned."""
 
     host: str
     port: int
@@ -31,20 +31,20 @@ class UndoRecord:
 
 
 class Journal:
-    """The file of a running bridge. Every method returns once the file is written completely; raises CarlaBridgeError
-    where it cannot be."""
+    """The journal of a running bridge. Every method returns after the file is written completely, or raises
+    CarlaBridgeError."""
 
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.path = path
-        self.left = UndoRecord(host, port, os.getpid(), _born(os.getpid()))
+        self.left = UndoRecord(host, port, os.getpid(), _process_start(os.getpid()))
 
     def begin(self, episode: int) -> None:
-        """Record a new world; our actors of the old one are gone with it."""
+        """Record a new world, in which there are no actors of ours yet."""
         self.left = UndoRecord(self.left.host, self.left.port, self.left.pid, self.left.born, episode)
         self._write()
 
     def moved(self, episode: int) -> None:
-        """Record that the server loaded another world with the same settings."""
+        """Record that the server loaded another world but kept its settings."""
         self.left.episode, self.left.actors = episode, []
         self._write()
 
@@ -54,12 +54,12 @@ class Journal:
         self._write()
 
     def spawned(self, actor: int) -> None:
-        """Record a vehicle of ours."""
+        """Record a vehicle that the bridge spawned."""
         self.left.actors.append(actor)
         self._write()
 
     def close(self) -> None:
-        """Remove the file, since everything is undone."""
+        """Remove the file, after everything was undone."""
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
@@ -69,21 +69,21 @@ class Journal:
             part.write_text(json.dumps(asdict(self.left)), "utf-8")
             os.replace(part, self.path)
         except OSError as error:
-            text = f"What is to undo on the server cannot be written down ({error})."
+            text = f"The changes to undo on the CARLA server cannot be recorded ({error})."
             raise CarlaBridgeError(text, "Set RTCONTROL_CACHE to a folder that can be written to.") from None
 
 
 def read(path: Path) -> UndoRecord:
-    """Return the content of a file. Raises CarlaBridgeError for another kind of file."""
+    """Read a journal. Raises CarlaBridgeError if the file is not one."""
     try:
         return UndoRecord(**json.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        text = f"{path} tells nothing of a drive ({error})."
+        text = f"{path} is not the file of a CARLA bridge ({error})."
         raise CarlaBridgeError(text, "Give the file that the bridge left.") from None
 
 
 def folder() -> Path:
-    """Return the folder of the files: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
+    """Return the folder of all journals: `$RTCONTROL_CACHE/carla`, otherwise a folder in the user's cache."""
     if base := os.environ.get("RTCONTROL_CACHE"):
         return Path(base) / "carla"
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 (it never raises)
@@ -91,25 +91,22 @@ def folder() -> Path:
 
 
 def place(host: str, port: int) -> Path:
-    """Return the path for a bridge of this process."""
+    """Return the path of this process's journal for a server."""
     name = f"{host}-{port}".replace(":", "_").replace("/", "_")
     return folder() / f"{name}-{os.getpid()}.json"
 
 
 def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:
-    """Yield the files of other bridges of this user at this server, and whether their processes are alive."""
+    """Yield the journals of this user's other bridges to a server, and whether their processes are alive."""
     for path in sorted(folder().glob("*.json")):
         with contextlib.suppress(CarlaBridgeError):
             left = read(path)
             if (left.host, left.port) == (host, port) and left.pid != os.getpid():
-                yield path, left, left.born == _born(left.pid) != 0
+                yield path, left, left.born == _process_start(left.pid) != 0
 
 
-def _born(pid: int) -> int:
-    """Return when a process started, in ticks since the machine did, since its number may be reused.
-
-    0: it does not exist, or is dead and not yet waited for.
-    """
+def _process_start(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot, to detect a reused number; 0 if it is dead."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""The lanes of a town: the lane of a place, and the route ahead for a choice of turn.
+"""The lanes of a town, by place, and the route ahead for a chosen turn.
 
-Everything is read from `carla.Map` once, when `TownRoad` is created; later only unknown places are looked up again.
+`TownRoad` reads the whole `carla.Map` when it is created; later it looks up only places that it does not know yet.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 Way = Literal["straight", "left", "right"]
 Key = tuple[int, int, int]  # road, lane section, lane as in OpenDRIVE
 STEP_M = 1.0
-# Lateral acceleration at which a bend is still taken, and the distance at which bends are looked up.
+# The largest lateral acceleration in a bend, and the distance between the points at which bends are measured.
 BEND = 4.2
 BEND_STEP_M = 4.0
 NO_BEND = 99.0
-ALIKE = 0.05  # speeds of bends that differ by less than this share are one bend
+ALIKE = 0.05  # bends whose speeds differ by less than this share count as one
 STRAIGHT_WITHIN = math.radians(40.0)
-SAME_LINE_M = 10.0  # lights whose lines are nearer to each other hold for one line
-REACH_M = 160.0  # the way ahead and behind is known at least so far
+SAME_LINE_M = 10.0  # stop lines of lights that are nearer to each other count as one
+REACH_M = 160.0  # the lanes are known at least this far in both directions
 SAMPLE_M = 0.5
 MOST_LANES = 12
 NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
 
 
 class CentreLine:
-    """Points of a centre line at equal distances, with the tangents between them."""
+    """A centre line, as points at equal distances with the tangents between them."""
 
     def __init__(self, points: Sequence[tuple[float, float]], width: float) -> None:
-        """`points`: at least two different ones, dense enough for straight lines between them."""
+        """Create a line through at least two different points, dense enough for straight lines between them."""
         self.width = width
         self.xs, self.ys, self.step, self.length = _evenly(points)
         self.last = len(self.xs) - 2
@@ -54,9 +54,9 @@ class CentreLine:
         return self.xs[i] + more * tx, self.ys[i] + more * ty, tx, ty
 
     def project(self, x: float, y: float, hint: float) -> tuple[float, float]:
-        """Return distance from the start and offset to the right of the nearest point, searched from a hint on.
+        """Project a place onto the line: return the distance from the start, and the offset to the right.
 
-        Below 0 or above `length`: before the start, beyond the end.
+        The search starts at `hint`. A distance below 0 is before the start, one above `length` beyond the end.
         """
         step, last = self.step, self.last
         i = min(max(int(hint / step), 0), last)
@@ -74,23 +74,23 @@ class CentreLine:
         return i * step + along, dy * tx - dx * ty
 
     def search(self, x: float, y: float) -> tuple[float, float]:
-        """Return the same as `project`, without a hint."""
+        """Project a place onto the line like `project`, but without a hint."""
         stride = max(1, int(8.0 / self.step))
         xs, ys = self.xs, self.ys
         best = min(range(0, self.last + 2, stride), key=lambda i: (xs[i] - x) ** 2 + (ys[i] - y) ** 2)
         return self.project(x, y, best * self.step)
 
     def near(self, x: float, y: float) -> bool:
-        """Return whether a place may be on this line: it is in its bounding box."""
+        """Return whether a place is in the line's bounding box, and so may be on the line."""
         left, top, right, bottom = self._box
         return left <= x <= right and top <= y <= bottom
 
     def turned(self) -> float:
-        """Return by how much the direction at the end is to the right of that at the start, radians."""
+        """Return the angle (radians, positive to the right) between the directions at the start and the end."""
         return between(self.tangents[0], self.tangents[-1])
 
     def _bends(self) -> list[float]:
-        """Return the speeds (m/s) at which the bends can be taken, one for each BEND_STEP_M."""
+        """Return the largest speeds (m/s) that the bends allow, one for each BEND_STEP_M."""
         every = max(1, round(BEND_STEP_M / self.step))
         speeds = []
         for n in range(int(self.length / BEND_STEP_M) + 1):
@@ -99,17 +99,18 @@ class CentreLine:
             turned = abs(between(self.tangents[i], self.tangents[j]))
             curvature = turned / ((j - i) * self.step) if j > i else 0.0
             speeds.append(min(NO_BEND, math.sqrt(BEND / curvature)) if curvature > 1e-6 else NO_BEND)
-        # What is left after the last whole step bends like the piece before it.
+        # The rest after the last whole step counts like the step before.
         if len(speeds) > 1:
             speeds[-1] = min(speeds[-1], speeds[-2])
         return speeds
 
 
 class LaneLine(CentreLine):
-    """A lane from its start to its end, or the end of its road.
+    """A lane, up to the end of its section or road.
 
-    `index` counts from the left, 1 the leftmost, of `count`; `after` and `before` are the lanes that it leads to and
-    comes from; `left` and `right` those next to it in the same direction; `way` is how a lane inside a junction turns.
+    `index` is the lane's number from the left (1: leftmost) among `count` lanes; `after` and `before` are the next and
+    the previous lanes; `left` and `right` the neighbours in the same direction; `way` is the turn of a lane in a
+    junction.
     """
 
     def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
@@ -135,7 +136,7 @@ def between(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 def _evenly(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float], float, float]:
-    """Return the same line with points at equal distances of about `STEP_M`: xs, ys, the distance, the length."""
+    """Resample a line to equal distances of about `STEP_M`; return its xs, ys, the distance and the length."""
     reached = [0.0]
     for start, end in pairwise(points):
         reached.append(reached[-1] + math.dist(start, end))
@@ -157,11 +158,11 @@ def _evenly(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
 
 
 class Route:
-    """Consecutive lanes: the way ahead from the start of the first, about 160 m beyond its end.
+    """A route: consecutive lanes from the start of the first lane to about 160 m beyond its end.
 
-    `turn` is the wanted turn at the first junction, `taken` the turn that the lane allows there (None: no junction
-    comes), `junction_at` the distance of its entry from the start. `stop_lines` are the distances of stop lines up to
-    there, with the numbers of their lights, in order. `ends`: the road ends with the route.
+    `turn` is the wanted turn at the first junction, `taken` the turn that the lane allows (None: no junction ahead),
+    and `junction_at` the distance of the junction's entry. `stop_lines` are the distances of the stop lines up to the
+    junction, in order, with the numbers of their lights. `ends` is true if the road ends with the route.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Route:
         junction_at: float | None,
         lines: Mapping[Key, Mapping[int, float]] = NONE_LIT,
     ) -> None:
-        """`lines`: of each lane, the place of the stop line of each light that holds for it."""
+        """Create a route. `lines` has, for each lane and each of its lights, the place of the stop line."""
         self.lanes, self.turn, self.taken, self.junction_at = lanes, turn, taken, junction_at
         self.offsets = [0.0]
         for lane in lanes:
@@ -180,7 +181,7 @@ class Route:
         self.length = self.offsets.pop()
         self.ends = not lanes[-1].after
         self.stop_lines = self._lines(lines)
-        self._bend_at, self._bend_speed = [0.0], [lanes[0].bends[0]]  # stretches of about the same bend
+        self._bend_at, self._bend_speed = [0.0], [lanes[0].bends[0]]  # stretches with about the same bend
         for offset, lane in zip(self.offsets, lanes, strict=True):
             for n, speed in enumerate(lane.bends):
                 last = self._bend_speed[-1]
@@ -191,12 +192,12 @@ class Route:
                     self._bend_speed.append(speed)
 
     def at(self, s: float) -> tuple[float, float, float, float]:
-        """Return point and unit tangent at a distance from the start: x, y, tx, ty."""
+        """Return the point and the unit tangent at a distance from the start: x, y, tx, ty."""
         i = max(bisect_right(self.offsets, s) - 1, 0)
         return self.lanes[i].at(s - self.offsets[i])
 
     def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
-        """Yield (metres ahead of s, the speed in m/s that the route allows from there on) within reach."""
+        """Yield each bend within reach: metres ahead of s, and the largest speed (m/s) from that point on."""
         i = max(bisect_right(self._bend_at, s) - 1, 0)
         yield 0.0, self._bend_speed[i]
         for n in range(i + 1, len(self._bend_at)):
@@ -206,12 +207,12 @@ class Route:
             yield ahead, self._bend_speed[n]
 
     def line_ahead(self, s: float) -> tuple[float, tuple[int, ...]] | None:
-        """Return the first stop line beyond s, and its lights; None: there is none up to the junction."""
+        """Return the first stop line beyond s and its lights, or None if there is none up to the junction."""
         return next((line for line in self.stop_lines if line[0] > s), None)
 
     def _lines(self, lines: Mapping[Key, Mapping[int, float]]) -> list[tuple[float, tuple[int, ...]]]:
-        """Return the stop lines up to the first junction. Where lanes over it have lights, each turn has its own, such
-        as an arrow."""
+        """Return the stop lines up to the first junction. If lanes inside the junction have lights, each turn has its
+        own light, such as an arrow."""
         places: dict[int, float] = {}
         for offset, lane in zip(self.offsets, self.lanes, strict=True):
             lights = lines.get(lane.key, {})
@@ -230,7 +231,7 @@ class Route:
 
 
 class LanePosition(NamedTuple):
-    """A place in a lane: metres from its start, offset to the right of its centre line."""
+    """A place in a lane: metres from its start, and the offset to the right of the centre line."""
 
     lane: LaneLine
     s: float
@@ -238,17 +239,17 @@ class LanePosition(NamedTuple):
 
 
 class TownRoad:
-    """The lanes of a `carla.Map`."""
+    """All lanes of a `carla.Map`."""
 
     def __init__(self, map: carla.Map) -> None:
-        """Read the whole town: about 5 microseconds a metre of lane."""
+        """Read the whole town, which takes about 5 microseconds per metre of lane."""
         import carla
 
         self.map = map
         self._location = carla.Location
         self.driving = carla.LaneType.Driving
         self._lanes: dict[Key, LaneLine] = {}
-        self._ends: dict[Key, list[Any]] = {}  # waypoints just beyond a lane's end
+        self._ends: dict[Key, list[Any]] = {}  # waypoints just beyond the end of each lane
         self._routes: dict[tuple[Key, Turn], Route] = {}
         self._behind: dict[Key, list[tuple[float, LaneLine]]] = {}
         self._counted: dict[Key, tuple[int, int]] = {}
@@ -257,8 +258,8 @@ class TownRoad:
         self._read_all()
 
     def place(self, x: float, y: float, z: float, yaw_deg: float | None = None) -> LanePosition | None:
-        """Return the nearest driving lane, None if the map has none. Inside a junction, where lanes cross, the
-        direction decides."""
+        """Return the place in the nearest driving lane, or None if the map has none. Inside a junction, where lanes
+        cross, the direction decides."""
         waypoint = self.map.get_waypoint(self._location(x, y, z), True, self.driving)
         if waypoint is None:
             return None
@@ -269,28 +270,28 @@ class TownRoad:
 
     def lane_of(self, waypoint: carla.Waypoint) -> LaneLine:
         """Return the lane of a waypoint."""
-        if _key(waypoint) not in self._lanes:  # a lane without any link, or a short section that reading stepped over
+        if _key(waypoint) not in self._lanes:  # a lane without links, or a section too short to be read
             self._todo.append(waypoint)
             self._read_all()
         return self._lanes[_key(waypoint)]
 
     def route(self, lane: LaneLine, turn: Turn) -> Route:
-        """Return the way ahead from the start of a lane. Inside a junction its own way is taken, whatever the turn."""
+        """Return the route from the start of a lane. Inside a junction the way is fixed, whatever the turn."""
         key = (lane.key, turn)
         if key not in self._routes:
             self._routes[key] = self._ahead(lane, turn)
         return self._routes[key]
 
     def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
-        """Set the lights: for each lane the place of the stop line of each of its lights, by number."""
+        """Set the traffic lights: for each lane, light number -> place of the stop line."""
         self._lines = lines
         self._routes.clear()
 
     def behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
-        """Return the lane and all that lead to it: (place of their start, negative before this one's, lane)."""
+        """Return the lane and all lanes that lead to it, each with the place of its start (m, 0 for this lane's)."""
         if lane.key not in self._behind:
             chain = [(0.0, lane)]
-            for start, here in chain:  # it grows
+            for start, here in chain:  # `chain` grows in this loop
                 if start >= -REACH_M:
                     known = {id(each) for _, each in chain}
                     chain += [(start - before.length, before) for before in here.before if id(before) not in known]
@@ -317,7 +318,7 @@ class TownRoad:
     # Reading the map.
 
     def _read_all(self) -> None:
-        """Read all pending lanes, and those next to them and after them, which the topology may lack."""
+        """Read all pending lanes and their neighbours and successors, which the map's topology may lack."""
         while self._todo:
             waypoint = self._todo.pop()
             if waypoint.lane_type == self.driving and _key(waypoint) not in self._lanes:
@@ -328,7 +329,7 @@ class TownRoad:
         key = _key(waypoint)
         waypoints = [*reversed(_walk(waypoint, "previous")), waypoint, *_walk(waypoint, "next")]
         points = [(at.x, at.y) for at in (each.transform.location for each in waypoints)]
-        if math.dist(points[0], points[-1]) < 1e-3 and len(points) < 4:  # shorter than can be told apart
+        if math.dist(points[0], points[-1]) < 1e-3 and len(points) < 4:  # too short to have two different points
             x, y = points[0]
             yaw = math.radians(waypoint.transform.rotation.yaw)
             points = [(x, y), (x + 0.01 * math.cos(yaw), y + 0.01 * math.sin(yaw))]
@@ -340,7 +341,7 @@ class TownRoad:
         self._todo += [*ends, *lefts, *rights]
 
     def _same_way(self, middle: carla.Waypoint, side: str) -> list[Any]:
-        """Return the lanes of the same direction on one side."""
+        """Return the lanes with the same direction on one side of a waypoint."""
         lanes: list[Any] = []
         here = getattr(middle, side)()
         while here is not None and here.lane_type == self.driving and here.lane_id * middle.lane_id > 0:
@@ -349,7 +350,7 @@ class TownRoad:
         return lanes
 
     def _connect(self) -> None:
-        """Connect lanes with their successors and neighbours; repeated after a lane was added."""
+        """Connect all lanes with their successors and neighbours; call again after adding a lane."""
         self._routes.clear()
         self._behind.clear()
         for key, lane in self._lanes.items():
@@ -372,7 +373,7 @@ class TownRoad:
             _widen(lane)
 
     def _crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
-        """Return the junction's lane at a place whose direction fits best."""
+        """Return the lane of a junction, at a place, whose direction fits best."""
         heading = (math.cos(yaw), math.sin(yaw))
         best, least = nearest, math.inf
         for lane in self._lanes.values():
@@ -391,13 +392,13 @@ def _key(waypoint: carla.Waypoint) -> Key:
 
 
 def _walk(start: carla.Waypoint, way: str) -> list[Any]:
-    """Return waypoints from here to the lane's end (`next`) or start (`previous`), without the first."""
+    """Return the waypoints after `start` up to the lane's end (`next`) or start (`previous`)."""
     key, waypoints, sign = _key(start), [], 0.0
 
     def onward(here: carla.Waypoint, distance: float) -> Any:
         for candidate in getattr(here, way)(distance):
             moved = candidate.s - here.s
-            # A closed loop leads back to its start, with the same numbers.
+            # A closed loop leads back to its start, which has the same key.
             if _key(candidate) == key and (sign == 0.0 or moved * sign > 0.0):
                 return candidate
         return None
@@ -416,7 +417,7 @@ def _walk(start: carla.Waypoint, way: str) -> list[Any]:
 
 
 def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
-    """Return where to continue: by the requested turn, else straight on, else the lane that turns least."""
+    """Return the next lane: one with the wanted turn, else one straight on, else the one that turns least."""
 
     def apart(after: LaneLine) -> tuple[bool, bool, float]:
         turned = abs(after.turned()) + abs(between(lane.tangents[-1], after.tangents[0]))
@@ -426,7 +427,7 @@ def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
 
 
 def _orient(lane: LaneLine) -> None:
-    """Set the turn of a junction's lane and of those that continue it inside."""
+    """Set the turn of a junction's lane, and of the lanes that continue it inside the junction."""
     inside, end = [lane], lane
     while end.after and end.after[0].junction and end.after[0] not in inside:
         end = end.after[0]
@@ -437,7 +438,8 @@ def _orient(lane: LaneLine) -> None:
 
 
 def _widen(lane: LaneLine) -> None:
-    """Count lanes straight over a junction as before it, also where each is a separate road; in a turn as one."""
+    """Number the lanes straight over a junction like those before it, even if each is a separate road; a turn has
+    one."""
     if lane.way != "straight":
         lane.index = lane.count = 1
         lane.left = lane.right = None

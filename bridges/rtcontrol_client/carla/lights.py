@@ -1,17 +1,18 @@
-"""Which traffic lights govern which lanes, and where their stop lines are.
+"""Find out which traffic lights govern which lanes, and where their stop lines are.
 
-A vehicle itself is told of a light only within its trigger box, metres before the junction (carla#2268, carla#9445): at
-50 km/h that is one step, too late to brake. So a light is found from two sources, neither of which is enough:
+CARLA reports a light to a vehicle only inside the light's trigger box, metres before the junction (carla#2268,
+carla#9445): at 50 km/h that is one step, too late to brake. So two sources are combined, as neither is enough:
 
 - the map's landmarks of its signal (`Map.get_all_landmarks_from_id`): exact lanes; in CARLA's own towns they are those
   *within* the junction, and a light that a map's maker placed by hand may have none;
-- its trigger volume: where vehicles are to stop, but generated it is one box around all lanes' boxes, along the world's
+- the trigger volume: where vehicles must stop; but if generated, it is one box around all lanes' boxes, along the
+world's
   axes (`UBoundingBoxCalculator::CombineBoxes`). The lanes under it are looked up here: the client's stop waypoints
   (`TrafficLight.get_stop_waypoints`, carla#4121) go along the actor's axis by the box's x, and so miss some.
 
-The line is where the landmark is, at the latest where the lane enters the junction, and never farther behind the middle
-of the trigger box than CARLA itself sets it back (`UTrafficLightComponent::InitializeSign`): a box that was placed by
-hand far before the junction wins, so a car may stand some metres short of the paint, never beyond it.
+The stop line is at the landmark, at the latest where the lane enters the junction, and never farther beyond the middle
+of the trigger box than CARLA itself sets the box back (`UTrafficLightComponent::InitializeSign`). So a box that was
+placed by hand far before the junction decides, and a car may stop some metres before the painted line, never beyond.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from rtcontrol_client.carla.lanes import Key, LaneLine, TownRoad
 if TYPE_CHECKING:
     import carla
 
-# From the middle of a trigger box to the line: half the box's 3 m, and 1.5 m of safe distance.
+# From the middle of a trigger box to the stop line: half of the box's 3 m, and 1.5 m of safe distance.
 BOX_TO_LINE_M = 3.0
-# A box that lies otherwise before the line of a lane, or beside it, is none of that lane's.
+# A box that is farther before a lane's stop line, or farther to the side, does not belong to the lane.
 BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0
-# How far within the junction a box may lie and still be of the lanes that enter there.
+# A box this far inside the junction still belongs to the lanes that enter the junction at its place.
 INSIDE_M = 10.0
 
 
 class Lamp(NamedTuple):
-    """A traffic light in CARLA: its actor's number, its signal's id in the map ("": none), the centre of its trigger
-    volume (None: it has none), and waypoints on the lanes under it."""
+    """A traffic light in CARLA: the actor's number, the signal's id in the map ("": none), the centre of the trigger
+    volume (None: no volume), and waypoints on the lanes under the volume."""
 
     number: int
     sign: str
@@ -44,7 +45,7 @@ class Lamp(NamedTuple):
 
 
 def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
-    """Return what the client knows of a light, without a request to the server."""
+    """Read a light from the client's cached data, without a request to the server."""
     import carla
 
     volume, at = light.trigger_volume, light.get_transform()
@@ -52,7 +53,7 @@ def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
     if max(extent.x, extent.y) <= 0.0:
         return Lamp(light.id, sign, None)
     box, middle = carla.Transform(volume.location, volume.rotation), at.transform(volume.location)
-    # Not to its very ends, which may lie in the lane beside it.
+    # Leave out the very ends of the box, which may reach into the next lane.
     along = [carla.Location(x=m) for m in _across(extent.x)] + [carla.Location(y=m) for m in _across(extent.y)]
     found = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
     return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in found if waypoint is not None])
@@ -64,7 +65,7 @@ def _across(half_m: float) -> Iterator[float]:
 
 
 def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
-    """Assign the lights to the road's routes."""
+    """Assign the traffic lights to the lanes that they govern."""
     lines: dict[Key, dict[int, float]] = {}
     for lamp in lamps:
         for lane, s in _lines(road, lamp):
@@ -74,7 +75,7 @@ def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
 
 
 def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
-    """Yield the lanes of a light with the places of its lines; within a junction, the lane's start."""
+    """Yield the lanes that a light governs, each with the place of the stop line (in a junction, the lane's start)."""
     marked = dict(_marked(road, lamp.sign))
     yield from marked.items()
     before = {lane: s for lane, s in marked.items() if not lane.junction}
@@ -85,15 +86,16 @@ def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
         yield lane, min(line, lane.length, _by_box(lane, line, lamp.middle))
     if lamp.middle is None:
         return
-    # Where landmarks tell of lanes, they tell of all, and a box that touches one beside them does not count; it may
-    # still stand on a short lane that leads to one. A signal whose lanes are all elsewhere says nothing of the box.
+    # If landmarks name lanes, they name all of them: other lanes that the box touches do not count, except a short lane
+    # that leads to a named one. If all named lanes are elsewhere, the signal says nothing about the box.
     under = list(_under(road, lamp))
     for lane in [it for it in under if it in before or any(after in before for after in it.after)] or under:
         yield lane, min(lane.search(*lamp.middle)[0] + BOX_TO_LINE_M, lane.length)
 
 
 def _under(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
-    """Yield the lanes outside the junction under the trigger box, or those that end where it is inside the junction."""
+    """Yield the lanes under the trigger box, outside the junction; for a box inside, the lanes that end at its
+    place."""
     for waypoint in lamp.under:
         lane, at = road.lane_of(waypoint), waypoint.transform.location
         if not lane.junction:
@@ -114,7 +116,7 @@ def _marked(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:
 
 
 def _by_box(lane: LaneLine, line: float, middle: tuple[float, float] | None) -> float:
-    """Return the latest line that the trigger box allows; `line` where the box does not concern this lane."""
+    """Return the farthest stop line that the trigger box allows, or `line` if the box does not belong to the lane."""
     if middle is None:
         return line
     s, lateral = lane.search(*middle)

@@ -1,4 +1,4 @@
-"""What the driver observes (other vehicles, lights, the junction ahead), and the limits that hold for every call:
+"""The driver's observation (other vehicles, lights, the junction ahead), and the limits that apply to every call:
 vehicles in the way, bends, the road's end, stop lines."""
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from rtcontrol_client.carla.intent import FULL_BRAKE, KMH, Near, Place, slowing_
 from rtcontrol_client.carla.lanes import BEND_STEP_M, NO_BEND, Key, LaneLine, Route, TownRoad
 
 SIGHT_M = 150.0
-# Half of the longest vehicle: its centre may be so much farther than its bumper.
+# Half the length of the longest vehicle, which is the distance from its centre to its bumper.
 LONGEST_M = 10.0
 # How far off the lane's border a vehicle's centre still counts as in the lane.
 BORDER_M = 0.3
 LARGEST = 1e5
-# A vehicle that moves at more than an angle of 45 degrees to a way drives across it.
+# A vehicle that moves at an angle of more than 45 degrees to a lane drives across.
 ALONG, MOVING = 0.7, 2.0
-# A light is told from so far before its stop line on: what the driver model has learnt (`envs/road/world.py`).
+# A light is observed from this distance before its stop line on, as in the driver model's training
+# (`envs/road/world.py`).
 LIGHT_SIGHT_M = 45.0
-# A waiting vehicle is not in the junction yet, though its bumper may be over the line: it sees this, and not 0.
+# The least distance that a waiting vehicle observes, even if its bumper is over the line; 0 means inside the junction.
 WAITS_M = 1.0
 Light = Literal["none", "green", "yellow", "red"]
 WORST: tuple[Light, ...] = ("red", "yellow", "green")
 
 
 class Body(NamedTuple):
-    """A vehicle: its number, place of its centre (m), yaw (degrees), velocity (m/s), half its length and width (m).
+    """A vehicle: the number, the centre's place (m), yaw (degrees), velocity (m/s), half the length and width (m).
 
     CARLA's axes: y to the right, yaw clockwise."""
 
@@ -45,19 +46,19 @@ class Body(NamedTuple):
 
     @property
     def speed(self) -> float:
-        """Return the speed over the ground, m/s."""
+        """Return the speed over the ground in m/s."""
         return math.hypot(self.vx, self.vy)
 
     @property
     def sane(self) -> bool:
-        """Return whether all figures are possible for a vehicle on a road."""
-        # A comparison with NaN is false.
+        """Return whether all figures are plausible for a vehicle on a road."""
+        # Comparisons with NaN are false.
         return all(-LARGEST < value < LARGEST for value in self[1:])
 
 
 class Neighbour(NamedTuple):
-    """A vehicle on a route, m and m/s: distance of its centre ahead (negative: back), offset to the right of the centre
-    line, speed along the route, half its extent along and across it. `crossing`: it drives across the route."""
+    """A vehicle on a route, in m and m/s: distance of the centre ahead (negative: behind), offset to the right of the
+    centre line, speed along the route, half the extent along and across. `crossing` vehicles drive across the route."""
 
     distance: float
     lateral: float
@@ -68,12 +69,12 @@ class Neighbour(NamedTuple):
     body: Body
 
     def in_lane(self, width: float) -> bool:
-        """Return whether it drives in a lane of this width, and does not just cross it."""
+        """Return whether the vehicle drives in a lane of this width, and does not just cross."""
         return not self.crossing and abs(self.lateral) <= 0.5 * width + BORDER_M
 
 
 class LaneOccupancy:
-    """The places of all vehicles, kept between moments so that only new vehicles are looked up in the map."""
+    """The lanes of all vehicles, kept between moments so that only new vehicles are looked up in the map."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -82,7 +83,7 @@ class LaneOccupancy:
         self._inside: list[Body] = []
 
     def update(self, bodies: Iterable[Body]) -> None:
-        """Set the vehicles of the next moment. Vehicles with impossible figures are ignored."""
+        """Set the vehicles of the next moment, ignoring vehicles with impossible figures."""
         known: dict[int, tuple[LaneLine, float]] = {}
         self._on, self._inside = {}, []
         for body in bodies:
@@ -99,20 +100,20 @@ class LaneOccupancy:
         self._known = known
 
     def ahead(self, route: Route, s: float, number: int) -> Iterator[Neighbour]:
-        """Yield vehicles on the route ahead of or next to s metres after its start, except `number`."""
+        """Yield the vehicles on the route, except `number`, from s metres after its start on."""
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
             yield from self._of(lane, offset - s, number)
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
-        """Yield vehicles on all lanes that lead here, except those on the lane itself."""
+        """Yield the vehicles on all lanes that lead to this lane, but not on the lane itself."""
         for start, before in self.road.behind(lane)[1:]:
             if s - start - before.length <= SIGHT_M + LONGEST_M:
                 yield from self._of(before, start - s, number)
 
     def _of(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
-        """Yield the vehicles of a lane whose start is at a distance ahead."""
+        """Yield the vehicles on a lane that starts at a distance ahead."""
         if lane.junction:
             yield from self._across(lane, start, number)
         for at, lateral, along, body in self._on.get(lane.key, ()):
@@ -120,7 +121,7 @@ class LaneOccupancy:
                 yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
     def _across(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
-        """Yield vehicles on the surface of a lane in a junction, where lanes cross, wherever they are going."""
+        """Yield vehicles on the surface of a lane inside a junction, where lanes cross, whatever their route."""
         for body in self._inside:
             if body.number == number or not lane.near(body.x, body.y):
                 continue
@@ -140,7 +141,7 @@ class LaneOccupancy:
         if known is not None:
             lane, hint = known
             s, lateral = lane.project(body.x, body.y, hint)
-            # Not far from where it was, on the same lane: no other is nearer.
+            # The vehicle is still near its last place in the same lane, so no other is nearer.
             if 0.0 <= s <= lane.length and abs(lateral) <= 0.5 * lane.width and abs(s - hint) < 20.0:
                 return lane, s, lateral
         return self.road.place(body.x, body.y, body.z, body.yaw_deg)
@@ -148,7 +149,7 @@ class LaneOccupancy:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One moment: our vehicle, the others, our speed limit, all lights by number."""
+    """One moment: our vehicle, the other vehicles, our speed limit, and all lights by number."""
 
     own: Body
     others: Sequence[Body] = ()
@@ -158,7 +159,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Side:
-    """A lane as seen from our vehicle; `seen` has all its vehicles."""
+    """A lane as seen from our vehicle; `seen` has all vehicles on the lane."""
 
     ahead: Near | None = None
     behind: Near | None = None
@@ -167,9 +168,9 @@ class Side:
 
 @dataclass(slots=True)
 class View:
-    """All that a driver knows of one moment. We are s metres after the start of `route`; `light` applies to it;
-    `junction_m` is the distance from the front bumper to the stop line, or the junction's entry; 0 inside; None: out of
-    sight."""
+    """The driver's view of one moment. We are s metres after the start of `route`, for which `light` applies.
+    `junction_m` is the distance from the front bumper to the stop line or the junction's entry (0: inside, None: out of
+    sight)."""
 
     own: Body
     route: Route
@@ -185,7 +186,7 @@ class View:
 
 
 def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> View:
-    """Return the surroundings of our vehicle, s metres after the route's start. The occupancy is of this moment."""
+    """Return the driver's view, s metres after the route's start; the occupancy must be of the same moment."""
     own, lane = scene.own, route.lanes[0]
     light = _light(scene, route, s)
     return View(
@@ -204,13 +205,12 @@ def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral
 
 
 def place(view: View, shift: int) -> Place:
-    """Return the vehicle's place as far as calls depend on it."""
+    """Return the part of the vehicle's place that calls depend on."""
     return Place(view.own.speed * KMH, view.lane.index, view.lane.count, shift, view.junction_m)
 
 
 def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0) -> float | None:
-    """Return the distance from the front bumper to the next stop line or junction's entry; 0 inside; None: out of
-    sight."""
+    """Return the distance from the front bumper to the next stop line or junction (0: inside, None: out of sight)."""
     if route.lanes[0].junction:
         return 0.0
     line = route.line_ahead(s)
@@ -222,7 +222,7 @@ def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0)
 
 
 def _light(scene: Scene, route: Route, s: float) -> Light:
-    """Return the light that applies to us, until the centre of our vehicle is over the line."""
+    """Return the light that applies to our vehicle, until the vehicle's centre is over the stop line."""
     line = route.line_ahead(s)
     if line is None or line[0] > s + scene.own.half_length_m + LIGHT_SIGHT_M:
         return "none"
@@ -231,7 +231,7 @@ def _light(scene: Scene, route: Route, s: float) -> Light:
 
 
 def _next_to(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine | None, s: float) -> Side | None:
-    """Return a lane next to ours, from the place next to us."""
+    """Return the view of a lane next to ours, starting next to our vehicle."""
     if lane is None:
         return None
     at, _ = lane.project(own.x, own.y, s * lane.length / route.lanes[0].length)
@@ -239,7 +239,7 @@ def _next_to(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine |
 
 
 def _side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
-    """Return the nearest vehicle of each direction; one next to us is ahead if its front bumper is ahead of ours."""
+    """Return the nearest vehicles ahead and behind; one next to us counts as ahead if its front is ahead of ours."""
     lane = route.lanes[0]
     side = Side(seen=list(occupancy.ahead(route, s, own.number)))
     for other in (*side.seen, *occupancy.behind(lane, s, own.number)):
@@ -253,20 +253,19 @@ def _side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
     return side
 
 
-# What holds whatever was called.
+# Limits that apply to every call.
 
-BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
+BEND_DOWN = 3.0  # m/s2, deceleration before a bend or a stop line
 MOST_DOWN = 6.0
 ROAD_END_M = 5.0
-SHORT_M = 0.3  # before a stop line
-YELLOW = 4.0  # m/s2: a vehicle that would have to brake harder continues at yellow
-EASED = 2.0  # m/s2: an emergency is over where so little braking would do
+SHORT_M = 0.3  # where to stop before a stop line
+YELLOW = 4.0  # m/s2: a vehicle that would have to brake harder drives on at yellow
+EASED = 2.0  # m/s2: an emergency ends when this braking would be enough
 CLOSE_M, CREEP = 2.0, 0.5
 
 
 def danger(near: Near, speed: float, braking: bool) -> bool:
-    """Return whether the emergency brake acts; with `braking` (it acted a step ago) it continues until there is
-    room."""
+    """Return whether the emergency brake acts. If it acted a step ago (`braking`), it continues until there is room."""
     if intent.emergency(speed, near):
         return True
     closing = speed - near.speed
@@ -275,12 +274,12 @@ def danger(near: Near, speed: float, braking: bool) -> bool:
 
 
 def close(near: Near, speed: float) -> float:
-    """Return the acceleration allowed after a vehicle at rest: none from rest, so as not to creep up."""
+    """Return the acceleration allowed towards a vehicle at rest: 0 if we stand too, so that we do not creep forward."""
     return 0.0 if near.gap_m < CLOSE_M and near.speed < CREEP and speed < CREEP else math.inf
 
 
 def bend(view: View, speed: float) -> float:
-    """Return the acceleration (m/s2) that bends and the end of the road allow."""
+    """Return the acceleration (m/s2) that bends and the road's end allow."""
     most = math.inf
     for ahead, slow in view.route.bends(view.s, speed * speed / (2.0 * BEND_DOWN) + 8.0):
         if slow < NO_BEND:
@@ -292,37 +291,37 @@ def bend(view: View, speed: float) -> float:
 
 
 def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
-    """Return the metres needed to slow for the next junction's bend and those left, where these are too few.
+    """Return the metres needed to slow down for the next junction's bend and the metres left, if these are too few.
 
-    Measured from s metres after the route's start. None: there is time, or no need to slow down.
+    The metres count from s metres after the route's start. Return None if there is time, or no need to slow down.
     """
     entry = route.junction_at
     if entry is None:
         return None
     for ahead, slow in route.bends(s, slowing_m(speed, 0.0)):
-        # The bend that we are in leads to all ways.
+        # The bend that we are in is the same for all turns.
         if s + ahead > entry - BEND_STEP_M and ahead < (needed := slowing_m(speed, slow)):
             return needed, ahead
     return None
 
 
 def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bool]:
-    """Return whether we could have stopped at the stop line ahead, and whether to brake fully now, as a last safety
-    net.
+    """Return whether we could have stopped at the stop line ahead, and whether to brake fully now as a last safety net.
 
-    `could`, `braking`: the results a step ago. A vehicle too near to stop when the light changes continues.
+    `could` and `braking` are the results a step ago. A vehicle that is too near to stop when the light changes drives
+    on.
     """
     ahead = view.route.line_ahead(view.s)
     if view.light not in ("red", "yellow") or ahead is None:
         return False, False
     left = ahead[0] - view.s - view.own.half_length_m - SHORT_M
     needed = speed * speed / (2.0 * left) if left > 0.0 else math.inf
-    # A vehicle at rest can stay, also with the bumper over the line.
+    # A vehicle at rest can stay at rest, even with its bumper over the line.
     could = could or speed < CREEP or needed <= (FULL_BRAKE if view.light == "red" else YELLOW)
     return could, could and needed > (EASED if braking else intent.EMERGENCY)
 
 
 def _slowing(ahead: float, to: float, speed: float) -> float:
-    """Return the acceleration that keeps to speeds from which slowing down is still possible."""
+    """Return the largest acceleration with which slowing down in time remains possible."""
     allowed = math.sqrt(to * to + 2.0 * BEND_DOWN * ahead)
     return 2.0 * (allowed - speed) - (BEND_DOWN if ahead > 0 else 0.0)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from rtcontrol_client.wire.endpoint import check_client
 from rtcontrol_client.wire.errors import RemedyError
 
-# CARLA's physics is only right up to its substeps: 10 of 0.01 s. One step of the simulation is at most this long.
+# The longest step of the simulation: CARLA's physics is wrong for more than 10 substeps of 0.01 s.
 LONGEST_STEP_S = 0.0625
 STANDIN, STANDIN_TOWN = "CARLA stand-in, not CARLA", "Standin"
 Seconds = Annotated[float, Field(ge=0)]
@@ -27,14 +27,15 @@ class ServerLost(Exception):
 
 
 class DriveOptions(BaseModel):
-    """The options of a drive; each can be set on the command line (`--set KEY=VALUE`).
+    """The options of a drive, each of which can be set on the command line (`--set KEY=VALUE`).
 
-    host, port: of the CARLA server. town: loaded if the server has another one. seed: chooses the spawn points. reload:
-    load the world again first, so that the same seed gives the same drive. standin: the server is the stand-in.
-    endpoint: of the rtcontrol server. agent: empty is the server's only one. keys, server_key: files, for a server with
-    keys. connect_timeout_s: for the first welcome; 0: no limit. once: one session, whose end ends the bridge. clock:
-    `wall` keeps to the wall clock whatever happens, `lockstep` waits for each call. reconnect_s: how long to wait for a
-    CARLA server that hangs. trace: a file with a line for each step.
+    host, port: the CARLA server's address. town: the town to drive in, loaded if the server has another one. seed:
+    chooses the spawn points. reload: load the world again first, so that a seed always gives the same drive. standin:
+    the server is the stand-in.
+    endpoint: the rtcontrol server's address. agent: the agent's name; if empty, the server's only agent. keys,
+    server_key: key files, for a server with keys. connect_timeout_s: how long to wait for a server at the start; 0: no
+    limit. once: end with the first session. clock: `wall` keeps to the wall clock, `lockstep` waits for each call.
+    reconnect_s: how long to wait for a CARLA server that hangs. trace: a file that gets a line for each step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -66,7 +67,7 @@ class DriveOptions(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> DriveOptions:
-        """Return the options of these names. Raises CarlaBridgeError, EndpointError."""
+        """Validate values by option name. Raises CarlaBridgeError, EndpointError."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -83,16 +84,16 @@ class DriveOptions(BaseModel):
 
     @property
     def steps(self) -> int:
-        """Return the simulation steps of a period."""
+        """Return the number of simulation steps per period."""
         return max(1, math.ceil(1.0 / self.hz / LONGEST_STEP_S - 1e-9))
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of one step."""
+        """Return the length of one simulation step in seconds."""
         return 1.0 / self.hz / self.steps
 
     @property
     def wait_s(self) -> float:
-        """Return how long a step may take until the server counts as lost; longer in lockstep, where the world
+        """Return after how many seconds without a step the server counts as lost; in lockstep more, as the world
         waits."""
         return 5.0 if self.clock == "lockstep" else 0.8

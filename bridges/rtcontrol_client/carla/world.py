@@ -1,4 +1,4 @@
-"""The CARLA server of the bridge: connect, make synchronous, restore; the ego vehicle, ticks, snapshots."""
+"""The bridge's CARLA server: connect, make it synchronous, spawn the ego vehicle, tick, observe, and restore."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from rtcontrol_client.carla.lights import Lamp, lamp_of
 from rtcontrol_client.carla.observing import Body, Light, Scene
 from rtcontrol_client.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, DriveOptions, ServerLost
 
-# A server that is there answers in milliseconds, so the absence of one is known within this, twice.
+# A running server answers in milliseconds, so the bridge waits only this long for one, twice.
 PROBE_S, ANSWER_S = 1.5, 3.0
-SLOW_S, LOAD_S = 10.0, 90.0  # for what may take a busy server longer, and for loading a town
-WATCH_S = 1.0  # how long a synchronous server that another client may tick is watched
-# What CARLA's own client sends first (MessagePack-RPC), and how every answer to it starts: an array of four.
+SLOW_S, LOAD_S = 10.0, 90.0  # for slow requests to a busy server, and for loading a town
+WATCH_S = 1.0  # how long to watch whether another client ticks a synchronous server
+# The first request of CARLA's own client (MessagePack-RPC), and the start of every answer: an array of four.
 QUESTION, ANSWER = msgpack.packb([0, 0, "version", [[False]]]), b"\x94"
 START = (
     "Start one (0.9.16, it needs a GPU): ./CarlaUE4.sh -RenderOffScreen -quality-level=Low, or docker run --rm "
     "--gpus all --net=host carlasim/carla:0.9.16 ./CarlaUE4.sh -RenderOffScreen -quality-level=Low; or try "
     "`rtcontrol run --env carla-bridge --set carla.standin=true`, which needs a source checkout only and is not CARLA."
 )
-ONE_CLIENT = "Only one client may tick a server: end that one first, or start a second server."
-LOOK = "Look at its own output; start it again."
+ONE_CLIENT = "Only one client may tick a server: end the other client first, or start a second server."
+LOOK = "Read the CARLA server's output; restart the server."
 FIELDS = tuple(name for name in dir(carla.WorldSettings) if not name.startswith("_"))
 CARS = ("vehicle.tesla.model3", "vehicle.")
 ROLE = "hero"
-LIMIT_KMH = 50.0  # where CARLA tells none
+LIMIT_KMH = 50.0  # if CARLA reports no limit
 STATES: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
 log = logging.getLogger("rtcontrol.carla")
 
 
 def connect(options: DriveOptions) -> Any:
-    """Return a `carla.Client` whose server responds and has the same release. Raises CarlaBridgeError within 5 s."""
+    """Connect to a CARLA server of the same release; return a `carla.Client`. Raises CarlaBridgeError within 5 s."""
     probe(options)
     client = carla.Client(options.host, options.port)
     client.set_timeout(ANSWER_S)
@@ -64,8 +64,8 @@ def connect(options: DriveOptions) -> Any:
 
 
 def probe(options: DriveOptions) -> None:
-    """Raise CarlaBridgeError if no server listens, or another program does: its bytes would make CARLA's library
-    abort."""
+    """Raise CarlaBridgeError if no server listens, or if another program does, whose bytes would crash CARLA's client
+    library."""
     at, answer = f"{options.host}:{options.port}", b""
     try:
         with socket.create_connection((options.host, options.port), PROBE_S) as peer, contextlib.suppress(OSError):
@@ -77,12 +77,12 @@ def probe(options: DriveOptions) -> None:
         reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         raise CarlaBridgeError(f"No CARLA server at {at} ({reason}).", START) from None
     if answer not in (b"", ANSWER):
-        hint = "Give --carla-port the port of one; CARLA's own is 2000."
+        hint = "Give --carla-port the port of a CARLA server; the default is 2000."
         raise CarlaBridgeError(f"What listens at {at} is not a CARLA server.", hint)
 
 
 def _release(version: str) -> str:
-    """Return `0.9.16` of `0.9.16-dirty`."""
+    """Return the release of a version: `0.9.16` for `0.9.16-dirty`."""
     match = re.match(r"\d+(\.\d+)*", version)
     return match.group() if match else version
 
@@ -92,20 +92,20 @@ def _short(error: Exception) -> str:
 
 
 def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
-    """Change settings of the world. Raises RuntimeError where the server does not respond."""
+    """Change settings of the world. Raises RuntimeError if the server does not respond."""
     settings = world.get_settings()
     for name, value in values.items():
-        # Of an unset step carla gives None, and takes it.
+        # carla returns None for an unset step, and also accepts None.
         setattr(settings, name, value)
     world.apply_settings(settings)
 
 
 def ticked(world: Any) -> bool:
-    """Return whether another client ticks a synchronous server, watching it for WATCH_S."""
+    """Watch a synchronous server for WATCH_S; return whether another client ticks it."""
     frame, end_s = 0, time.monotonic() + WATCH_S
     while time.monotonic() < end_s:
         before, frame = frame, world.get_snapshot().frame
-        # 0: no snapshot so far. The first one tells nothing.
+        # Frame 0 means that there was no snapshot yet; a first snapshot does not prove a tick.
         if before not in (0, frame):
             return True
         time.sleep(0.05)
@@ -113,21 +113,21 @@ def ticked(world: Any) -> bool:
 
 
 def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
-    """Destroy our actors and restore the settings; return what was done.
+    """Destroy our actors and restore the settings; return a list of what was done.
 
-    Raises RuntimeError where the server does not respond; the rest was tried all the same.
+    Raises RuntimeError if the server does not respond, after trying everything else.
     """
     done: list[str] = []
     restores = left.settings is not None
     try:
         if left.episode is not None and left.episode != world.id:
-            done.append("the server has another world by now: no vehicle of ours is in it")
+            done.append("the server has loaded another world, so our vehicles are gone")
             restores = restores and world.get_settings().synchronous_mode
             if restores and ticked(world):
                 restores = False
-                done.append("another client ticks it: its settings are left alone")
+                done.append("another client ticks the server, so its settings are kept")
         else:
-            # By their numbers: whether they are there, only the server knows for sure.
+            # Destroy by number, as only the server knows for sure which actors still exist.
             answers = client.apply_batch_sync([carla.command.DestroyActor(number) for number in left.actors], False)
             if count := sum(not answer.error for answer in answers):
                 done.append(f"{count} vehicle{'s' if count > 1 else ''} destroyed")
@@ -140,9 +140,9 @@ def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
 
 
 def clean(path: Path) -> list[str]:
-    """Undo the changes of the bridge with this file, and remove the file; return what was done.
+    """Undo the changes that a bridge recorded in this file and remove the file; return a list of what was done.
 
-    Raises CarlaBridgeError for another kind of file, and where the server cannot be reached (the file is kept then).
+    Raises CarlaBridgeError for another kind of file, or if the server cannot be reached (the file is then kept).
     """
     left = journal.read(path)
     client = connect(DriveOptions(host=left.host, port=left.port))
@@ -157,10 +157,10 @@ def clean(path: Path) -> list[str]:
 
 
 class CarlaWorld:
-    """One synchronous server that only we tick. `ego` is our vehicle, `map` CARLA's map of the town, `frame` the
-    simulation's last step.
+    """A synchronous CARLA server that only this bridge ticks. `ego` is our vehicle, `map` the town's map, `frame` the
+    number of the last step.
 
-    Methods raise CarlaBridgeError for errors that the user can fix, and ServerLost where the server is gone.
+    Methods raise CarlaBridgeError for errors that the user can fix, and ServerLost if the server is gone.
     """
 
     def __init__(self, options: DriveOptions, journal: Journal) -> None:
@@ -172,7 +172,7 @@ class CarlaWorld:
         self._client: Any = None
         self._world: Any = None
         self._lights: dict[int, Any] = {}
-        self._extent: dict[int, tuple[float, float] | None] = {}  # of vehicles; None: another actor
+        self._extent: dict[int, tuple[float, float] | None] = {}  # half the size of each vehicle; None for other actors
 
     @property
     def town(self) -> str:
@@ -180,12 +180,11 @@ class CarlaWorld:
 
     @property
     def what(self) -> str:
-        """Return what is driven in, for all figures; the stand-in is recognised by its town, too."""
+        """Return the simulator's name for reports; a stand-in is also recognised by its town."""
         return STANDIN if self.options.standin or self.town.startswith(STANDIN_TOWN) else "CARLA"
 
     def open(self) -> None:
-        """Connect, take over the server, spawn the ego vehicle. Changes left by dead bridges of this user are undone
-        first."""
+        """Connect, undo what dead bridges of this user left, make the server synchronous, and spawn the ego vehicle."""
         server = self.options.server
         self._client = connect(self.options)
         for path, left, alive in journal.others(self.options.host, self.options.port):
@@ -207,11 +206,11 @@ class CarlaWorld:
             raise CarlaBridgeError(f"The CARLA server at {server} broke off at the start ({error}).", LOOK) from None
 
     def back(self) -> None:
-        """Let a lost server make a step. Raises ServerLost if it makes none yet, CarlaBridgeError if it is gone."""
+        """Try a step on a lost server. Raises ServerLost if it still hangs, CarlaBridgeError if it is gone."""
         try:
             probe(self.options)
         except CarlaBridgeError as error:
-            # Where its port is closed it is gone; a machine out of reach may come back.
+            # A closed port means that the server is gone; an unreachable machine may come back.
             if isinstance(error.__context__, OSError) and not isinstance(error.__context__, ConnectionRefusedError):
                 raise ServerLost(error.what) from None
             raise
@@ -226,12 +225,12 @@ class CarlaWorld:
         if wanted not in towns:
             raise CarlaBridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
         if self._world.get_settings().synchronous_mode:
-            self._check_untouched()  # or its world would be gone
+            self._check_untouched()  # otherwise another client would lose its world
         log.info("loading %s", wanted)
         self._load(lambda: self._client.load_world(wanted))
 
     def _load(self, load: Callable[[], Any]) -> None:
-        """Replace this world with another one."""
+        """Replace the world by loading another one."""
         self._client.set_timeout(LOAD_S)
         self._world = load()
         self._client.set_timeout(SLOW_S)
@@ -242,9 +241,9 @@ class CarlaWorld:
         settings = self._world.get_settings()
         original = {name: getattr(settings, name) for name in FIELDS}
         if original["synchronous_mode"]:
-            # Another client's, or left so by one that died.
+            # Another client uses the server, or died and left it synchronous.
             self._check_untouched()
-            log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
+            log.warning("the server was left synchronous by another client; the bridge will leave it asynchronous")
             original |= {"synchronous_mode": False, "fixed_delta_seconds": None}
         self._journal.settings(original)
         substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
@@ -278,14 +277,14 @@ class CarlaWorld:
     # Each step.
 
     def tick(self) -> None:
-        """Let the simulation make one step. Raises ServerLost where it does not come in time."""
+        """Advance the simulation by one step. Raises ServerLost if the step does not arrive in time."""
         try:
             self.frame = int(self._world.tick(self.options.wait_s))
         except RuntimeError as error:
             raise ServerLost(_short(error)) from None
 
     def scene(self) -> Scene:
-        """Return the current scene."""
+        """Return the scene after the last step."""
         snapshot = self._world.get_snapshot()
         if new := [actor.id for actor in snapshot if actor.id not in self._extent]:
             self._learn(new)
@@ -322,11 +321,11 @@ class CarlaWorld:
                 self._extent[number] = extent.x, extent.y
 
     def control(self, control: Control) -> None:
-        """Set the ego vehicle's controls from the next step on."""
+        """Set the ego vehicle's controls, which act from the next step on."""
         self.ego.apply_control(carla.VehicleControl(**asdict(control)))
 
     def close(self) -> None:
-        """Destroy our actors and restore the settings. Anything that cannot be undone stays in the file."""
+        """Destroy our actors and restore the settings. Changes that cannot be undone stay in the journal."""
         if self._world is None:
             return
         try:
@@ -335,7 +334,7 @@ class CarlaWorld:
             done = undo(self._client, self._world, self._journal.left)
         except (CarlaBridgeError, RuntimeError) as error:
             if isinstance(error.__context__, ConnectionRefusedError):
-                self._journal.close()  # what was on the server went with it
+                self._journal.close()  # a server that is gone has nothing to undo
             else:
                 log.warning("not undone on the server (%s); the list is kept: %s", error, self._journal.path)
             return

@@ -1,4 +1,4 @@
-"""The bridge to ROS 2 robots, a node by rclpy (`rtcontrol bridge ros2`)."""
+"""The bridge to ROS 2 robots (`rtcontrol bridge ros2`), which runs as an rclpy node."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ EXAMPLE = Path(__file__).parent / "examples" / "robot.yaml"
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments before `--ros-args`, and ROS's: those from there on."""
+    """Split a command line into the bridge's own arguments and those for ROS, which start at `--ros-args`."""
     at = words.index("--ros-args") if "--ros-args" in words else len(words)
     return list(words[:at]), list(words[at:])
 
 
 class Ros2BridgeError(RemedyError):
-    """An error in the arguments or the file, or a bridge that cannot go on. `status` is the exit status."""
+    """An error in the arguments or in robot.yaml, or one that ends the bridge. `status` is the exit status."""
 
     status = 2
 
 
 class Unserved(Ros2BridgeError):
-    """The run's time was over before a server had welcomed it: only the safe call was published."""
+    """The run ended before any server had accepted the bridge, so only the safe call was published."""
 
     status = 7
 
 
 class Unmappable(ValueError):
-    """A message without such a value now, or a call that does not fit its mapping; says which and why."""
+    """A field has no value in the current message, or a call does not fit its mapping; the text says which and why."""

@@ -1,4 +1,4 @@
-"""`python -m rtcontrol_client.ros2`: the bridge alone."""
+"""Run the bridge without the rest of rtcontrol: `python -m rtcontrol_client.ros2`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Publish the active call, and repeat it; once closed, nothing but the safe call."""
+"""Publish the active call and repeat it; after closing, publish only the safe call."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rtcontrol_client import Standing
 from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
 
-# A tick repeats what was not published for this part of a period.
+# A tick repeats a call that was last published at least this share of a period ago.
 REPEAT = 0.75
-# Making and writing a message takes up to 2 ms (p99): what would run out meanwhile is not started.
+# Making and writing a message takes up to 2 ms (p99): a call that would expire in that time is not published.
 MARGIN_NS = 2_000_000
 
 
 class Ros2Actuator:
-    """Thread-safe; call `apply` whenever the active call may have changed, and at least every tick."""
+    """Publishes the active call. Thread-safe; call `apply` whenever that call may have changed, at least every tick."""
 
     def __init__(
         self,
@@ -28,23 +28,26 @@ class Ros2Actuator:
         stamp_ns: Callable[[], int] = time.time_ns,
         heartbeat: Callable[[float | None], None] = lambda left_ms: None,
     ) -> None:
-        """`stamp_ns`: the time by which messages are stamped. `heartbeat` gets how long what is published next may be
-        active, and None once the safe call is out, or without a limit."""
+        """Create an actuator that has published nothing yet.
+
+        `stamp_ns` returns the time stamp for messages. `heartbeat` is called with the milliseconds for which the next
+        published call may be active, and with None after the safe call was published or if the call has no limit.
+        """
         self._mapper, self._outputs, self._stamp_ns, self._heartbeat = mapper, outputs, stamp_ns, heartbeat
-        self._ends_ns: int | None = None  # of what was published last
+        self._ends_ns: int | None = None  # the end of the call that was published last
         self._repeat_ns = int(REPEAT * 1e9 / hz)
         self._lock = Lock()
         self._last: tuple[str, dict[str, Any]] | None = None
         self._last_ns = 0
-        self._unwritten: set[str] = set()  # topics that did not take their message
+        self._unwritten: set[str] = set()  # topics whose last message could not be written
         self._closed = False
 
     def apply(self, active: Callable[[], Standing]) -> None:
-        """Publish the active call: all of it where it is new, else what repeats, where that is due.
+        """Publish the active call: all its messages if it is new, otherwise the repeated ones that are due.
 
-        `active` is called under the lock, so that no thread publishes what another has seen end. Raises Unmappable
-        where the call does not fit its mapping, or its time is over before it could be published; the safe call has
-        been published then.
+        `active` is called under the lock, so that no thread publishes a call that another thread has seen end. Raises
+        Unmappable if the call does not fit its mapping, or expires before it can be published; the safe call has then
+        been published.
         """
         started_ns = time.monotonic_ns()
         with self._lock:
@@ -57,7 +60,7 @@ class Ros2Actuator:
                 if standing.left_ms is not None:
                     ends_ns = now_ns + int(standing.left_ms * 1e6)
             if self._ends_ns is not None and now_ns > self._ends_ns:
-                self._last = None  # it ran out while this process did not run: the guard may have published meanwhile
+                self._last = None  # the call expired while this process was stopped: the guard may have published since
             self._ends_ns = ends_ns
             if drives:
                 self._heartbeat(standing.left_ms)
@@ -82,26 +85,26 @@ class Ros2Actuator:
         new = call != self._last
         if not new and now_ns - self._last_ns < self._repeat_ns:
             return
-        # All messages are made before the first is sent: half a call is none.
+        # All messages are made before any is sent, so that a call is never sent by half.
         publications = self._mapper.publications(name, arguments, self._stamp_ns())
-        # It may have taken long, also to come here: other programs run too.
+        # Making the messages, or waiting for the processor, may have taken long.
         if ends_ns is not None and time.monotonic_ns() > ends_ns - MARGIN_NS:
             if new:
                 raise Unmappable(f"{name} could not be published within its time-to-live")
             return
         due = [p for p in publications if new or p.repeat or p.topic in self._unwritten]
-        self._last = None  # where writing ends halfway, the safe call after it is a new one
-        # What could not be written is tried again in the next tick, the safe call above all.
+        self._last = None  # if writing fails halfway, the safe call that follows counts as new
+        # Messages that could not be written are retried in the next tick; this matters most for the safe call.
         self._unwritten = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
         self._last, self._last_ns = call, now_ns
 
     def renew(self) -> None:
-        """Publish the next call whole, whatever was before."""
+        """Make the next `apply` publish all messages of its call, even if the call is not new."""
         with self._lock:
             self._last = None
 
     def close(self) -> None:
-        """Publish the safe call three times, as a best-effort subscriber could miss one; and nothing else after."""
+        """Publish the safe call three times, as a best-effort subscriber may miss one; from then on nothing else."""
         with self._lock:
             self._closed = True
         for _ in range(3):

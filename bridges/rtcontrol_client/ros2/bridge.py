@@ -1,4 +1,4 @@
-"""Observe the robot at a fixed rate, send that to the server, carry out what is active, and log problems."""
+"""Observe the robot at a fixed rate, send observations to the server, publish the active call, and log problems."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
-PROBLEMS_S = 1.0  # how often problems of the network are looked for
-SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
+PROBLEMS_S = 1.0  # interval between two checks for network problems
+SETTLE_S = 3.0  # discovery takes about a second, so problems are not reported before
 ARRIVE_S = 0.3  # how long the safe call may take to arrive before the process ends or stops
-ALIKE = 0.1  # a server's rate that differs by less from the bridge's gives the bridge its phase
+ALIKE = 0.1  # the bridge follows the server's phase if their rates differ by less than this share
 log = logging.getLogger("rtcontrol.ros2")
 
 
 class ProblemLog:
-    """Logs each problem when it starts, and when it has ended."""
+    """Logs each problem when it starts and when it ends."""
 
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}
 
     def update(self, problems: dict[str, str]) -> None:
-        """Log what is new of the problems now, topic -> words; numbers in them do not make a new one."""
+        """Log new and ended problems (topic -> text). A text that differs only in its numbers is not a new problem."""
         for topic, problem in problems.items():
             if _without_numbers(problem) != _without_numbers(self._problems.get(topic, "")):
                 log.warning("%s", problem)
@@ -47,7 +47,7 @@ def _without_numbers(problem: str) -> str:
 
 
 class Ros2Bridge:
-    """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
+    """The bridge of one robot, with one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
     def __init__(self, mapper: Mapper, bus: Any) -> None:
         self._mapper, self._bus, config = mapper, bus, mapper.config
@@ -60,23 +60,24 @@ class Ros2Bridge:
         outputs |= {name: bus.service(name, cls) for name, cls in mapper.services.items()}
         self._actuator = Ros2Actuator(mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._beat)
         self._instruct = None if mapper.instructions is None else bus.input(mapper.instructions, False)
-        # Set by handlers that interrupt the main thread: no lock.
+        # Set by signal handlers in the main thread, so they need no lock.
         self._over = False
         self._halt: Callable[[], None] | None = None
         self._sessions = BridgeSessions(config.connect, self._options, config.instruction, config.connect_timeout_s)
-        self._faults: dict[str, str] = {}  # of the last observation, and of the last call
-        self._counts: Counter[str] = Counter()  # calls that were `refused`, and `errors` of the server that were logged
+        self._faults: dict[str, str] = {}  # problems with the last observation and the last call
+        self._counts: Counter[str] = Counter()  # calls that were `refused`, and the server's `errors` that were logged
 
     def protect(self, guard: Guard) -> None:
-        """Use a guard: nothing drives before it is ready, for no observation is sent. `run` closes it."""
+        """Use a guard: `run` sends no observation, so nothing drives, before the guard is ready, and closes the
+        guard."""
         self._guard = guard
 
     def stop(self) -> None:
-        """End the run: the safe call is published, the session closed."""
+        """End the run: publish the safe call and close the session."""
         self._over = True
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Publish the safe call, then call `halt`, which stops the process; for a signal handler of `run`'s thread."""
+        """Publish the safe call, then call `halt` to stop the process. For signal handlers in `run`'s thread."""
         self._halt = halt
 
     def _suspend(self, halt: Callable[[], None]) -> None:
@@ -88,10 +89,10 @@ class Ros2Bridge:
             self._halt = None
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
-        """Run until `stop`, or for the duration. `retake` is called each tick: `Shutdown.retake`.
+        """Run until `stop`, or for the configured duration. `retake` is `Shutdown.retake` and is called each tick.
 
-        Raises ClientError where the server refuses, or is not there at first, Unserved where the duration is over
-        before a server is, Ros2BridgeError where the guard has ended.
+        Raises ClientError if the server refuses or is not reached at the start, Unserved if no server accepts the
+        bridge within the duration, and Ros2BridgeError if the guard has ended.
         """
         started = release = time.monotonic()
         period_s, duration_s = 1.0 / self._mapper.config.hz, self._mapper.config.duration_s
@@ -106,13 +107,13 @@ class Ros2Bridge:
                     self._check_served(duration_s)
                     break
                 self._tick()
-                # It takes milliseconds: after the tick's work, never before it.
+                # The check takes milliseconds, so it comes after the tick's work, never before.
                 if now >= problems_at:
                     problems.update(self._problems())
                     problems_at = now + PROBLEMS_S
                 release += period_s
                 if (late := time.monotonic() - release) > 0:
-                    release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
+                    release += period_s * int(late / period_s)  # skip whole periods and keep the phase
                 release = self._in_phase(release, period_s)
                 rest(lambda: self._over or self._halt is not None, release)
                 retake()
@@ -120,7 +121,7 @@ class Ros2Bridge:
             self._close()
 
     def _in_phase(self, release_s: float, period_s: float) -> float:
-        """Return the instant just in time for the server's tick, where it ticks as often as the bridge."""
+        """Return the next instant to observe: just before the server's tick if server and bridge have the same rate."""
         client = self._sessions.client
         if client is None or not client.connected or not client.timed:
             return release_s
@@ -135,25 +136,26 @@ class Ros2Bridge:
             action.advance()
         if self._guard is not None and self._guard.ended:
             raise Ros2BridgeError(
-                "The guard has ended, and nothing would stop a killed bridge's robot.", "Start again."
+                "The guard has ended, so nothing would stop the robot if this bridge were killed.",
+                "Start the bridge again.",
             )
         look = self._observer.look()
         client = self._sessions.client
         guarded = self._guard is None or self._guard.ready
         if look is not None and guarded and client is not None and client.error is None:
             try:
-                # Text where the file has a template, else the server writes it.
+                # Send text if the file has a template; otherwise the server writes the text.
                 client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
                 self._faults.pop("observation", None)
             except ClientError as error:
-                # A robot's values must not end its bridge: without an observation the server misses its ticks.
+                # A bad sensor value must not end the bridge: without an observation the server's ticks are misses.
                 self._faults["observation"] = f"The observation is not sent: {error.what}"
         if self._instruct is not None and (polled := self._instruct.poll()) is not None:
             self._sessions.instruct(polled[0].data)
         self._repeat()
 
     def _start_episode(self) -> None:
-        """Start an episode after a simulator was set back: earlier readings are dropped, the safe call is active."""
+        """Start a new episode after a simulator's time was set back: drop all messages, activate the safe call."""
         log.warning("The simulator's time jumped back: a new episode starts.")
         self._observer.forget()
         client = self._sessions.client
@@ -162,7 +164,7 @@ class Ros2Bridge:
         self._bus.jumped = False
 
     def _repeat(self) -> None:
-        # A refusal was logged and counted when the call came.
+        # A refusal was logged and counted when the call arrived.
         with contextlib.suppress(Unmappable):
             self._actuator.apply(self._standing)
 
@@ -176,7 +178,7 @@ class Ros2Bridge:
             self._guard.beat(left_ms)
 
     def _on_call(self, _: Standing) -> None:
-        # What is active now, which may be newer than what this was called for.
+        # Apply the call that is active now, which may be newer than the one in the notification.
         try:
             self._actuator.apply(self._standing)
             self._faults.pop("call", None)
@@ -196,7 +198,7 @@ class Ros2Bridge:
         return {**self._mapper.hello(instruction), "on_call": self._on_call}
 
     def _problems(self) -> dict[str, str]:
-        """Return what is wrong now, by topic."""
+        """Return the current problems, by topic."""
         waiting = {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items()}
         problems: dict[str, str] = {**waiting, **self._bus.problems(), **self._faults}
         for name, action in self._actions.items():
@@ -204,18 +206,18 @@ class Ros2Bridge:
                 problems[name] = problem
         client, errors = self._sessions.client, self._sessions.counts(["errors"])["errors"]
         if client is not None and errors > self._counts["errors"]:
-            # An instruction or an observation that it does not take; it says which.
+            # The server rejected an instruction or an observation; its message says which.
             problems["server"] = f"{client.trouble[:1].upper()}{client.trouble[1:]}."
         self._counts["errors"] = errors
         return problems
 
     def figures(self) -> dict[str, int]:
-        """Return counts since the start: the server's ticks (`fresh` in time, `held` and `safe` not), refused calls."""
+        """Return counts since the start: ticks by result, expired calls, reconnections and refused calls."""
         counts = self._sessions.counts(("fresh", "held", "safe", "expired", "reconnects"))
         return {**counts, "refused": self._counts["refused"]}
 
     def _close(self) -> None:
-        # One that fails must not keep the others from happening; the last one given is the first.
+        # Each step runs even if another fails; they run in the reverse of this order.
         with contextlib.ExitStack() as stack:
             if self._guard is not None:
                 stack.callback(self._guard.close)

@@ -1,4 +1,4 @@
-"""`rtcontrol bridge ros2`, and the same without the rest of rtcontrol: `python -m rtcontrol_client.ros2`."""
+"""The command `rtcontrol bridge ros2`, also run without the rest of rtcontrol: `python -m rtcontrol_client.ros2`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, split
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire.errors import RemedyError
 
-EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
+EXAMPLES = """Let an rtcontrol server drive a ROS 2 robot: topics become observations, and calls are published.
 
-A call may also pursue the goal of an action and send a service's request.
+A call may also send an action goal or a service request.
 
-It is a ROS 2 node, and runs in a Python that has rclpy and the robot's message packages: source the robot's ROS set-up,
-or pip install 'ros-rclpy[fastrtps]'. ROS's variables act as for every node, and so does what follows --ros-args.
-Ctrl-C ends it with the safe call.
+The bridge is a ROS 2 node. Its Python needs rclpy and the robot's message packages: source the robot's ROS set-up,
+or pip install 'ros-rclpy[fastrtps]'. ROS environment variables and arguments after --ros-args apply as for any node.
+Ctrl-C ends the bridge with the safe call.
 
 examples:
   rtcontrol bridge ros2 --example > robot.yaml      (or --example NAME, see below)
@@ -36,7 +36,7 @@ Exit status: 0; 2 an error in the arguments or the file, no server within connec
 
 
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
-    """Parse the command line; `connect` and `instruction` are keys of the file."""
+    """Parse the command line; `connect` and `instruction` replace the keys of the same name in the file."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=EXAMPLES.replace("rtcontrol bridge ros2", prog),
@@ -46,7 +46,7 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     parser.add_argument("--connect", help="the server, or http://HOST:PORT/connect (default: the file's)")
     parser.add_argument("--instruct", dest="instruction", help="the instruction (default: the file's)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the file, as YAML")
-    parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
+    parser.add_argument("--check", action="store_true", help="only check the file and print its mapping")
     examples = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
     parser.add_argument(
         "--example", nargs="?", const=EXAMPLE.stem, choices=examples, help="print an example file (default: %(const)s)"
@@ -55,7 +55,7 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.ros2") -> int:
-    """Run; what ends it is one paragraph on stderr and status 2, or the error's."""
+    """Run the command and return its exit status; an error is printed on stderr as one paragraph."""
     outlive_terminal()
     ours, ros = split(sys.argv[1:] if given is None else given)
     options = arguments(ours, prog)
@@ -69,7 +69,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
 
 
 def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
-    """Do what the options say; return the exit status. Raises Ros2BridgeError, ClientError."""
+    """Print an example, check the file, or run the bridge. Raises Ros2BridgeError, ClientError."""
     if options.example:
         print(EXAMPLE.with_stem(options.example).read_text("utf-8"), end="")
         return 0
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
     if not options.check:
         _need_ros()
     mapper = Mapper(robot, str(options.config))
-    Options.of(mapper.hello(None)).hello(0)  # names what a server would refuse
+    Options.of(mapper.hello(None)).hello(0)  # raises if a server would refuse the options
     for warning in mapper.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:
@@ -99,7 +99,7 @@ def _need_ros() -> None:
         import rclpy  # noqa: F401
     except ImportError as error:
         hint = "Source the robot's ROS set-up (. /opt/ros/jazzy/setup.sh), or: pip install 'ros-rclpy[fastrtps]'."
-        what = f"The ROS 2 bridge needs rclpy, and {sys.executable} has none that it can import ({error})."
+        what = f"The ROS 2 bridge needs rclpy, but {sys.executable} cannot import it ({error})."
         raise Ros2BridgeError(what, hint) from None
 
 

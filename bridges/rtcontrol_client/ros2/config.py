@@ -1,4 +1,4 @@
-"""The file that maps a robot (`robot.yaml`): topics to what the model reads, tools to what is published."""
+"""The format of `robot.yaml`, which maps topics to observations and tool calls to published messages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TopicName = Annotated[str, Field(pattern=r"^/?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$", max_length=64)]
 Scalar = bool | int | float | str
 As = Literal["value", "yaw", "pitch", "roll", "norm", "sector"]
-# Factor from ROS's unit (REP 103: metre, radian, second, ratio) to the one shown.
+# Factors from ROS's units (REP 103: metre, radian, second, ratio) to the units in observations.
 UNITS = {"deg": 57.29577951308232, "percent": 100.0}
 
 
 class ConfigPart(BaseModel):
-    """Base of all: unknown keys are errors."""
+    """Base class of all parts of the file: unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="constants")
 
 
 class Qos(ConfigPart):
-    """Quality of service of a reader or writer; None: best effort and depth 1 to read, reliable and depth 1 to
-    write, volatile both, which match what ROS 2 nodes use by default and for sensors."""
+    """Quality of service of a subscription or publisher. Without `reliability`, subscriptions are best effort and
+    publishers reliable, which works with nodes that use ROS 2's default or sensor profile."""
 
     reliability: Literal["best_effort", "reliable"] | None = None
     durability: Literal["volatile", "transient_local"] = "volatile"
@@ -40,12 +40,12 @@ class Qos(ConfigPart):
 
 
 class FieldSpec(ConfigPart):
-    """One observation field: where in the message, as what, in which unit.
+    """One field of the observation: the path of its value in the message, the conversion and the unit.
 
     `as`: `yaw`, `pitch`, `roll` of a quaternion (rad); `norm` of a vector; `sector`: the smallest range of a LaserScan
-    between `from_deg` and `to_deg`, counterclockwise. Then `unit` or `scale` and `offset`, `min` and `max`, `digits`
-    after the point; or `values`: what is shown for each value. `missing` is shown where the message has no such
-    value; without it the whole observation waits.
+    between `from_deg` and `to_deg`, counterclockwise. `unit`, or `scale` and `offset`, then `min`, `max` and `digits`
+    change a number; `values` maps each value to the one shown. `missing` is shown if the message has no value; without
+    `missing`, no observation is sent.
     """
 
     path: str = ""
@@ -68,8 +68,9 @@ class FieldSpec(ConfigPart):
 
 
 class TopicSpec(ConfigPart):
-    """A topic that is read. `max_age_ms`: an older message is no news; `required`: without news nothing is observed,
-    so that the server misses its ticks and the robot ends in the safe call; else its fields are null."""
+    """A topic that the bridge subscribes to. Messages older than `max_age_ms` are ignored. Without a message on a
+    `required` topic no observation is sent, so the server misses its ticks and the robot falls back to the safe call;
+    the fields of other topics are then null."""
 
     type: str
     max_age_ms: Positive = 500.0
@@ -79,13 +80,13 @@ class TopicSpec(ConfigPart):
 
 
 class ActionSpec(ConfigPart):
-    """What is observed of an action: fields of its `state`, `feedback` and `result`."""
+    """The observation fields of an action, read from its `state`, `feedback` and `result`."""
 
     fields: Annotated[dict[Name, FieldSpec], Field(min_length=1)]
 
 
 class ObserveSpec(ConfigPart):
-    """What the model reads. `text`: with each field in braces; without it the server writes `key value` pairs."""
+    """The observation. `text` is a template with fields in braces; without one the server writes `key value` pairs."""
 
     text: str | None = None
     topics: Annotated[dict[TopicName, TopicSpec], Field(min_length=1)]
@@ -93,8 +94,8 @@ class ObserveSpec(ConfigPart):
 
 
 class SetSpec(ConfigPart):
-    """What a published field becomes: a constant (`value`, or the constant alone), `now`, or an argument:
-    `argument * scale + offset` (or `values[argument]`), clamped to `min` and `max`."""
+    """The value of a published field: a constant (`value`, or the constant alone), `now`, or an argument. An argument
+    becomes `argument * scale + offset` (or `values[argument]`), clamped to `min` and `max`."""
 
     value: Scalar | list[Scalar] | None = None
     source: Annotated[str | None, Field(alias="from")] = None
@@ -117,8 +118,8 @@ class SetSpec(ConfigPart):
 
 
 class PublishSpec(ConfigPart):
-    """A message that a call publishes. `repeat`: again each tick while the call is active (velocities), else once
-    when it starts (goals). `set`: field path to a constant, `now`, or an argument's mapping."""
+    """A message that a call publishes: with `repeat` each tick while the call is active (velocities), otherwise once
+    (goals). `set` maps field paths to a constant, `now`, or an argument."""
 
     type: str
     repeat: bool = True
@@ -127,15 +128,15 @@ class PublishSpec(ConfigPart):
 
 
 class RequestSpec(ConfigPart):
-    """A request of a service, or a goal of an action. `set` as in a publication."""
+    """A service request or an action goal. `set` has the same meaning as in PublishSpec."""
 
     type: str
     set: dict[str, SetSpec] = {}
 
 
 class ToolSpec(ConfigPart):
-    """A function the model may call: JSON schemas of its parameters, what it publishes, the goals that it pursues, the
-    requests that it sends, and the actions whose goals it cancels."""
+    """A tool that the model may call: JSON schemas of its parameters, the messages, action goals and service requests
+    that a call sends, and the actions whose goals it cancels."""
 
     description: str
     parameters: dict[Name, dict[str, Any]] = {}
@@ -145,7 +146,7 @@ class ToolSpec(ConfigPart):
     cancel: list[TopicName] = []
 
     def openai(self, name: str) -> dict[str, Any]:
-        """Return the definition for the server."""
+        """Return the tool's definition in OpenAI's format, for the server."""
         schema = {"type": "object", "properties": self.parameters, "required": list(self.parameters)}
         return {"name": name, "description": self.description, "parameters": schema}
 
@@ -158,12 +159,13 @@ class SafeSpec(ConfigPart):
 
 
 class RobotConfig(ConfigPart):
-    """The whole file. `hz`: observations, and requested decisions, a second; `instruction_topic`: a std_msgs/msg/String
-    that changes the instruction; `session`: further options of the client (docs/clients.md), such as `ttl_ms`, `model`,
-    `keys` and `server_key`.
+    """The content of `robot.yaml`. `hz` is the rate of observations and requested decisions; `instruction_topic` a
+    std_msgs/msg/String that changes the
+    instruction; `session` holds other client options (docs/clients.md), such as `ttl_ms`, `model`, `keys`,
+    `server_key`.
 
-    `connect` to `duration_s`: the server, how long its first welcome is waited for (0: for ever), whether a guard stops
-    the robot of a killed bridge, and when to end.
+    `connect_timeout_s` is how long to wait for a server at the start (0: for ever), `guard` whether a second process
+    stops the robot if the bridge is killed, and `duration_s` how long to run.
     """
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
@@ -192,7 +194,7 @@ class RobotConfig(ConfigPart):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, but a key given twice is an error, and `on`, `off`, `yes`, `no` are words."""
+    """YAML's safe loader, except that duplicate keys are errors and `on`, `off`, `yes`, `no` are strings."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -202,7 +204,7 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
 
-# YAML 1.1 takes `on` and `no` for booleans: an enum of those words would silently change.
+# YAML 1.1 reads `on` and `no` as booleans, which would silently change an enum of those words.
 _Loader.yaml_implicit_resolvers = {
     letter: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:bool" or letter in "tTfF"]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -210,7 +212,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(path: Path, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()) -> RobotConfig:
-    """Return the file's config. Raises Ros2BridgeError naming file and key."""
+    """Load a robot's file. Raises Ros2BridgeError, which names the file and the key in error."""
     try:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
@@ -221,9 +223,9 @@ def load(path: Path, changes: Mapping[str, Any] = MappingProxyType({}), settings
 def parse(
     text: str, where: str, changes: Mapping[str, Any] = MappingProxyType({}), settings: Sequence[str] = ()
 ) -> RobotConfig:
-    """Return the config in a text; `where` names it in errors. Raises Ros2BridgeError.
+    """Parse the text of a robot's file; error messages call the file `where`. Raises Ros2BridgeError.
 
-    `changes` and `settings` (`session.ttl_ms=300`, as YAML) take the place of the file's keys.
+    `changes` and `settings` (such as `session.ttl_ms=300`, with YAML values) replace keys of the file.
     """
     try:
         values = yaml.load(text, _Loader)
@@ -237,13 +239,13 @@ def parse(
         return RobotConfig.model_validate(values)
     except ValidationError as error:
         raise _refused(error, where) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that does not exist
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise Ros2BridgeError(f"{where}: {reason}.", f"Correct the YAML there; see {EXAMPLE}.") from None
 
 
 def _refused(error: ValidationError, where: str) -> Ros2BridgeError:
-    """Return the first error, with its key."""
+    """Convert the first validation error to a Ros2BridgeError that names its key."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"])) or "the file"
     known = {"missing": "it is missing", "extra_forbidden": "it is not a key of this format"}

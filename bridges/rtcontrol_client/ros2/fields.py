@@ -1,7 +1,7 @@
-"""Fields of ROS 2's messages: their types, paths to them, what is read from them, and how arguments set them. Pure.
+"""Fields of ROS 2 messages: their types and paths, how to read them, and how to set them from arguments.
 
-Types are those of the installed packages. A path is `pose.pose.position.x`, `points[0].positions[1]`, or
-`position[elbow]`, and is checked against these types when the file is read.
+Types come from the installed message packages. A path such as `pose.pose.position.x`, `points[0].positions[1]` or
+`position[elbow]` is checked against these types when the file is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ZERO: dict[Kind, Any] = {"bool": False, "text": "", "integer": 0, "real": 0.0}
 
 
 def find(name: str, form: str) -> tuple[str, Any]:
-    """Return the full name and the class of `geometry_msgs/msg/Twist`, also written `geometry_msgs/Twist`.
+    """Return the full name and the class of a ROS type such as `geometry_msgs/msg/Twist` or `geometry_msgs/Twist`.
 
     `form` is `msg`, `srv` or `action`. Raises ValueError with a hint for a type that is not installed.
     """
@@ -42,15 +42,15 @@ def find(name: str, form: str) -> tuple[str, Any]:
     try:
         return full, getattr(import_module(f"{package}.{form}"), short)
     except (ImportError, AttributeError) as error:
-        hint = f"source the ROS set-up or the workspace that has {package}, or install its wheel"
+        hint = f"source the ROS set-up or the workspace that has {package}, or install the package's wheel"
         raise ValueError(f"unknown type {name!r} in this Python ({error}); {hint}") from None
 
 
 @dataclass(frozen=True)
 class FieldType:
-    """`name` is as ROS writes it (`double`, `geometry_msgs/Vector3`), or `cls` is a message class.
+    """The type of a message field: `name` as in ROS (`double`, `geometry_msgs/Vector3`), or a message class `cls`.
 
-    `many`: a list of these, of exactly `length` or at most `most` elements.
+    If `many`, the field is a list of such values, with exactly `length` or at most `most` elements.
     """
 
     name: str = ""
@@ -61,7 +61,7 @@ class FieldType:
 
     @classmethod
     def parse(cls, described: Any) -> FieldType:
-        """Of `double`, `string<22>`, `double[36]`, `sequence<geometry_msgs/Point>`, or a message class."""
+        """Parse `double`, `string<22>`, `double[36]`, `sequence<geometry_msgs/Point>`, or take a message class."""
         if not isinstance(described, str):
             return cls(cls=described)
         match = _MANY.fullmatch(described)
@@ -72,12 +72,12 @@ class FieldType:
 
     @property
     def short(self) -> str:
-        """The name without its package."""
+        """The type's name without its package."""
         return self.cls.__name__ if self.cls is not None else self.name.rsplit("/", 1)[-1]
 
     @property
     def kind(self) -> Kind:
-        """What kind of value it is."""
+        """The kind of value that the field holds."""
         if self.many:
             return "list"
         if self.cls is not None or "/" in self.name:
@@ -86,31 +86,31 @@ class FieldType:
 
     @property
     def element(self) -> FieldType:
-        """The type of an element."""
+        """The type of the list's elements."""
         return replace(self, many=False, length=None, most=None)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the greatest number that the type holds."""
+        """The smallest and the largest number that the type can hold."""
         if self.kind == "real":
             most = FLOAT32 if self.name == "float" else FLOAT64
             return -most, most
-        bits = int(re.sub(r"\D", "", self.name) or 8)  # an octet has 8
+        bits = int(re.sub(r"\D", "", self.name) or 8)  # an octet has 8 bits
         low = -(1 << (bits - 1)) if self.name.startswith("int") else 0
         return low, low + (1 << bits) - 1
 
     def new(self) -> Any:
-        """Return an empty value."""
+        """Create an empty value of this type."""
         if self.name == "octet":
             return bytes(1)
         return _ZERO[self.kind] if self.kind in _ZERO else self.message_class()()
 
     def message_class(self) -> Any:
-        """Return its message class."""
+        """Return the Python class of a message type."""
         return self.cls if self.cls is not None else find(self.name, "msg")[1]
 
     def fields(self) -> dict[str, FieldType]:
-        """Return the types of its fields, by name; nothing for a value without fields."""
+        """Return the types of the message's fields, by name; empty for a type without fields."""
         if self.many or self.kind in _ZERO:
             return {}
         described: dict[str, Any] = getattr(self.message_class(), "get_fields_and_field_types", dict)()
@@ -119,8 +119,8 @@ class FieldType:
 
 @dataclass(frozen=True)
 class Path:
-    """A compiled path. `steps` are attributes and indices, each with the type that it leads to; `named`: the last step
-    is the element of this name, by the message's list `names`."""
+    """A compiled path. `steps` are attributes and indices, each with the type of the value it leads to; if `named` is
+    set, the last step selects the element with this name in the message's list of names."""
 
     text: str
     type: FieldType
@@ -129,7 +129,7 @@ class Path:
     names: str = ""
 
     def get(self, message: Any) -> Any:
-        """Return the value. Raises Unmappable where the message has no such element."""
+        """Return the value at this path of a message. Raises Unmappable if the message has no such element."""
         value = message
         try:
             for step, _ in self.steps:
@@ -144,7 +144,7 @@ class Path:
         return value[0] if isinstance(value, bytes) else value
 
     def set(self, message: Any, value: Any) -> None:
-        """Set the value; lists grow."""
+        """Set the value at this path of a message, extending lists where needed."""
         *inner, (last, of) = self.steps
         for step, through in inner:
             message = getattr(message, step) if isinstance(step, str) else _grown(message, step, through)[step]
@@ -155,7 +155,7 @@ class Path:
 
 
 def compile_path(cls: Any, text: str) -> Path:
-    """Return the path in messages of a class; an empty one is the message itself. Raises ValueError."""
+    """Compile a path in messages of a class; an empty path is the message itself. Raises ValueError."""
     if not _PATH.fullmatch(text):
         raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
     at = FieldType(cls=cls)
@@ -192,16 +192,16 @@ def _grown(elements: Any, index: int, of: FieldType) -> Any:
     return elements
 
 
-# What is read.
+# Reading fields.
 
 Reader = Callable[[Any], Scalar]
-SECTOR_MARGIN = math.radians(3)  # how far next to a sector without an echo is looked
+SECTOR_MARGIN = math.radians(3)  # how far to search next to a sector without an echo
 
 
 def reader(cls: Any, spec: FieldSpec) -> Reader:
-    """Return a function from a message of the class to the field's value; it raises Unmappable where there is none now.
+    """Return a function that reads a field from a message; the function raises Unmappable if there is no value.
 
-    Raises ValueError, starting with the key, for what does not fit the class.
+    Raises ValueError if the spec does not fit the message class; the text starts with the key.
     """
     try:
         path = compile_path(cls, spec.path)
@@ -223,11 +223,11 @@ def _raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
     if spec.kind == "sector":
         return _sector(path, spec)
     if spec.from_deg is not None or spec.to_deg is not None:
-        raise ValueError("from_deg: only a field `as: sector` has directions")
+        raise ValueError("from_deg: only a field with `as: sector` has directions")
     if spec.kind != "value":
         of, convert = AS[spec.kind]
         if kind != of:
-            raise ValueError(f"as: {spec.kind} is of a {of}, and {path.text or 'the message'} is a {kind}")
+            raise ValueError(f"as: {spec.kind} needs a {of}, but {path.text or 'the message'} is a {kind}")
         return lambda message: convert(path.get(message))
     if kind == "time":
         return lambda message: _seconds(path.get(message))
@@ -239,7 +239,7 @@ def _raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
 
 def _choice(choices: dict[Scalar, Scalar], value: Any) -> Scalar:
     if value not in choices:
-        raise Unmappable(f"no word is given for {value!r}")
+        raise Unmappable(f"values has nothing for {value!r}")
     return choices[value]
 
 
@@ -252,8 +252,8 @@ def _number(value: Any, spec: FieldSpec) -> Scalar:
     if spec.max is not None:
         number = min(number, spec.max)
     if math.isinf(number):
-        raise Unmappable("it is infinite, and no min or max is given")
-    # No minus zero, and no point where there are no digits after it.
+        raise Unmappable("it is infinite, and the field has no min or max")
+    # Adding 0.0 turns minus zero into zero; without digits the number becomes an integer.
     return round(number) if spec.digits == 0 else round(number, spec.digits) + 0.0
 
 
@@ -267,7 +267,7 @@ def _norm(vector: Any) -> float:
 
 def _unit(q: Any) -> tuple[float, float, float, float]:
     length = math.hypot(q.x, q.y, q.z, q.w)
-    # Drivers send a quaternion of zeros before they know.
+    # Drivers send a quaternion of zeros before they know the orientation.
     if not 0.5 < length < 2.0:
         raise Unmappable(f"the quaternion has the length {length:g}, not 1")
     return q.x / length, q.y / length, q.z / length, q.w / length
@@ -291,7 +291,7 @@ def roll(q: Any) -> float:
     return math.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
 
 
-# `as`: the kind of value that it is of, and the conversion.
+# For each `as`: the kind of value that it needs, and the conversion.
 AS: dict[str, tuple[Kind, Callable[[Any], float]]] = {
     "yaw": ("quaternion", yaw),
     "pitch": ("quaternion", pitch),
@@ -302,7 +302,7 @@ AS: dict[str, tuple[Kind, Callable[[Any], float]]] = {
 
 def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
     if path.type.short != "LaserScan":
-        raise ValueError("as: sector is of a LaserScan; leave path empty")
+        raise ValueError("as: sector needs a LaserScan; leave path empty")
     if spec.from_deg is None or spec.to_deg is None:
         raise ValueError("from_deg: a sector needs from_deg and to_deg, counterclockwise, 0 is ahead")
     start, width = math.radians(spec.from_deg), math.radians((spec.to_deg - spec.from_deg) % 360 or 360)
@@ -313,7 +313,7 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
         beams = _beams(shape, start, width)
         range_m = _nearest(scan, beams)
         if range_m is None and all(math.isfinite(scan.ranges[i]) for i in beams):
-            # All are without an echo (0, in an open corridor): the beams next to them count, too.
+            # No beam of the sector has an echo (0, in an open corridor): use the beams next to it, too.
             range_m = _nearest(scan, _beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
         if not beams or range_m is None:
             raise Unmappable("no beam in this direction gave a range")
@@ -326,16 +326,16 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
 def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[int]:
     first, step, count = shape
     if not math.isfinite(first) or (count > 1 and (step == 0 or not math.isfinite(step))):
-        raise Unmappable(f"the scan says no directions (angle_min {first:g}, angle_increment {step:g})")
-    slack = 1e-4  # the message's float32, summed over a thousand beams
+        raise Unmappable(f"the scan has no valid directions (angle_min {first:g}, angle_increment {step:g})")
+    slack = 1e-4  # the error of the message's float32, summed over a thousand beams
     return [i for i in range(count) if (first + i * step - start + slack) % math.tau <= width + 2 * slack]
 
 
 def _nearest(scan: Any, beams: list[int]) -> float | None:
-    """Return the smallest range of the beams in metres, None where no beam has one.
+    """Return the smallest range of the beams in metres, or None if no beam has a range.
 
-    By REP 117 +inf is free, and -inf alone too near to measure: NaN, 0 and what is below `range_min` are drivers' codes
-    for an error or no echo. A bound that is not a number counts as 0.
+    By REP 117, +inf means free, and only -inf means too near to measure: NaN, 0 and values below `range_min` are
+    drivers' codes for an error or no echo. A bound that is not a number counts as 0.
     """
     low = float(scan.range_min) if 0 < scan.range_min < math.inf else 0.0
     ranges = [float(scan.ranges[i]) for i in beams]
@@ -343,24 +343,24 @@ def _nearest(scan: Any, beams: list[int]) -> float | None:
     return min(valid, default=None)
 
 
-# What is set.
+# Setting fields.
 
 Setter = Callable[[Any, Mapping[str, Any], int], None]
 
 
 def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
-    """Return a function that sets the field at a path from (message, arguments, the clock's nanoseconds).
+    """Return a function (message, arguments, clock's nanoseconds) that sets the field at a path.
 
-    It raises Unmappable for arguments that do not fit; ValueError is raised here for what never can.
+    The function raises Unmappable if the arguments do not fit. Raises ValueError if no arguments can ever fit.
     """
     path, name = compile_path(cls, text), spec.source
     if path.named is not None:
-        raise ValueError("an element that is named cannot be set; use its index")
+        raise ValueError("a named element cannot be set; use its index")
     if name is None:
         return _constant(cls, path, spec.value)
     if name not in tool.parameters:
         known = ", ".join(tool.parameters) or "none"
-        raise ValueError(f"there is no parameter {name!r}; the tool's are {known}")
+        raise ValueError(f"there is no parameter {name!r}; the tool has {known}")
     if path.type.kind in ("message", "quaternion", "vector", "list"):
         raise ValueError(f"{path.text} is a {path.type.kind}, not a single value: name a field in it")
     listed = tool.parameters[name].get("enum")
@@ -389,7 +389,7 @@ def _constant(cls: Any, path: Path, value: Any) -> Setter:
 
 
 def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> None:
-    """Raise ValueError, starting with the key, for what no argument can be made to fit by."""
+    """Raise ValueError if the spec cannot make arguments fit the field; the text starts with the key."""
     limits: list[tuple[str, Any]] = []
     if spec.values is not None:
         for value in listed or []:
@@ -398,7 +398,7 @@ def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> No
         limits = [("values", value) for value in spec.values.values()]
     elif path.type.kind in ("real", "integer", "time"):
         if spec.min is None or spec.max is None:
-            raise ValueError("add `min` and `max`: what is published is clamped to them, whatever the model says")
+            raise ValueError("add `min` and `max`, to which the model's values are clamped before they are published")
         if spec.min > spec.max:
             raise ValueError("min is above max")
         limits = [("min", spec.min), ("max", spec.max)]
@@ -416,8 +416,8 @@ def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | Non
         for key, mapped in spec.values.items():
             if _same(key, value):
                 return mapped
-        raise Unmappable(f"nothing is given for {value!r}")
-    # A server is not believed: what the tool's schema does not list is not an argument of it.
+        raise Unmappable(f"values has nothing for {value!r}")
+    # A server is not trusted: a value outside the tool's enum is refused.
     if listed is not None and not any(_same(allowed, value) for allowed in listed):
         raise Unmappable(f"{value!r} is none of {', '.join(map(str, listed))}")
     if path.type.kind in ("text", "bool"):
@@ -429,12 +429,12 @@ def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | Non
 
 
 def _same(first: Any, second: Any) -> bool:
-    # True is 1 to Python, and not to a schema.
+    # True equals 1 in Python, but not in a JSON schema.
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
 def _fitted(text: str, of: FieldType, value: Any) -> Any:
-    """Return the value as a field of the type takes it: ROS checks nothing. Raises Unmappable."""
+    """Convert a value to a field's type, since ROS does not check values. Raises Unmappable if it does not fit."""
     kind = of.kind
     if kind in ("real", "integer") and _is_finite(value):
         low, high = of.bounds
@@ -445,7 +445,7 @@ def _fitted(text: str, of: FieldType, value: Any) -> Any:
     if kind == "time" and _is_finite(value) and -(2**31) <= value < 2**31:
         return _time(of, round(value * 1e9))
     if kind == "text" and isinstance(value, str):
-        # A string of ROS ends at its first NUL.
+        # ROS ends a string at its first NUL.
         if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
             raise Unmappable(f"{value!r} is not a text that ROS can carry")
         return value
@@ -453,7 +453,7 @@ def _fitted(text: str, of: FieldType, value: Any) -> Any:
         return value
     if kind == "list" and isinstance(value, list) and _takes(of, len(value)):
         return [_fitted(text, of.element, each) for each in value]
-    raise Unmappable(f"{value!r} does not fit {text}, which is of the kind {kind}")
+    raise Unmappable(f"{value!r} does not fit {text}, which is a {kind}")
 
 
 def _takes(of: FieldType, count: int) -> bool:
@@ -463,7 +463,7 @@ def _takes(of: FieldType, count: int) -> bool:
 def _is_finite(value: Any) -> bool:
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond doubles
+    except OverflowError:  # an integer that is too large for a double
         return False
 
 

@@ -1,7 +1,7 @@
-"""Actions that a call pursues. Their goal is sent once, followed, and canceled by the safe call or by another goal.
+"""ROS 2 actions: a goal is sent once, followed, and canceled by the safe call or by another goal.
 
-A goal has an id of ours, which separates the action's status and feedback from those of others' goals. A cancellation
-is sent again until the status says that the goal has ended: one that overtakes its goal has nothing to cancel.
+The bridge chooses each goal's id, so that it can ignore the status and feedback of other clients' goals. It repeats a
+cancellation until the status shows that the goal has ended, since a cancellation may arrive before its goal.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 from rtcontrol_client.ros2.config import Qos
 from rtcontrol_client.ros2.mapper import ActionLink, Mapper, Order, StateView, Topic
 
-ANSWER_S = 2.0  # how long an answer is waited for
-AGAIN_S = 0.5  # from one cancellation to the next
+ANSWER_S = 2.0  # how long to wait for an answer
+AGAIN_S = 0.5  # interval between two cancellations
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
 ENDED = ("succeeded", "canceled", "aborted", "rejected")
 LIVE = ("sent", "accepted", "executing", "canceling")
-RESULTS = (4, 5, 6)  # codes of goals that have ended
+RESULTS = (4, 5, 6)  # status codes of goals that have ended
 FEEDBACK = Qos(depth=10)
 STATUS = Qos(reliability="reliable", durability="transient_local")
-ALL_GOALS = bytes(16)  # as an id
+ALL_GOALS = bytes(16)  # the id that stands for all goals in a cancellation
 REFUSED = 1  # the return code of a cancellation
 
 
 @dataclass(frozen=True)
 class ActionWires:
-    """What an action consists of on the wire: three services, and two topics that are read message by message."""
+    """The three services and two topics of an action; every message on these topics is read."""
 
     send: Any
     result: Any
@@ -48,51 +48,51 @@ class _Goal:
     in_status: bool = False
     cancels: bool = False
     cancelled_s: float = 0.0
-    requested: bool = False  # its result
-    refused: bool = False  # its cancellation
+    requested: bool = False  # whether the goal's result was requested
+    refused: bool = False  # whether the server refused to cancel the goal
     feedback: Any = None
     result: Any = None
 
     def problem(self) -> str | None:
-        """Return what is wrong with it now."""
+        """Return what is wrong with the goal now, or None."""
         if self.refused and self.state in LIVE:
             return "the cancellation is refused"
         return f"the goal is {self.state}" if self.state in ("rejected", "lost", "aborted") else None
 
 
 class ActionClient:
-    """One action. Its states: `idle`, `no server`, `sent`, `accepted`, `rejected`, `executing`, `canceling`,
-    `succeeded`, `canceled`, `aborted`, and `lost` where its end is not known. Thread-safe."""
+    """A thread-safe client of one action. States: `idle`, `no server`, `sent`, `accepted`, `rejected`, `executing`,
+    `canceling`, `succeeded`, `canceled`, `aborted`, and `lost` if it is unknown how the goal ended."""
 
     def __init__(
         self, link: ActionLink, wires: ActionWires, sweeps: bool = False, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """`sweeps`: each cancellation is of all goals, for it knows of none; else the first time alone, for those of a
-        bridge before this one."""
+        """Create a client without a goal. With `sweeps`, every cancellation is for all goals of the action; otherwise
+        only the first is, to end the goals of an earlier bridge."""
         self._link, self._wires, self._sweeps, self._now = link, wires, sweeps, now
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
         self._swept = self._wanted = self._unserved = False
-        self._sweep_s: float | None = None  # when all goals were canceled, where that is not answered
+        self._sweep_s: float | None = None  # when all goals were canceled, while there is no answer
 
     def write(self, order: Order) -> bool:
-        """Pursue a goal, or none. False where that is to be tried again: there is no server, or another goal has not
-        ended yet."""
+        """Pursue the goal of an order, or none. Return False if the caller must try again, since there is no server or
+        another goal has not ended."""
         with self._lock:
             self._advance()
             return self._cancel() if order.goal is None else self._pursue(order)
 
     def readers(self) -> int:
-        """Return whether a server is there."""
+        """Return 1 if the action has a server, otherwise 0."""
         return int(self._wires.cancel.ready())
 
     def advance(self) -> None:
-        """Follow the goal; once a tick."""
+        """Process the server's messages about the goal; call once a tick."""
         with self._lock:
             self._advance()
 
     def poll(self) -> tuple[StateView, int]:
-        """Return what is known of it now."""
+        """Return the state, feedback and result of the action, and the current time."""
         with self._lock:
             goal, view = self._goal, self._link.view
             if goal is None or self._unserved:
@@ -101,24 +101,24 @@ class ActionClient:
             return view(state, feedback=goal.feedback, result=goal.result), time.monotonic_ns()
 
     def problem(self) -> str | None:
-        """Return what is wrong with it now."""
-        why = "no node serves it" if not self._wires.send.ready() else self._goal and self._goal.problem()
+        """Return what is wrong with the action now, or None."""
+        why = "no node serves this action" if not self._wires.send.ready() else self._goal and self._goal.problem()
         return f"{self._link.name}: {why}." if why else None
 
-    # Under the lock.
+    # The methods below run under the lock.
 
     def _pursue(self, order: Order) -> bool:
         goal = self._goal
         if goal is not None and goal.state in LIVE:
             if goal.key == order.key and not goal.cancels:
                 return True
-            # A server that has one goal at a time cancels the new one with the old.
+            # A server with one goal at a time would cancel the new goal together with the old one.
             self._cancel_goal(goal)
             return False
         if not self._wires.send.ready():
             self._unserved = True
             return False
-        # Those of an older bridge are canceled first: a server that reads both at once would cancel this one, too.
+        # First cancel an earlier bridge's goals: a server that reads both messages at once would cancel this goal too.
         if self._wanted or (self._sweep_s is not None and self._now() < self._sweep_s + ANSWER_S):
             return False
         self._goal = goal = _Goal(uuid.uuid4().bytes, order.key, self._now())
@@ -163,7 +163,7 @@ class ActionClient:
         self._sweep()
         if goal is None:
             return
-        results = results if goal.requested else []  # of the goal before
+        results = results if goal.requested else []  # results of the previous goal
         for message in feedback:
             if bytes(message.goal_id.uuid) == goal.id:
                 goal.feedback = message.feedback
@@ -182,14 +182,14 @@ class ActionClient:
                 goal.state = STATES[int(answer.status)] if goal.state in LIVE else goal.state
 
     def _follow(self, goal: _Goal, codes: dict[bytes, int]) -> None:
-        """Take the goal's state from the status of all goals, id -> code."""
+        """Update the goal's state from the status codes of all goals (id -> code)."""
         code = codes.get(goal.id)
         if code is None:
-            if goal.in_status:  # another server has taken its place
+            if goal.in_status:  # another server has replaced the goal's server
                 self._lose(goal)
             return
         goal.in_status = True
-        if not goal.requested:  # now: its answer comes with the end, also where the last status is lost
+        if not goal.requested:  # now, so that the goal's end is known even if the last status is lost
             request = self._link.cls.Impl.GetResultService.Request()
             request.goal_id.uuid = list(goal.id)
             goal.requested = bool(self._wires.result.write(request))
@@ -197,13 +197,13 @@ class ActionClient:
 
     def _lose(self, goal: _Goal) -> None:
         goal.state = "lost"
-        self._cancel_goal(goal)  # it may have been accepted, and the answer lost
+        self._cancel_goal(goal)  # the server may have accepted the goal although its answer was lost
 
 
 def action_clients(
     mapper: Mapper, net: Any, names: Collection[str] | None = None, sweeps: bool = False
 ) -> dict[str, ActionClient]:
-    """Return name -> client of each action, or of those named. `sweeps`: a guard's, which cancels all goals."""
+    """Create clients of all actions, or of those in `names`; with `sweeps` (for the guard) they cancel all goals."""
     return {
         name: ActionClient(link, _wires(link, net), sweeps)
         for name, link in mapper.actions.items()

@@ -1,11 +1,11 @@
-"""A process next to the bridge that publishes the safe call when the bridge cannot: it was killed, or does not run for
-longer than the active call may act. `python -m rtcontrol_client.ros2.guard` is started by the bridge alone, and is a
-node with the bridge's names.
+"""A second process that publishes the safe call when the bridge was killed or hangs longer than the call may be active.
 
-Each beat of the bridge has the instant until which the active call may act, and comes before that call is published; or
-none, after the safe call was. The guard publishes once that instant is over without another beat, until one comes, and
-where the pipe between them ends without a farewell. It has its publishers from its start: a robot needs about a second
-to discover them, and the bridge lets nothing drive before the guard reports that it was discovered.
+Only the bridge starts this process (`python -m rtcontrol_client.ros2.guard`), as a node with the same topic names.
+
+Before the bridge publishes a call, it sends the guard a heartbeat with the instant at which the call expires; after the
+safe call, a heartbeat without one. The guard publishes the safe call from that instant until the next heartbeat, and if
+the pipe from the bridge ends without a farewell. A robot needs about a second to discover the guard's publishers, so
+the bridge publishes no driving call before then.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from rtcontrol_client.ros2.goals import action_clients
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.shutdown import SIGNALS, SUSPENDS, outlive_terminal, write_now
 
-GRACE_S = 0.02  # the bridge's safe call comes first, where it lives
-HOLD_S = 1.0  # after the bridge's end, and after the first subscriber that was met since then
-MOST_S = 5.0  # after the bridge's end, where no subscriber is met
+GRACE_S = 0.02  # so that a living bridge publishes its safe call first
+HOLD_S = 1.0  # how long to publish after the bridge's end, or after the first subscriber since
+MOST_S = 5.0  # how long to publish after the bridge's end without a subscriber
 END_S = 2.0
-MEET_S = 4.0  # a guard that no subscriber or server has met by then is as ready as it can be
+MEET_S = 4.0  # the guard counts as ready by then even without a subscriber or server
 BYE, SAFE, READY = b"bye", b"-", b"+"
-# -P: a file of the working folder is not a module of ours.
+# -P: files in the working folder must not replace modules.
 PROGRAM = ("-P", "-m", "rtcontrol_client.ros2.guard")
 
 
 class Guard:
-    """The bridge's side: starts the process, and beats, from any thread. It never waits."""
+    """The bridge's end of the guard: starts the process and sends heartbeats, from any thread, without ever waiting."""
 
     def __init__(self, config: RobotConfig, ros: Sequence[str] = ()) -> None:
-        """`ros`: arguments of the guard's node."""
+        """Start the guard's process; `ros` are the ROS arguments of its node."""
         self._lock = threading.Lock()
         self._ready, ready = os.pipe()
         os.set_blocking(self._ready, False)
-        # Not the file: it may have changed, or be a pipe.
+        # Pass the parsed config: the file may have changed since, or may have been a pipe.
         text = os.memfd_create("robot.json")
         os.write(text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
         folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
-        # In its own session: what the terminal sends is the bridge's.
+        # In its own session, so that the terminal's signals reach only the bridge.
         self._process = subprocess.Popen(
             [sys.executable, *PROGRAM, f"/proc/self/fd/{text}", str(ready), *ros],
             stdin=subprocess.PIPE,
@@ -72,7 +72,7 @@ class Guard:
 
     @property
     def ready(self) -> bool:
-        """Whether the robot may be driven: the guard has met it."""
+        """Whether the robot may be driven, because the robot has discovered the guard."""
         if not self._is_ready:
             with contextlib.suppress(BlockingIOError):
                 self._is_ready = os.read(self._ready, 1) == READY
@@ -80,15 +80,15 @@ class Guard:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the guard's process has ended."""
         return self._process.poll() is not None
 
     def beat(self, left_ms: float | None) -> None:
-        """Say that the active call may act for `left_ms`; None: the safe call is active, or one without a limit."""
+        """Send a heartbeat: the active call expires in `left_ms`; None for the safe call or a call without a limit."""
         self._write(SAFE if left_ms is None else b"%d" % (time.monotonic_ns() + int(left_ms * 1e6)))
 
     def close(self) -> None:
-        """End the process: the bridge ends in order, and the guard has nothing to do."""
+        """End the guard's process without a safe call, since the bridge itself ends in order."""
         self._write(BYE)
         with self._lock:
             self._pipe.close()
@@ -100,25 +100,26 @@ class Guard:
             self._process.wait()
 
     def _write(self, line: bytes) -> None:
-        # A full pipe has enough to read; a broken one is seen by `ended`.
+        # A full pipe still holds unread heartbeats; `ended` detects a broken pipe.
         with self._lock, contextlib.suppress(OSError):
             if not self._pipe.closed:
                 os.write(self._pipe.fileno(), line + b"\n")
 
 
 class Watch:
-    """When the safe call is due, by what was received. Pure: the caller brings `time.monotonic`, in seconds."""
+    """Decides from the heartbeats when the safe call is due. The caller passes `time.monotonic()`, in seconds."""
 
     def __init__(self) -> None:
         self.over = self._farewell = False
-        self._until: float | None = None  # the active call may act; None: without end
+        self._until: float | None = None  # when the active call expires; None: never
         self._ended = 0.0
-        self._met: float | None = None  # since then a subscriber is there
+        self._met: float | None = None  # when the first subscriber appeared
         self._part = b""
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take what came through the pipe; nothing: it has ended. A line that is not a beat is ignored."""
-        if not data:  # and so it is whenever it is read again
+        """Process bytes from the pipe; no bytes mean that the pipe has ended. Other lines than heartbeats are
+        ignored."""
+        if not data:  # an ended pipe returns no bytes each time it is read
             self._ended = self._ended if self.over else now
             self.over = True
             return
@@ -133,24 +134,24 @@ class Watch:
                 self._until = int(line) / 1e9
 
     def meet(self, now: float) -> None:
-        """Note that a subscriber of the safe call is there."""
+        """Record that the safe call has a subscriber."""
         self._met = now if self._met is None else self._met
 
     def due(self, now: float) -> bool:
-        """Return whether the safe call is to be published now."""
+        """Return whether the safe call must be published now."""
         if self.over:
             return not self.done(now)
         return self._until is not None and now >= self._until + GRACE_S
 
     def done(self, now: float) -> bool:
-        """Return whether there is nothing more to do."""
+        """Return whether the guard may end."""
         if not self.over or self._farewell:
             return self.over
         holds = self._ended + MOST_S if self._met is None else max(self._ended, self._met) + HOLD_S
         return now >= min(holds, self._ended + MOST_S)
 
     def rest(self, now: float, most: float) -> float:
-        """Return how long nothing is due, `most` at the most."""
+        """Return for how many seconds nothing will be due, at most `most`."""
         if self._until is None or self.over:
             return most
         left = self._until + GRACE_S - now
@@ -158,9 +159,9 @@ class Watch:
 
 
 def guard(given: Sequence[str], network: Callable[[], Any]) -> int:
-    """Run the process, with these arguments, until the bridge has ended; return the exit status."""
+    """Run the guard with these arguments until the bridge has ended; return the exit status."""
     outlive_terminal()
-    # What ends or stops the bridge, for all of a terminal's processes, must not do so here: the pipe's end is the end.
+    # Ignore signals that a terminal sends to all its processes: only the end of the pipe may end the guard.
     for number in (*SIGNALS, SUSPENDS, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     file, ready = given
@@ -174,12 +175,12 @@ def guard(given: Sequence[str], network: Callable[[], Any]) -> int:
 
 
 def _report_ready(file: int) -> None:
-    with contextlib.suppress(OSError):  # the bridge is gone
+    with contextlib.suppress(OSError):  # the bridge has ended
         os.write(file, READY)
 
 
 def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
-    """Publish what is due; `ready` is called once, when the robot is there to receive it."""
+    """Publish the safe call whenever it is due; call `ready` once, when the robot can receive the safe call."""
     call, hz = mapper.config.safe, mapper.config.hz
     names = {publication.topic for publication in mapper.publications(call.name, call.arguments, 0)}
     actions = action_clients(mapper, bus, names, sweeps=True)
@@ -207,7 +208,7 @@ def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
             why = ""
             continue
         if not why:
-            actuator.renew()  # all of it, also what is published once
+            actuator.renew()  # publish everything, including messages without `repeat`
         actuator.apply(lambda: safe)
         before, why = why, "was killed" if watch.over else "stands still"
         if why != before:
@@ -216,21 +217,21 @@ def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
 
 
 def _await_beat(watch: Watch, period_s: float) -> None:
-    """Read all beats; wait for one until something is due."""
+    """Read all heartbeats, waiting for one until the safe call may be due."""
     if watch.over:
         time.sleep(period_s)
     wait_s = watch.rest(time.monotonic(), period_s)
     while not watch.over and select.select([0], [], [], wait_s)[0]:
         watch.receive(os.read(0, 4096), time.monotonic())
-        wait_s = 0.0  # all that is there: its end, too
+        wait_s = 0.0  # read everything that has arrived, including the end of the pipe
 
 
 def main() -> int:
-    """Run as the process that the bridge starts: a node whose names and rules follow `--ros-args`."""
+    """Run the guard as a ROS 2 node; its name and remapping rules follow `--ros-args`."""
     from rtcontrol_client.ros2.node import RosNetwork, started
 
     given, ros = split(sys.argv[1:])
-    # Fast DDS's shared memory may be locked for ever by a process that was killed (eProsima/Fast-DDS#1144).
+    # A killed process may leave Fast DDS's shared memory locked for ever (eProsima/Fast-DDS#1144).
     os.environ.setdefault("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
     with started(ros, services=False) as node:
         return guard(given, lambda: RosNetwork(node))

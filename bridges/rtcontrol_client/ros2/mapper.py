@@ -1,4 +1,4 @@
-"""The mapping of `robot.yaml`, compiled and checked: messages to an observation, a call to what is sent. Pure."""
+"""Compile and check the mapping of `robot.yaml`: from messages to an observation, and from a call to messages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rtcontrol_client.ros2.config import ActionSpec, FieldSpec, Qos, RobotConfig
 from rtcontrol_client.ros2.fields import Reader, Setter, find, reader, setter
 
 UNKNOWN = "unknown"
-# The longest silence that is promised to DDS: a late tick or two are not the end.
+# The DDS deadline that publishers promise: long enough for a tick or two that come late.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic by its name in the file, and its type."""
+    """A topic: its name in the file, its type and its quality of service."""
 
     name: str
     type: str
@@ -29,7 +29,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Source:
-    """A topic that is read, and its observation fields."""
+    """A topic that the bridge subscribes to, with its observation fields."""
 
     topic: Topic
     max_age_ms: float
@@ -37,7 +37,7 @@ class Source:
     readers: Mapping[str, tuple[Reader, FieldSpec]]
 
     def read(self, message: Any) -> dict[str, Scalar | None]:
-        """Return the message's fields. Raises Unmappable naming the field that has no value and no `missing`."""
+        """Return a message's observation fields. Raises Unmappable if a field has neither a value nor `missing`."""
         values: dict[str, Scalar | None] = {}
         for name, (read, spec) in self.readers.items():
             try:
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Publication:
-    """What is sent to a topic, a service or an action (an Order); `repeat`: in each tick while its call is active."""
+    """A message for a topic, a request for a service or an Order for an action; with `repeat`, sent again each tick."""
 
     topic: str
     message: Any
@@ -60,22 +60,22 @@ class Publication:
 
 @dataclass(frozen=True)
 class Order:
-    """A goal that a call wants, or, with `goal` None, that none is pursued. `key` is the same for the same goal,
-    whenever it is stamped."""
+    """The goal that a call wants from an action, or None to pursue no goal. Equal goals have the same `key`, whatever
+    their time stamps."""
 
     goal: Any = None
     key: str = ""
 
 
 class StateView:
-    """What is observed of an action: its state in a word, and the messages that have come."""
+    """The observable state of an action: the state's name, and the latest feedback and result."""
 
     parts: ClassVar[dict[str, Any]]
     state: str
 
     @classmethod
     def get_fields_and_field_types(cls) -> dict[str, Any]:
-        """As a message class of ROS has it, so that field paths are checked against it."""
+        """Return the field types as a ROS message class does, so that field paths can be checked."""
         return {"state": "string", **cls.parts}
 
     def __init__(self, state: str, **parts: Any) -> None:
@@ -88,7 +88,7 @@ class StateView:
 
 @dataclass(frozen=True)
 class ActionLink:
-    """An action of the robot, its type's full name and class."""
+    """An action of the robot: its name, and the full name and class of its type."""
 
     name: str
     form: str
@@ -98,7 +98,7 @@ class ActionLink:
 
 @dataclass(frozen=True)
 class _Output:
-    """What a call sends to a topic, a service or (`pursues`) an action; without `cls`: no goal is pursued there."""
+    """A call's output to a topic, a service or (if `pursues`) an action; without `cls` it cancels the action's goal."""
 
     name: str
     cls: Any = None
@@ -107,7 +107,7 @@ class _Output:
     pursues: bool = False
 
     def publication(self, arguments: Mapping[str, Any], stamp_ns: int) -> Publication:
-        """Raises Unmappable naming the argument."""
+        """Return the output for a call's arguments. Raises Unmappable, which names the argument that does not fit."""
         if self.cls is None:
             return Publication(self.name, Order(), repeat=False)
         message = self._message(arguments, stamp_ns)
@@ -123,17 +123,17 @@ class _Output:
 
 
 class Mapper:
-    """What the whole file says. Raises Ros2BridgeError, naming file, key and remedy, for what does not fit together."""
+    """The compiled mapping of a robot's file. Raises Ros2BridgeError, which names file and key, if parts do not fit."""
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._where = config, where
-        self._types: dict[str, str] = {}  # of each name in the file
-        self.topics: dict[str, Topic] = {}  # that calls write
+        self._types: dict[str, str] = {}  # the type of each name in the file
+        self.topics: dict[str, Topic] = {}  # topics that calls publish to
         self.actions: dict[str, ActionLink] = {}
         self.services: dict[str, Any] = {}  # name -> class
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
         sent = {name: self._sent(name, tool) for name, tool in config.tools.items()}
-        # The cancellations first: they free the robot for what is sent.
+        # Cancellations come first, as they free the robot for the new messages.
         self._outputs = {name: [*self._canceled(name, tool), *sent[name]] for name, tool in config.tools.items()}
         self.sources += [self._action_source(name, spec) for name, spec in config.observe.actions.items()]
         self.instructions: Topic | None = None
@@ -145,7 +145,7 @@ class Mapper:
         self._check_safe()
 
     def hello(self, instruction: str | None) -> dict[str, Any]:
-        """Return the client's `Options`, but for its handlers; `instruction` None: the file's."""
+        """Return the client's `Options` without handlers. If `instruction` is None, use the file's instruction."""
         config = self.config
         return {
             **config.session,
@@ -158,26 +158,26 @@ class Mapper:
         }
 
     def text(self, values: Mapping[str, Scalar | None]) -> str | None:
-        """Return the observation's text, None where the file has no template."""
+        """Return the observation's text, or None if the file has no template."""
         template = self.config.observe.text
         shown = {name: UNKNOWN if value is None else str(value) for name, value in values.items()}
         return None if template is None else template.format_map(shown)
 
     def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
-        """Return what a call sends; `stamp_ns` is the clock's time for `now`. Raises Unmappable naming tool and
-        argument: then nothing of the call may be published."""
+        """Return the messages of a call, with `stamp_ns` in place of `now`. Raises Unmappable, which names tool and
+        argument, if one does not fit; then no part of the call may be published."""
         if name not in self._outputs:
             raise Unmappable(f"{name} is not a tool of this robot")
         return [output.publication(arguments, stamp_ns) for output in self._outputs[name]]
 
     def promise_ms(self, topic: str) -> float | None:
-        """Return the longest silence of a topic that every call publishes in each tick, which means that nothing
-        drives; None for another topic."""
+        """Return the longest interval between messages on a topic that every call publishes in each tick, after which
+        subscribers may assume that nothing drives; None for another topic."""
         steady = all(any(o.repeat and o.name == topic for o in outputs) for outputs in self._outputs.values())
         return max(PROMISE_PERIODS * 1e3 / self.config.hz, PROMISE_MS) if steady else None
 
     def listed(self) -> list[str]:
-        """Return a line for each topic, tool, and the safe call."""
+        """Return the lines that `--check` prints: one per topic, one per tool, and the safe call."""
         lines = [f"reads     {s.topic.name}  {s.topic.type}  -> {', '.join(s.readers)}" for s in self.sources]
         lines += [f"publishes {topic.name}  {topic.type}" for topic in self.topics.values()]
         for name, tool in self.config.tools.items():
@@ -188,31 +188,31 @@ class Mapper:
         return [*lines, f"safe call {self.config.safe.name}"]
 
     def warnings(self) -> list[str]:
-        """Return what is allowed, and dangerous."""
+        """Return warnings about mappings that are allowed but dangerous."""
         safe = {output.name for output in self._outputs[self.config.safe.name]}
         return [
             f"{self._where}: tool {name} keeps publishing {output.name}, but the safe call "
-            f"{self.config.safe.name} publishes nothing there: what the robot received last stays active."
+            f"{self.config.safe.name} publishes nothing on it: the robot keeps following the last message."
             for name, outputs in self._outputs.items()
             for output in outputs
             if output.repeat and output.name not in safe
         ]
 
-    # Compiling.
+    # The methods below compile the file.
 
     def _error(self, what: str, key: str) -> Ros2BridgeError:
-        return Ros2BridgeError(f"{self._where}: {key}: {what}.", "Correct it there.")
+        return Ros2BridgeError(f"{self._where}: {key}: {what}.", "Correct this key.")
 
     @contextmanager
     def _at(self, key: str) -> Iterator[None]:
-        """Name file and key in what is wrong here."""
+        """Convert a ValueError in the block to a Ros2BridgeError that names the file and the key."""
         try:
             yield
         except ValueError as error:
             raise self._error(str(error), key) from None
 
     def _class(self, name: str, kind: str, form: str, key: str) -> tuple[str, Any]:
-        """Return the full name and the class of the type that this name has throughout the file."""
+        """Return the full name and the class of a type; a name must have the same type in the whole file."""
         with self._at(f"{key}.type"):
             full, cls = find(kind, form)
             if (known := self._types.setdefault(name, full)) != full:
@@ -242,10 +242,10 @@ class Mapper:
         return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
 
     def _action_source(self, name: str, spec: ActionSpec) -> Source:
-        """Return an action as a topic that need not be there, each field by itself."""
+        """Return an action as an optional topic, whose fields may be missing one by one."""
         key, link = f"observe.actions.{name}", self.actions.get(name)
         if link is None:
-            raise self._error("no tool has a goal for it, where its type would be", key)
+            raise self._error("no tool has a goal for this action, so its type is unknown", key)
         fields = {
             label: field if field.missing is not None else field.model_copy(update={"missing": UNKNOWN})
             for label, field in spec.fields.items()
@@ -254,7 +254,7 @@ class Mapper:
         return Source(topic, math.inf, False, self._readers(link.view, fields, key))
 
     def _sent(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
-        """Return what a call publishes, its goals and its requests."""
+        """Return the publications, goals and requests of a tool."""
         outputs = []
         for name, spec in tool.publish.items():
             key = f"tools.{tool_name}.publish.{name}"
@@ -275,7 +275,7 @@ class Mapper:
         return outputs
 
     def _canceled(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
-        """Return the actions whose goals a call ends: those in `cancel`, and by the safe call all."""
+        """Return the actions whose goals a tool cancels: those in its `cancel`, or all if it is the safe call."""
         for name in tool.cancel:
             if name not in self.actions or name in tool.goal:
                 raise self._error(f"no other tool has a goal for {name}", f"tools.{tool_name}.cancel")

@@ -1,5 +1,6 @@
-"""The bridge as a ROS 2 node: topics and services by rclpy, so that remapping, namespaces, parameters and any
-middleware work as for every node. Nothing here decides what the robot does."""
+"""The bridge's ROS 2 node: topics and services through rclpy.
+
+Remapping, namespaces, parameters and any middleware work as for every node. This module makes no decisions."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ from rtcontrol_client.ros2.mapper import Topic
 from rtcontrol_client.ros2.observer import Delays
 
 NAME = "rtcontrol_bridge"
-PAUSE_S = 0.01  # after a message that cannot be converted
-SELDOM_S = 10.0  # how often it is logged that a topic is not written
+PAUSE_S = 0.01  # pause after a message that rclpy cannot convert
+SELDOM_S = 10.0  # interval between two log lines about a topic that cannot be written
 log = logging.getLogger("rtcontrol.ros2")
 
 
 class RosInput:
-    """A subscription that keeps its newest messages, each with the instant when it was made."""
+    """A subscription that keeps its newest messages, each with the instant at which it was sent."""
 
     def __init__(self, node: Node, topic: Topic) -> None:
         self.topic = topic
@@ -52,7 +53,7 @@ class RosInput:
         return newest
 
     def poll(self) -> tuple[Any, int] | None:
-        """Return the newest message that was not polled yet."""
+        """Return the newest message if `poll` has not returned it before, otherwise None."""
         return next(reversed(self._all()), None)
 
     def take(self) -> list[Any]:
@@ -61,8 +62,8 @@ class RosInput:
 
 
 class RosOutput:
-    """A publisher. `promise_ms`: it is written at least so often while the bridge lives, which subscribers are offered
-    as a deadline, and, with `lease`, twice that as the time after which they count it as dead."""
+    """A publisher. `promise_ms` is the longest interval between messages while the bridge runs; subscribers get it as a
+    deadline and, with `lease`, twice that time as the liveliness lease."""
 
     def __init__(self, node: Node, topic: Topic, promise_ms: float | None, lease: bool) -> None:
         self.topic, qos = topic, _qos(topic, "reliable")
@@ -76,16 +77,16 @@ class RosOutput:
         self.resolved = self._publisher.topic_name
 
     def write(self, message: Any) -> bool:
-        """Return whether the middleware took it."""
+        """Publish a message; return whether the middleware accepted the message."""
         try:
             self._publisher.publish(message)
-        except RuntimeError as error:  # rclpy's own base
+        except RuntimeError as error:  # the base class of rclpy's errors
             self._log.warning(f"{self.resolved}: not written ({error})", throttle_duration_sec=SELDOM_S)
             return False
         return True
 
     def readers(self) -> int:
-        """Return how many subscribers there are."""
+        """Return the number of subscribers."""
         return int(self._publisher.get_subscription_count())
 
     def flush(self, seconds: float) -> None:
@@ -113,7 +114,7 @@ class RosService:
         return int(self.ready())
 
     def write(self, request: Any) -> bool:
-        """Send a request; False where no server is there yet."""
+        """Send a request; return False if the service has no server yet."""
         if not self.ready():
             return False
         future = self._client.call_async(request)
@@ -128,22 +129,22 @@ class RosService:
                 self._answers.append(future.result())
 
     def answers(self) -> list[Any]:
-        """Return the response, once."""
+        """Return the response to the newest request, if one has arrived since the last call."""
         with self._lock:
             answers, self._answers = self._answers, []
         return answers
 
 
 class RosNetwork:
-    """The topics and services of a node. Of what is `watched` it is a problem that no other node has it."""
+    """The topics and services of a node. If no other node uses a `watched` topic or service, that is a problem."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._inputs: list[RosInput] = []
         self._outputs: list[RosOutput] = []
         self._services: list[RosService] = []
-        self.resolved: dict[str, str] = {}  # a name of the file -> its name in the graph
-        self.jumped = False  # a simulator's time was set back; the reader clears it
+        self.resolved: dict[str, str] = {}  # name in the file -> name in the ROS graph
+        self.jumped = False  # a simulator's time was set back; the bridge clears the flag
         back = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False)
         self._jumps = node.get_clock().create_jump_callback(back, post_callback=self._note_jump)
 
@@ -151,32 +152,33 @@ class RosNetwork:
         self.jumped = True
 
     def stamp_ns(self) -> int:
-        """Return the node's time: by /clock where its parameter use_sim_time is set."""
+        """Return the node's time in nanoseconds, which is that of /clock if the parameter use_sim_time is set."""
         return int(self._node.get_clock().now().nanoseconds)
 
     def input(self, topic: Topic, watched: bool) -> RosInput:
-        """Return a subscription."""
+        """Create a subscription to a topic."""
         end = RosInput(self._node, topic)
         self.resolved[topic.name] = end.resolved
         self._inputs += [end] if watched else []
         return end
 
     def output(self, topic: Topic, promise_ms: float | None, lease: bool = True) -> RosOutput:
-        """Return a publisher."""
+        """Create a publisher for a topic."""
         end = RosOutput(self._node, topic, promise_ms, lease)
         self.resolved[topic.name] = end.resolved
         self._outputs.append(end)
         return end
 
     def service(self, name: str, cls: Any, watched: bool = True) -> RosService:
-        """Return a service's client."""
+        """Create a client of a service."""
         end = RosService(self._node, name, cls)
         self.resolved[name] = end.resolved
         self._services += [end] if watched else []
         return end
 
     def problems(self) -> dict[str, str]:
-        """Return what has no other node, by its name in the file. rclpy logs types and QoS that differ."""
+        """Return the problems by name: watched topics and services without another node. rclpy logs wrong types and
+        QoS."""
         silent: list[tuple[str, str, Any]] = [
             (i.topic.name, "publishes", i) for i in self._inputs if not self._node.count_publishers(i.resolved)
         ]
@@ -201,9 +203,9 @@ def _qos(topic: Topic, usual: str) -> QoSProfile:
 
 @contextmanager
 def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
-    """Run a node with these arguments of ROS on its own thread until the end.
+    """Run a node with these ROS arguments on its own thread until the block ends.
 
-    `services`: those of its parameters. Raises Ros2BridgeError for arguments that ROS does not take.
+    With `services`, the node serves its parameters. Raises Ros2BridgeError if ROS rejects the arguments.
     """
     try:
         # rclpy's own handlers would close the publishers before the safe call.
@@ -211,7 +213,7 @@ def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
         node = Node(NAME, start_parameter_services=services)
     except (RuntimeError, ValueError) as error:
         rclpy.try_shutdown()
-        what = f"ROS 2 takes no node with {' '.join(ros) or 'these variables'} ({error})."
+        what = f"ROS 2 cannot start a node with {' '.join(ros) or 'these environment variables'} ({error})."
         raise Ros2BridgeError(what, "Correct what follows --ros-args, ROS_DOMAIN_ID or RMW_IMPLEMENTATION.") from None
     executor = SingleThreadedExecutor()
     executor.add_node(node)
@@ -220,7 +222,7 @@ def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
     try:
         yield node
     finally:
-        # A thread in rclpy's C++ when the interpreter ends aborts the process: it is waited for.
+        # Wait for the thread: if it is in rclpy's C++ code when the interpreter ends, the process aborts.
         executor.shutdown()
         thread.join()
         node.destroy_node()
@@ -234,9 +236,9 @@ def _spin(executor: SingleThreadedExecutor) -> None:
             executor.spin()
         except ExternalShutdownException:
             return
-        except Exception as error:  # a message that rclpy cannot convert must not end all others
+        except Exception as error:  # a message that rclpy cannot convert must not stop the others
             if str(error) != reported:
-                log.warning("ROS 2 could not hand over a message (%s).", error)
+                log.warning("ROS 2 could not deliver a message (%s).", error)
             reported = str(error)
             time.sleep(PAUSE_S)
         else:
@@ -244,7 +246,7 @@ def _spin(executor: SingleThreadedExecutor) -> None:
 
 
 def guard_arguments(node: Node, resolved: dict[str, str], ros: Sequence[str]) -> list[str]:
-    """Return the guard's arguments. Its node has another name, so what this node's name resolves
-    (`-r pilot:/cmd_vel:=/base`) is written out; the first rule for a name holds."""
+    """Return the ROS arguments of the guard's node. As its node name differs from the bridge's, rules for the bridge
+    (`-r pilot:/cmd_vel:=/base`) are written out first, as resolved names; the first rule for a name applies."""
     rules = {"__node": f"{node.get_name()}_guard", "__ns": node.get_namespace(), **resolved}
     return ["--ros-args", *(word for name, to in rules.items() for word in ("-r", f"{name}:={to}")), *ros[1:]]

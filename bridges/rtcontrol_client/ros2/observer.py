@@ -1,4 +1,4 @@
-"""What is observed of the robot: the newest of each topic, and why there is no observation while there is none."""
+"""Build observations from the newest message of each topic, or explain why there is no observation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rtcontrol_client.ros2.mapper import Mapper, Source
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An observation: `t_ns` is when the newest required message was made."""
+    """An observation. `t_ns` is the instant at which the newest required message was sent."""
 
     text: str | None
     data: dict[str, Scalar | None]
@@ -30,7 +30,7 @@ class _State:
     error: str | None = None
 
     def poll(self) -> None:
-        """Take the newest message, if one has come."""
+        """Read the newest message, if a new one has arrived."""
         try:
             if (polled := self.input.poll()) is None:
                 return
@@ -41,7 +41,7 @@ class _State:
             self.t_ns = self.t_ns or time.monotonic_ns()
 
     def why_not(self) -> str | None:
-        """Return why it has no value now."""
+        """Return why the topic has no current message, or None if it has one."""
         if self.t_ns is None:
             return "no message yet"
         if (age_ms := (time.monotonic_ns() - self.t_ns) / 1e6) > self.source.max_age_ms:
@@ -51,18 +51,18 @@ class _State:
 
 
 class Observer:
-    """Looks at all topics. Not thread-safe."""
+    """Reads all topics and combines them to an observation. Not thread-safe."""
 
     def __init__(self, mapper: Mapper, inputs: Mapping[str, Any]) -> None:
         self._mapper = mapper
         self._states = [_State(source, inputs[source.topic.name]) for source in mapper.sources]
-        self.waiting: dict[str, str] = {}  # topic -> why it holds the observation back
+        self.waiting: dict[str, str] = {}  # topic -> why it prevents an observation
 
     def look(self) -> Snapshot | None:
-        """Poll all topics. None while a required one has no news; `waiting` has the reason."""
+        """Poll all topics; return an observation, or None if a required topic is out of date (see `waiting`)."""
         values: dict[str, Scalar | None] = {}
         newest_ns = 0
-        missing: dict[bool, dict[str, str]] = {True: {}, False: {}}  # by whether it is required
+        missing: dict[bool, dict[str, str]] = {True: {}, False: {}}  # keyed by whether the topic is required
         for state in self._states:
             state.poll()
             required = state.source.required
@@ -80,22 +80,22 @@ class Observer:
         return Snapshot(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
 
     def forget(self) -> None:
-        """Drop all that was read, and what waits to be."""
+        """Drop all messages, including those that wait to be read."""
         for state in self._states:
             state.poll()
             state.t_ns = state.values = state.error = None
 
 
 WINDOW_NS = 30_000_000_000
-STEP_NS = 20_000_000  # of our own clock
-BACK_NS = 200_000_000  # of a sender's: two publishers of a topic are not quite in order
+STEP_NS = 20_000_000  # a larger step of our wall clock means that it was set
+BACK_NS = 200_000_000  # a sender's clock was set back by more than this; less happens with two publishers of a topic
 
 
 class Delays:
-    """The delay beyond the usual of messages from one topic.
+    """Estimates how much later than usual a topic's messages arrive.
 
-    The smallest in the last 30 to 60 s is taken for the difference between the clocks, so a constant delay stays
-    unknown, and one that grows does not. After a sender's clock was set back it starts again.
+    The smallest delay in the last 30 to 60 s counts as the difference between the clocks. So a constant delay cannot be
+    detected, but a growing one can. The estimate restarts after the sender's clock was set back.
     """
 
     def __init__(self) -> None:
@@ -106,15 +106,15 @@ class Delays:
         self._skew_ns: int | None = None  # our wall clock minus our monotonic one
 
     def captured_ns(self, source_ns: int, wall_ns: int, now_ns: int) -> int:
-        """Return the instant of `source_ns` (the sender's wall clock) on our monotonic clock; never in the future.
+        """Convert `source_ns` (the sender's wall clock) to our monotonic clock; the result is never in the future.
 
-        Our monotonic clock is `now_ns` at `wall_ns`. Without a source time (not after 1970) it is `now_ns`.
+        `now_ns` and `wall_ns` are the same instant on our two clocks. Return `now_ns` if `source_ns` is not positive.
         """
         if source_ns <= 0:
             return now_ns
         skew_ns = wall_ns - now_ns
         ours_was_set = self._skew_ns is None or abs(skew_ns - self._skew_ns) > STEP_NS
-        # A sender's messages come in the order in which they were sent.
+        # Messages of a sender arrive in the order in which they were sent.
         theirs_was_set = source_ns < self._source_ns - BACK_NS
         if ours_was_set or theirs_was_set:
             self._least = self._before = None

@@ -1,4 +1,4 @@
-"""Drives without a server: the stand-in's town as an offline map, and its bicycles instead of vehicles."""
+"""Drives without a server, on the stand-in's town as an offline map, with the stand-in's bicycle models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def road() -> TownRoad:
 
 
 def lamps() -> list[Lamp]:
-    """The town's lights, numbered as their signals, without what only a server's client knows."""
+    """Return the town's traffic lights, numbered like their signals, without data that only a server has."""
     found = []
     for arm in ARMS:
         xs, ys = zip(*((box.x, box.y) for box in boxes(arm)), strict=True)
@@ -39,12 +39,12 @@ def lamps() -> list[Lamp]:
 
 
 def all_lights(light: Light) -> dict[int, Light]:
-    """The same on all arms."""
+    """Return the same light for all arms."""
     return {signal_number(arm): light for arm in ARMS}
 
 
 def lane_line(index: int, count: int = 3) -> LaneLine:
-    """A lane of a loop that comes to the junction, by its number from the left."""
+    """Return one of a loop's lanes into the junction, by its number from the left."""
     return next(
         known
         for known in road().lanes()
@@ -64,7 +64,7 @@ def body(lane_line: LaneLine, s: float, speed: float = 0.0, lateral: float = 0.0
 
 
 class Car:
-    """A driver on a bicycle. The bicycle's axes are OpenDRIVE's: y and yaw are mirrored."""
+    """A driver with a bicycle model, whose axes are OpenDRIVE's: y and yaw are mirrored."""
 
     def __init__(self, start: Body, on: TownRoad | None = None) -> None:
         self.number = start.number
@@ -86,7 +86,7 @@ class Car:
 
 
 class Drive:
-    """Our car among others that stand or go on straight, step by step."""
+    """A stepwise drive of our car among other cars that stand or drive straight on."""
 
     def __init__(
         self, start: Body, others: Callable[[float], list[Body]] = lambda time: [], on: TownRoad | None = None
@@ -114,7 +114,7 @@ class Drive:
         return self.scene.own
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Steps until then, or so long; whether `until` came true."""
+        """Step until a condition is true or the time is over; return whether the condition became true."""
         for _ in range(round(seconds / DT)):
             self.step()
             if until():
@@ -125,7 +125,7 @@ class Drive:
         return Scene(self.car.body(), self.others(self.time), self.limit_kmh, self.lights)
 
 
-# A road with what the stand-in's town has not: lane sections, a lane that begins, a shoulder, a dead end.
+# A road with features that the stand-in's town lacks: sections with new lanes, a shoulder, a dead end.
 
 
 LENGTH_M = 300.0
@@ -133,7 +133,7 @@ SECOND_M = 150.0
 
 
 def country_opendrive() -> str:
-    """300 m to the east: two lanes, from 150 m on three, with a shoulder; one lane the other way; no way on."""
+    """Return a dead-end road of 300 m to the east: two lanes, three from 150 m on, a shoulder, and one lane back."""
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <OpenDRIVE>
   <header revMajor="1" revMinor="4" name="country" version="1.00">

@@ -1,4 +1,4 @@
-"""Processes of the CARLA bridge's tests: the bridge, a run, the stand-in; and a server whose calls are a test's."""
+"""Processes for the CARLA bridge's tests: the bridge, a run, the stand-in, and a server that sends the test's calls."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Line = dict[str, Any]
 
 
 class Brain(brain.Brain):
-    """A server at 16 Hz that calls what `wanted` is."""
+    """A server at 16 Hz that always sends the call in `wanted`."""
 
     def __init__(self, name: str = "set_speed", **arguments: Any) -> None:
         self.wanted = FunctionCall(name=name, arguments=arguments or {"kmh": 50})
         super().__init__(lambda text, instruction: self.wanted)
 
     def call(self, name: str, **arguments: Any) -> None:
-        """From now on this."""
+        """Send this call from now on."""
         self.wanted = FunctionCall(name=name, arguments=arguments)
 
 
 class Program:
-    """A child process that drives: what it says is in `log`, what it did in `trace`."""
+    """A child process that drives; `log` has its output, `trace` its steps."""
 
     def __init__(self, folder: Path, command: list[str], trace: Path) -> None:
         self.folder, self._trace = folder, trace
@@ -54,7 +54,7 @@ class Program:
         assert words in self.log(), self.log()
 
     def trace(self) -> list[Line]:
-        """One entry a step."""
+        """Return the trace, one entry per step."""
         if not self._trace.exists():
             return []
         return [json.loads(line) for line in self._trace.read_text().splitlines() if line.endswith("}")]
@@ -63,12 +63,12 @@ class Program:
         return (self.trace() or [{"kmh": 0.0, "frame": 0, "t_s": 0.0}])[-1]
 
     def reaches(self, kmh: float, seconds: float = 30.0) -> None:
-        """Wait until it drives as fast."""
+        """Wait until the car reaches this speed."""
         until(lambda: self.last()["kmh"] >= kmh or self.popen.poll() is not None, f"not at {kmh} km/h", seconds)
         assert self.popen.poll() is None, self.log()
 
     def left(self) -> list[Path]:
-        """The files of what is to undo."""
+        """Return the journals of changes that are not undone."""
         return sorted((self.folder / "cache" / "carla").glob("*.json"))
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -84,7 +84,7 @@ class Program:
 
 
 def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:
-    """The bridge alone."""
+    """Start the bridge alone."""
     trace = folder / "trace.jsonl"
     command = ["rtcontrol_client.carla", "--connect", endpoint, "--carla-port", str(port)]
     command += ["--set=standin=true", f"--set=trace={trace}", *options]
@@ -92,7 +92,7 @@ def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:
 
 
 def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Program:
-    """`rtcontrol run --env carla-bridge`; without a port in a stand-in of its own."""
+    """Start `rtcontrol run --env carla-bridge`; without a port it starts its own stand-in."""
     out = folder / "out"
     command = ["rtcontrol", "run", "--env", "carla-bridge", "--no-live", "--out", str(out)]
     command += ["--set", "carla.trace=true"] if trace else []
@@ -101,14 +101,14 @@ def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Pr
 
 
 class StandIn(carla_bridge.StandIn):
-    """Listens when it is made. Ends with the block, or with the process that made it."""
+    """A stand-in process that listens once it is created, and ends with the block or with the test process."""
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
         super().__init__(*options, state=state)
         self.state_path = state
 
     def command(self, line: str) -> None:
-        """Makes something go wrong, and returns once it does (see `__main__`)."""
+        """Cause a fault (see the stand-in's `__main__`), and return when it is active."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -116,7 +116,7 @@ class StandIn(carla_bridge.StandIn):
         assert said == f"done: {line}\n", f"the CARLA stand-in answered {said!r} to {line!r}"
 
     def state(self) -> dict[str, Any]:
-        """Its state now."""
+        """Return the stand-in's current state."""
         assert self.state_path
         self.command("state")
         found: dict[str, Any] = json.loads(self.state_path.read_text())

@@ -1,5 +1,5 @@
-"""The CARLA bridge with the real client library and the stand-in, each in a process of its own; its command line.
-The stand-in is not CARLA."""
+"""The CARLA bridge as a process, with the real client library and the stand-in (which is not CARLA); its command
+line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def brain() -> Iterator[Brain]:
 
 @pytest.fixture
 def drive(tmp_path: Path, standin: StandIn, brain: Brain) -> Iterator[Drive]:
-    """Starts a bridge, and waits for its session."""
+    """A function that starts a bridge and waits for its session."""
     made: list[Program] = []
 
     def start(*options: str, port: int = standin.port) -> Program:
@@ -65,10 +65,10 @@ def nothing_left(standin: StandIn, program: Program) -> None:
     assert program.left() == []
 
 
-def test_calls_are_driven_and_sigterm_leaves_the_server_as_it_was(standin: StandIn, brain: Brain, drive: Drive) -> None:
+def test_bridge_drives_calls_and_sigterm_restores_the_server(standin: StandIn, brain: Brain, drive: Drive) -> None:
     program = drive("--instruct", "go", "--set=once=true")
     program.reaches(6)
-    # A line on its input is the new instruction.
+    # A line on the standard input is a new instruction.
     assert program.popen.stdin is not None
     program.popen.stdin.write(b"overtake\n")
     program.popen.stdin.flush()
@@ -77,23 +77,23 @@ def test_calls_are_driven_and_sigterm_leaves_the_server_as_it_was(standin: Stand
     assert [(one["role_name"], one["type_id"]) for one in state["alive"]] == [("hero", "vehicle.tesla.model3")]
     assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (True, 0.0625)
     brain.call("brake", level=100)
-    until(lambda: program.last()["kmh"] == 0, "it does not brake")
+    until(lambda: program.last()["kmh"] == 0, "the car does not brake")
     brain.call("set_speed", kmh=50)
     program.reaches(4)
-    # What no driver knows changes nothing: it goes on as it was told before.
+    # An unknown call changes nothing: the car drives on as before.
     brain.call("fly", height=3)
-    told = {("executed", None), ("refused", "no call of a driver")}
+    told = {("executed", None), ("refused", "this is not a driver's call")}
     until(lambda: {(one.outcome, one.error) for one in brain.outcomes} == told, "not acknowledged")
     program.reaches(6)
     assert program.end() == 143
     nothing_left(standin, program)
-    # The last thing it did was to stop.
+    # The car is stopped at the end.
     assert program.last()["kmh"] < 1
     assert all(line["age_ms"] <= 500 for line in program.trace() if line["status"] == "fresh")
     assert "CARLA stand-in, not CARLA, Standin:" in program.log()
 
 
-def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin: StandIn, drive: Drive) -> None:
+def test_frozen_server_is_detected_and_the_car_brakes_on_return(standin: StandIn, drive: Drive) -> None:
     program = drive()
     program.reaches(8)
     standin.command("freeze")
@@ -102,7 +102,7 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     assert frozen["status"] == "fresh"
     standin.command("thaw")
     program.says("is back after")
-    until(lambda: program.last()["frame"] > frozen["frame"], "it does not go on")
+    until(lambda: program.last()["frame"] > frozen["frame"], "the drive does not continue")
     after = next(line for line in program.trace() if line["frame"] > frozen["frame"])
     assert after["kmh"] < frozen["kmh"] and after["throttle"] == 0.0
     program.reaches(frozen["kmh"])
@@ -110,13 +110,16 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     nothing_left(standin, program)
 
 
-def test_server_that_does_not_go_on_ends_the_drive_and_is_undone_later(standin: StandIn, drive: Drive) -> None:
+def test_hanging_server_ends_the_drive_and_is_undone_later(standin: StandIn, drive: Drive) -> None:
     program = drive("--set=reconnect_s=1")
     program.reaches(8)
     standin.command("freeze")
     assert program.popen.wait(30) == 2
-    assert "was lost and did not go on in 1 s. Look at its own output; `rtcontrol bridge carla --set" in program.log()
-    # Clean-up failed as well: what is to undo is kept, and undone in whole by the next bridge, or by hand.
+    assert (
+        "was lost and did not continue within 1 s. Read the CARLA server's output; `rtcontrol bridge carla --set"
+        in program.log()
+    )
+    # Clean-up failed as well: the journal is kept, and the next bridge or a person can undo everything.
     (left,) = program.left()
     assert f"the list is kept: {left}" in program.log()
     standin.command("thaw")
@@ -128,9 +131,7 @@ def test_server_that_does_not_go_on_ends_the_drive_and_is_undone_later(standin: 
 @pytest.mark.parametrize(
     ("gone", "why"), [(True, "was lost: No CARLA server at "), (False, "The ego vehicle on the CARLA server at ")]
 )
-def test_server_that_is_gone_or_whose_vehicle_was_removed_ends_the_drive(
-    standin: StandIn, drive: Drive, gone: bool, why: str
-) -> None:
+def test_lost_server_or_removed_vehicle_ends_the_drive(standin: StandIn, drive: Drive, gone: bool, why: str) -> None:
     import carla
 
     program = drive()
@@ -142,10 +143,10 @@ def test_server_that_is_gone_or_whose_vehicle_was_removed_ends_the_drive(
         command = carla.command.DestroyActor(vehicle["id"])
         carla.Client("127.0.0.1", standin.port).apply_batch_sync([command], False)
     assert program.popen.wait(30) == 2
-    assert why in program.log() and program.left() == []  # what was on the server went with it
+    assert why in program.log() and program.left() == []  # a server that is gone has nothing to undo
 
 
-def test_what_a_bridge_that_was_killed_left_is_undone_by_the_next(standin: StandIn, drive: Drive) -> None:
+def test_next_bridge_undoes_what_a_killed_bridge_left(standin: StandIn, drive: Drive) -> None:
     first = drive()
     first.popen.send_signal(signal.SIGKILL)
     assert first.popen.wait(20) == -signal.SIGKILL
@@ -168,14 +169,14 @@ def test_second_bridge_is_refused(tmp_path: Path, standin: StandIn, brain: Brain
     nothing_left(standin, program)
 
 
-# What the CARLA bridge's command line says about mistakes, before anything is driven.
+# Errors on the CARLA bridge's command line are reported before driving.
 
 
 def bridge(*arguments: str) -> subprocess.CompletedProcess[str]:
     return python("-m", "rtcontrol_client.carla", *arguments)
 
 
-def test_no_server_is_told_with_the_command_that_starts_one() -> None:
+def test_missing_server_is_reported_with_the_start_command() -> None:
     ended = bridge("--carla-port", str(free_port()))
     assert ended.returncode == 2
     assert "No CARLA server at 127.0.0.1:" in ended.stderr
@@ -195,7 +196,7 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
         (("--set", "speed=3"), "speed=3: it is not an option."),
     ],
 )
-def test_mistakes_in_the_options_are_one_line_before_carla_is_driven(
+def test_option_error_is_one_line_before_driving(
     given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--carla-port", str(free_port()), *given]) == 2
@@ -203,8 +204,8 @@ def test_mistakes_in_the_options_are_one_line_before_carla_is_driven(
     assert told.startswith(said) and told.count("\n") == 1
 
 
-def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
-    # As rtcontrol's own server does, ZeroMQ speaks first; CARLA's library would end the process over it.
+def test_port_of_another_program_does_not_abort_the_bridge() -> None:
+    # ZeroMQ, as in rtcontrol's server, sends first, which would make CARLA's library abort the process.
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         ended = bridge("--carla-port", str(port))
@@ -213,7 +214,7 @@ def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
 
 
 @pytest.mark.parametrize("hz, steps", [(16.0, 1), (20.0, 1), (10.0, 2), (15.0, 2), (1.0, 16), (50.0, 1)])
-def test_period_is_made_of_steps_that_the_physics_can_take(hz: float, steps: int) -> None:
+def test_period_is_divided_into_steps_valid_for_the_physics(hz: float, steps: int) -> None:
     options = DriveOptions(hz=hz)
     assert options.steps == steps
     assert options.step_s <= 0.0625
@@ -222,7 +223,7 @@ def test_period_is_made_of_steps_that_the_physics_can_take(hz: float, steps: int
 
 def test_suspended_bridge_brakes_before_the_process_stops() -> None:
     acts: list[Any] = []
-    bridge = CarlaBridge.__new__(CarlaBridge)  # without a server
+    bridge = CarlaBridge.__new__(CarlaBridge)  # avoids connecting to a server
     bridge._world = SimpleNamespace(control=acts.append)  # type: ignore[assignment]
     bridge._retake, bridge._suspends, bridge._stopped = lambda: None, None, True
     bridge.suspend(lambda: acts.append("halt"))

@@ -1,4 +1,4 @@
-"""The driver on the stand-in's bicycle: lanes kept and changed, turns, following, stopping, and its own safety net."""
+"""The driver on the stand-in's bicycle model: lanes, turns, following, stopping, and the emergency brake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_l
 
 
 def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2) -> Callable[[float], list[Body]]:
-    """Another vehicle on the way straight ahead, at a speed by the time; asked once for each step."""
+    """Return a function that yields another vehicle straight ahead at each step, with a speed that depends on time."""
     route, at = road().route(lane_line(lane), "straight"), [s]
 
     def now(time: float) -> list[Body]:
@@ -45,12 +45,12 @@ def lane(drive: Drive) -> int:
 
 
 def touched(drive: Drive) -> bool:
-    """Whether two boxes along the same lane overlap, centre to centre."""
+    """Return whether our vehicle's box overlaps another vehicle's, lengthwise."""
     own = drive.scene.own
     return any(math.dist((own.x, own.y), (it.x, it.y)) < 2 * HALF_LENGTH for it in drive.scene.others)
 
 
-def test_at_60_kmh_the_lane_is_kept_over_the_loop_and_the_junction() -> None:
+def test_lane_is_kept_at_60_kmh_over_loop_and_junction() -> None:
     drive = Drive(body(lane_line(2), 5.0, 55 / KMH))
     drive.obey("set_speed", kmh=60)
     offsets, speeds = [], []
@@ -69,7 +69,7 @@ def test_at_60_kmh_the_lane_is_kept_over_the_loop_and_the_junction() -> None:
 
 @pytest.mark.parametrize("kmh", [10, 90])
 @pytest.mark.parametrize(("start", "direction"), [(1, "right"), (3, "left")])
-def test_a_lane_change_ends_in_the_middle_of_the_other_lane(start: int, direction: str, kmh: int) -> None:
+def test_lane_change_ends_in_the_centre_of_the_other_lane(start: int, direction: str, kmh: int) -> None:
     drive = Drive(body(lane_line(start), 150.0, kmh / KMH))
     drive.obey("set_speed", kmh=kmh)
     drive.run(0.5)
@@ -87,7 +87,7 @@ def test_a_lane_change_ends_in_the_middle_of_the_other_lane(start: int, directio
     assert lane(drive) == start + side and drive.driver.counts.lane_changes == 1
 
 
-def test_lane_changes_are_refused_for_a_reason() -> None:
+def test_refused_lane_change_gives_a_reason() -> None:
     edge = Drive(body(lane_line(1), 150.0, 10.0))
     assert edge.obey("change_lane", direction="left") == "there is no lane to the left"
     near = Drive(body(lane_line(2), lane_line(2).length - 15.0, 10.0))
@@ -95,12 +95,12 @@ def test_lane_changes_are_refused_for_a_reason() -> None:
     inside = Drive(body(lane_line(2).after[0], 10.0, 10.0))
     assert inside.obey("change_lane", direction="left") == "too close to a junction"
     beside = Drive(body(lane_line(2), 150.0, 10.0), moving(3, 152.0, lambda time: 10.0))
-    assert beside.obey("change_lane", direction="right") == "somebody is beside us"
+    assert beside.obey("change_lane", direction="right") == "another vehicle is next to us"
     assert beside.obey("change_lane", direction="left") is None
     fast = Drive(body(lane_line(2), 150.0, 10.0), moving(3, 140.0, lambda time: 20.0))
-    assert fast.obey("change_lane", direction="right") == "somebody is beside us"
+    assert fast.obey("change_lane", direction="right") == "another vehicle is next to us"
     slow = Drive(body(lane_line(2), 150.0, 16.0), moving(1, 158.0, lambda time: 12.0))
-    assert slow.obey("change_lane", direction="left") == "somebody is beside us"
+    assert slow.obey("change_lane", direction="left") == "another vehicle is next to us"
     for drive in (edge, near, inside, beside, fast, slow):
         assert drive.driver.shift in (0, -1)
 
@@ -110,9 +110,7 @@ def test_lane_changes_are_refused_for_a_reason() -> None:
     [(1, "left", 1), (3, "right", 3), (2, "left", 2)],
 )
 @pytest.mark.parametrize("kmh", [20, 60])
-def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
-    start: int, turn: str, arrives: int, kmh: int
-) -> None:
+def test_turn_is_taken_if_the_lane_allows_and_then_cleared(start: int, turn: str, arrives: int, kmh: int) -> None:
     known = lane_line(start)
     drive = Drive(body(known, known.length - 110.0, kmh / KMH))
     drive.obey("set_speed", kmh=kmh)
@@ -134,24 +132,24 @@ def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
 
 
 @pytest.mark.parametrize(("lane", "turn", "needed"), [(3, "right", 85), (1, "left", 77)])
-def test_turn_told_too_late_is_refused_and_told(
+def test_turn_called_too_late_is_refused_and_logged(
     lane: int, turn: str, needed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rule of docs/clients.md: 80 km/h less the corner's speed at 3 m/s2, half a second, 2 m."""
+    """The needed distance follows docs/clients.md: from 80 km/h to the corner's speed at 3 m/s2, plus 0.5 s and 2 m."""
     known = lane_line(lane)
     late = Drive(body(known, known.length - 10.0, 80 / KMH))
     late.obey("set_speed", kmh=80)
     with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
-        for _ in range(3):  # as a model repeats it
+        for _ in range(3):  # a model repeats its call
             assert late.obey("turn", at_next_junction=turn) == (
                 f"too late to turn {turn}: {needed} m are needed at 80 km/h, 10 m are left"
             )
     (told,) = caplog.messages
-    assert told.startswith(f"not done: too late to turn {turn}: {needed} m")
+    assert told.startswith(f"call refused: too late to turn {turn}: {needed} m")
     assert observe(late.scene, late.driver)["turn"] == "straight"
     in_time = Drive(body(known, known.length - needed - 1.0, 80 / KMH))
     assert in_time.obey("turn", at_next_junction=turn) is None
-    # What is chosen already is no news, however near it is by now.
+    # Repeating the chosen turn is accepted, however near the junction is.
     slow = Drive(body(known, known.length - 40.0, 30 / KMH))
     assert slow.obey("turn", at_next_junction=turn) is None
     slow.car.bicycle.speed = 80 / KMH
@@ -159,7 +157,7 @@ def test_turn_told_too_late_is_refused_and_told(
     assert slow.obey("turn", at_next_junction=turn) is None
 
 
-def test_stop_from_60_kmh_comes_to_a_stand_and_stays() -> None:
+def test_stop_from_60_kmh_brings_the_car_to_rest() -> None:
     drive = Drive(body(lane_line(2), 50.0, 60 / KMH))
     drive.obey("stop")
     before = drive.driver.counts.distance_m
@@ -175,7 +173,7 @@ def test_stop_from_60_kmh_comes_to_a_stand_and_stays() -> None:
 
 
 @pytest.mark.parametrize("gap", [10, 20, 40])
-def test_follow_keeps_its_gap_behind_a_car_at_40_kmh(gap: int) -> None:
+def test_follow_keeps_the_gap_behind_a_car_at_40_kmh(gap: int) -> None:
     drive = Drive(body(lane_line(2), 30.0, 60 / KMH), moving(2, 120.0, lambda time: 40 / KMH))
     drive.obey("follow", gap=gap)
     drive.run(25.0)
@@ -188,7 +186,7 @@ def test_follow_keeps_its_gap_behind_a_car_at_40_kmh(gap: int) -> None:
 
 
 @pytest.mark.parametrize("kmh", [30, 60, 90])
-def test_the_emergency_brake_keeps_us_off_a_car_that_stands(kmh: int) -> None:
+def test_emergency_brake_avoids_a_stopped_car(kmh: int) -> None:
     drive = Drive(body(lane_line(2), 30.0, kmh / KMH), moving(2, 250.0, lambda time: 0.0))
     drive.obey("set_speed", kmh=kmh)
     drive.run(30.0)
@@ -198,8 +196,8 @@ def test_the_emergency_brake_keeps_us_off_a_car_that_stands(kmh: int) -> None:
 
 
 @pytest.mark.parametrize("behind", [6.0, 7.0, 8.0])
-def test_who_comes_beside_us_in_a_lane_change_is_not_touched(behind: float) -> None:
-    # It speeds up as soon as we have begun, and does not look.
+def test_lane_change_avoids_a_car_that_comes_next_to_us(behind: float) -> None:
+    # The other car accelerates when we start to change lanes, and ignores us.
     drive = Drive(body(lane_line(2), 150.0, 12.0), moving(1, 150.0 - behind, lambda time: min(12.0 + 6.0 * time, 20.0)))
     drive.obey("set_speed", kmh=40)
     assert drive.obey("change_lane", direction="left") is None
@@ -215,7 +213,7 @@ def test_who_comes_beside_us_in_a_lane_change_is_not_touched(behind: float) -> N
     assert nearest > 2 * 0.95 and drive.driver.counts.lane_changes == 0 and lane(drive) == 2
 
 
-def test_figures_that_are_no_numbers_make_it_brake() -> None:
+def test_scene_with_nan_makes_the_driver_brake() -> None:
     good = body(lane_line(2), 50.0, 10.0)
     driver = Driver(road(), DT)
     driver.obey("set_speed", {"kmh": 60})
@@ -228,7 +226,7 @@ def test_figures_that_are_no_numbers_make_it_brake() -> None:
     assert math.isfinite(told.throttle) and told.throttle > 0
 
 
-def test_calls_that_are_none_are_refused_and_leave_the_mode() -> None:
+def test_invalid_calls_are_refused_and_keep_the_mode() -> None:
     drive = Drive(body(lane_line(2), 50.0, 10.0))
     drive.obey("set_speed", kmh=50)
     calls = [
@@ -241,7 +239,7 @@ def test_calls_that_are_none_are_refused_and_leave_the_mode() -> None:
     assert (drive.driver.intent.mode, drive.driver.intent.kmh) == ("speed", 50.0)
 
 
-def test_all_safe_calls_are_executed_and_a_refused_one_is_a_stop() -> None:
+def test_all_safe_calls_are_executed_and_a_refused_one_stops() -> None:
     drive = Drive(body(lane_line(1), 5.0, 20 / KMH))
     brake, turn = FunctionCall(name="brake", arguments={"level": 40}), FunctionCall(name="turn", arguments={})
     turn.arguments["at_next_junction"] = "left"

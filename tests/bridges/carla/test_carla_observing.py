@@ -1,4 +1,4 @@
-"""What the driver is told, against plain geometry measured along the map's own waypoints; and the lanes of a town."""
+"""Compare the driver's observation with plain geometry along the map's waypoints; and test a town's lanes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def seen(own: Body, others: list[Body], *calls: tuple[str, dict[str, Any]]) -> d
     for name, arguments in calls:
         assert driver.obey(name, arguments) is None
     data = observe(scene, driver)
-    # It is an observation of the agent, and what its text rounds off is little.
+    # The observation is valid for the agent, and its text loses little by rounding.
     words = agent.read_back(agent.observe(data))
     assert words["lane"] == data["lane"] and words["lanes"] == data["lanes"]
     return data
 
 
 def walked(x: float, y: float, way: str) -> list[tuple[float, float, float, float]]:
-    """(metres from here, x, y, yaw) along a lane by the map alone, straight over junctions."""
+    """Return (metres from here, x, y, yaw) ahead or back by the map alone, straight over junctions."""
     here = road().map.get_waypoint(carla.Location(x, y, 0.0))
     line, metres = [(0.0, here)], 0.0
     while metres < SIGHT_M + 20.0:
@@ -55,7 +55,7 @@ def walked(x: float, y: float, way: str) -> list[tuple[float, float, float, floa
 
 
 def expected(own: Body, others: list[Body], lane: int) -> dict[str, tuple[float, float]]:
-    """The nearest in each direction of the own lane and those beside it, by brute force."""
+    """Return the nearest vehicle of each direction in our lane and its neighbours, by brute force."""
     here = road().map.get_waypoint(carla.Location(own.x, own.y, 0.0))
     found: dict[str, tuple[float, float]] = {}
     for name, start in zip(SIDES, (here.get_left_lane(), here, here.get_right_lane()), strict=True):
@@ -81,7 +81,7 @@ def test_gaps_and_speeds_agree_with_brute_force_on_random_scenes() -> None:
     told = 0
     for _ in range(12):
         known = rng.choice(loops)
-        # All of what is in sight lies on the loop.
+        # Everything in sight is on the loop.
         before_junction = known.after[0].junction
         s = rng.uniform(20.0, 380.0) if before_junction else rng.uniform(200.0, known.length - 20.0)
         own = body(known, s, 12.0, rng.uniform(-0.5, 0.5))
@@ -107,7 +107,7 @@ def test_gaps_and_speeds_agree_with_brute_force_on_random_scenes() -> None:
     assert told > 40
 
 
-def test_behind_the_junction_who_is_seen_follows_from_the_turn() -> None:
+def test_chosen_turn_decides_which_cars_are_seen_beyond_the_junction() -> None:
     known = lane_line(1)
     own = body(known, known.length - 40.0, 10.0)
     left, straight = (road().route(known, turn).lanes[2] for turn in ("left", "straight"))  # type: ignore[arg-type]
@@ -120,14 +120,14 @@ def test_behind_the_junction_who_is_seen_follows_from_the_turn() -> None:
     assert aside["ahead_m"] == pytest.approx(40.0 + 25.75 * math.pi / 2 + 20.0 - 2 * HALF_LENGTH, abs=0.2)
 
 
-def test_inside_the_junction_who_is_on_our_way_counts_wherever_it_is_bound_for() -> None:
+def test_car_in_our_way_inside_the_junction_counts_whatever_its_route() -> None:
     known = lane_line(1)
     straight, left = (road().route(known, turn).lanes[1] for turn in ("straight", "left"))  # type: ignore[arg-type]
     own = body(known, known.length - 10.0, 5.0)
-    # Its tail is still on the way straight on.
+    # The other vehicle's tail is still in the way straight on.
     turning = body(left, 6.0, 4.0, number=2)
     assert seen(own, [turning])["ahead_m"] == pytest.approx(16.0 - 2 * HALF_LENGTH, abs=0.5)
-    # Driving across the way it is no leader; standing across it, it is in the way.
+    # A vehicle that drives across our way is not a leader; one that stands across it blocks us.
     x, y, tx, ty = straight.at(24.0)
     across = Body(3, x, y, 0.0, math.degrees(math.atan2(tx, -ty)), -ty * 8.0, tx * 8.0, HALF_LENGTH, 0.95)
     assert "ahead_m" not in seen(own, [across])
@@ -136,10 +136,10 @@ def test_inside_the_junction_who_is_on_our_way_counts_wherever_it_is_bound_for()
     assert data["ahead_m"] == pytest.approx(10.0 + 24.0 - HALF_LENGTH - 0.95, abs=0.1) and data["ahead_kmh"] == 0.0
 
 
-# The town's lanes as lanes: what is counted, what leads where, and how exactly.
+# The lanes of a town: their numbers, their connections, and their accuracy.
 
 
-def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:
+def test_sections_shoulders_and_unlinked_lanes_are_read() -> None:
     country = TownRoad(carla.Map("country", country_opendrive()))
     found = {known.key: (known.index, known.count, [it.key for it in known.after]) for known in country.lanes()}
     assert found == {
@@ -155,18 +155,18 @@ def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:
     assert shoulder is not None and shoulder.lane.key == (7, 0, -2) and shoulder.lateral_m == pytest.approx(3.75)
 
 
-def test_where_the_road_ends_the_car_stops() -> None:
+def test_car_stops_at_the_end_of_the_road() -> None:
     country = TownRoad(carla.Map("country", country_opendrive()))
     known = next(it for it in country.lanes() if it.key == (7, 0, -2))
     drive = Drive(body(known, 20.0, 15.0), on=country)
     drive.obey("set_speed", kmh=60)
     drive.run(12.0)
-    assert drive.driver.obey("change_lane", {"direction": "right"}) is None  # where the third lane has begun
+    assert drive.driver.obey("change_lane", {"direction": "right"}) is None  # the third lane has started here
     drive.run(25.0)
     assert drive.scene.own.speed < 0.3 and 285.0 < drive.scene.own.x < 300.0 and drive.driver.counts.emergencies == 0
 
 
-def test_standins_lanes_are_those_of_its_map() -> None:
+def test_lanes_of_the_standin_match_its_map() -> None:
     town = carla.Map("standin", opendrive())
     for numbers, curve in lanes().items():
         for s in (1.0, 100.0, 200.0, 400.0, curve.length - 1.0):
@@ -176,6 +176,6 @@ def test_standins_lanes_are_those_of_its_map() -> None:
             assert (waypoint.road_id, waypoint.lane_id) == numbers
             east, north = place.x - x, -place.y - y
             assert abs(north * math.cos(heading) - east * math.sin(heading)) < 0.01
-            # Along an arc the map finds the nearest place less exactly.
+            # Along an arc the map's nearest place is less exact.
             assert math.hypot(east, north) < 0.5
             assert math.remainder(waypoint.transform.rotation.yaw - yaw(heading), 360.0) == pytest.approx(0.0, abs=0.1)

@@ -1,4 +1,4 @@
-"""Without the wheel: pedals and steering, the grid of a paced drive and its trace, and the journal of changes."""
+"""Pedals and steering, the time grid and trace of a paced drive, and the journal of changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ wild = st.floats(-1e6, 1e6, allow_nan=False)
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(wild, st.floats(0, 1e4)), min_size=1, max_size=40))
-def test_pedals_stay_within_their_range_and_never_act_both(steps: list[tuple[float, float]]) -> None:
+def test_pedals_stay_in_range_and_never_act_together(steps: list[tuple[float, float]]) -> None:
     throttle = Throttle(DT)
     for wanted, speed in steps:
         told = throttle.step(wanted, speed)
@@ -35,7 +35,7 @@ def test_pedals_stay_within_their_range_and_never_act_both(steps: list[tuple[flo
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(wild, wild, st.floats(0, 1e4), wild), min_size=1, max_size=40))
-def test_steering_stays_within_its_range_and_rate(steps: list[tuple[float, float, float, float]]) -> None:
+def test_steering_stays_within_range_and_rate(steps: list[tuple[float, float, float, float]]) -> None:
     steer, last = Steer(DT), 0.0
     for forward, right, speed, off in steps:
         told = steer.step(forward, right, speed, off)
@@ -44,7 +44,7 @@ def test_steering_stays_within_its_range_and_rate(steps: list[tuple[float, float
 
 
 def drive(speed: float, wanted: Callable[[float], float], engine: float, brakes: float, seconds: float) -> list[float]:
-    """Speeds of a vehicle that lags by 0.2 s, has air and rolling drag, and pedals of its own strength."""
+    """Return the speeds of a vehicle with a lag of 0.2 s, air and rolling drag, and pedals of a given strength."""
     throttle, acceleration, speeds = Throttle(DT), 0.0, []
     for _ in range(round(seconds / DT)):
         told = throttle.step(wanted(speed), speed)
@@ -57,16 +57,16 @@ def drive(speed: float, wanted: Callable[[float], float], engine: float, brakes:
 
 
 @pytest.mark.parametrize(("engine", "brakes"), [(2.5, 5.0), (4.0, 8.0), (8.0, 12.0)])
-def test_a_speed_is_reached_and_kept_with_any_engine(engine: float, brakes: float) -> None:
+def test_speed_is_reached_and_kept_with_any_engine(engine: float, brakes: float) -> None:
     for start, goal in ((0.0, 8.0), (5.0, 16.7), (25.0, 12.0), (10.0, 28.0)):
         speeds = drive(start, lambda v, g=goal: max(-3.0, min(2.0, 0.8 * (g - v))), engine, brakes, 60.0)  # type: ignore[misc]
         assert speeds[-1] == pytest.approx(goal, abs=0.15)
         assert max(abs(speed - goal) for speed in speeds[-320:]) < 0.3
-        # No farther beyond the goal than 1 m/s on the way.
+        # The speed overshoots the goal by at most 1 m/s.
         assert max(speeds) < max(start, goal) + 1.0
 
 
-# The grid that a paced drive keeps to, and what comes of it: figures and a trace.
+# The time grid of a paced drive, its figures and its trace.
 
 
 CAR = Body(7, 1.0, 2.0, 0.0, 90.0, 3.0, 4.0, 2.4, 1.0)
@@ -91,7 +91,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def test_whole_steps_that_were_missed_are_passed_over_and_the_phase_is_kept(clock: Clock) -> None:
+def test_missed_steps_are_skipped_and_the_phase_is_kept(clock: Clock) -> None:
     steps = Grid(0.0625)
     assert steps.wait() == 0
     clock.sleep(0.01)
@@ -103,7 +103,7 @@ def test_whole_steps_that_were_missed_are_passed_over_and_the_phase_is_kept(cloc
     assert clock.now == pytest.approx(100.0 + 5 * 0.0625)
 
 
-def test_full_disk_ends_the_trace_and_not_the_drive(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_ends_the_trace_but_not_the_drive(caplog: pytest.LogCaptureFixture) -> None:
     trace = Trace(Path("/dev/full"))
     with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
         for frame in range(3):
@@ -113,7 +113,7 @@ def test_full_disk_ends_the_trace_and_not_the_drive(caplog: pytest.LogCaptureFix
     assert "/dev/full ends here" in told and "No space left" in told
 
 
-# What the bridge writes down before it changes a server.
+# The journal that the bridge writes before it changes a server.
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
 
 
-def test_every_change_is_in_the_file_before_it_is_done() -> None:
+def test_journal_records_every_change_before_it_is_made() -> None:
     path = journal.place("127.0.0.1", 2000)
     mine = Journal(path, "127.0.0.1", 2000)
     mine.begin(7)

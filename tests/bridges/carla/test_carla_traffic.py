@@ -1,4 +1,4 @@
-"""Lights govern our way, and who is called by them stops; whatever is called, the outputs are in range."""
+"""Traffic lights stop the car; whatever the calls, the outputs are in range."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLACE = st.tuples(st.floats(-30.0, 630.0), st.floats(-30.0, 30.0), st.floats(0.0
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(CALLS, PLACE, NUMBER), min_size=1, max_size=12), st.integers(0, 48))
-def test_whatever_is_called_and_wherever_it_is_the_outputs_are_in_range(steps: list, which: int) -> None:  # type: ignore[type-arg]
+def test_outputs_are_in_range_for_any_call_at_any_place(steps: list, which: int) -> None:  # type: ignore[type-arg]
     lanes = road().lanes()
     lane, driver = lanes[which % len(lanes)], Driver(road(), DT)
     for (name, arguments), (s, lateral, speed, yaw), odd in steps:
@@ -79,11 +79,11 @@ def line(route: Route) -> float:
 
 
 def lights(route: Route) -> tuple[int, ...]:
-    """Of the first stop line."""
+    """Return the lights of the first stop line."""
     return route.stop_lines[0][1] if route.stop_lines else ()
 
 
-def test_unmodified_client_finds_every_ways_light_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_finds_every_lanes_light_and_stop_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
     with StandIn() as standin:
         at = "127.0.0.1", standin.port
@@ -94,7 +94,7 @@ def test_unmodified_client_finds_every_ways_light_and_line(tmp_path: Path, monke
         finally:
             world.close()
     arms = {lamp.number: arm for lamp, arm in zip(told, ARMS, strict=True)}
-    # By their boxes alone, too, as where the map names no signal of theirs.
+    # Also from the trigger boxes alone, if the map has no signal for the lights.
     for known in (told, [lamp._replace(sign="") for lamp in told]):
         govern(found, known)
         for (arm, lane), turn in product(ENTERING, TURNS):
@@ -105,7 +105,7 @@ def test_unmodified_client_finds_every_ways_light_and_line(tmp_path: Path, monke
 
 
 def seen(left: float, light: Light) -> tuple[str, float | None]:
-    """What is told of a red light, our front bumper so far before the line."""
+    """Return the observed light and distance, with our front bumper `left` metres before the line."""
     known = lane_line(2)
     own = body(known, known.length - left - HALF_LENGTH, 10.0)
     number = lights(road().route(known, "straight"))[0]
@@ -113,21 +113,21 @@ def seen(left: float, light: Light) -> tuple[str, float | None]:
     return data["light"], data["junction_m"]
 
 
-def test_light_is_told_from_45_m_on_until_our_middle_is_over_the_line() -> None:
-    assert LIGHT_SIGHT_M == 45.0  # what the driver model has learnt; another figure needs another model
+def test_light_is_observed_from_45_m_until_our_centre_crosses_the_line() -> None:
+    assert LIGHT_SIGHT_M == 45.0  # the driver model was trained with this value; another value needs another model
     for light in ("red", "yellow", "green", "none"):
         assert seen(45.5, light) == ("none", pytest.approx(45.5, abs=0.1))
         for left in (44.5, 20.0, 3.0):
             assert seen(left, light) == (light, pytest.approx(left, abs=0.1))
-    # A bumper over the line, at red: it is told as waiting at it, not as inside the junction, where lights are passed.
+    # With its bumper over the line at red, the car waits at the line, and is not yet inside the junction.
     assert seen(-1.0, "red") == ("red", 1.0)
     assert seen(-1.0, "green") == ("green", 0.0)
     assert seen(-HALF_LENGTH - 0.5, "red") == ("none", 0.0)
 
 
 @pytest.mark.parametrize(("light", "kmh"), [("red", 30), ("red", 70), ("yellow", 30), ("yellow", 60)])
-def test_who_is_called_on_at_red_is_braked_before_the_line(light: Light, kmh: int) -> None:
-    """The last net: a model that does not see the light at all."""
+def test_call_to_drive_on_at_red_is_braked_before_the_line(light: Light, kmh: int) -> None:
+    """The last safety net, for a model that ignores the light."""
     known = lane_line(2)
     drive = Drive(body(known, known.length - 100.0, kmh / KMH))
     drive.lights = all_lights(light)

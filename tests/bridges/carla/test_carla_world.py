@@ -1,4 +1,4 @@
-"""The server as the bridge finds it, the vehicle as CARLA tells of it, and the stand-in's own world."""
+"""The state in which the bridge finds a server, the vehicle as CARLA reports it, and the stand-in's world."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def world(port: int, **options: Any) -> CarlaWorld:
 
 
 def synchronous(port: int) -> Any:
-    """A client that makes the server synchronous, as one that died may have left it."""
+    """Return a client that has made the server synchronous, as a dead client may have left it."""
     other = carla.Client("127.0.0.1", port).get_world()
     settings = other.get_settings()
     settings.synchronous_mode, settings.fixed_delta_seconds = True, 0.05
@@ -46,7 +46,7 @@ def synchronous(port: int) -> Any:
 
 @contextlib.contextmanager
 def ticked_by(other: Any) -> Iterator[None]:
-    """Somebody lets the server go on."""
+    """Let another client tick the server during the block."""
     stop = threading.Event()
 
     def tick() -> None:
@@ -62,7 +62,7 @@ def ticked_by(other: Any) -> Iterator[None]:
         ticking.join()
 
 
-def test_server_that_another_client_ticks_is_left_alone(standin: StandIn) -> None:
+def test_server_ticked_by_another_client_is_left_alone(standin: StandIn) -> None:
     mine = world(standin.port)
     with ticked_by(synchronous(standin.port)):
         with pytest.raises(CarlaBridgeError, match="Another client ticks the CARLA server"):
@@ -73,7 +73,7 @@ def test_server_that_another_client_ticks_is_left_alone(standin: StandIn) -> Non
     assert state["alive"] == []
 
 
-def test_server_that_was_left_standing_still_is_taken_and_left_running(
+def test_synchronous_server_left_idle_is_taken_over_and_left_running(
     standin: StandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     synchronous(standin.port)
@@ -91,10 +91,10 @@ def test_server_that_was_left_standing_still_is_taken_and_left_running(
     assert state["alive"] == []
 
 
-# The stand-in by itself.
+# The stand-in alone.
 
 
-def test_it_does_not_outlive_who_started_it_and_writes_its_state(tmp_path: Path) -> None:
+def test_standin_ends_with_its_parent_and_writes_its_state(tmp_path: Path) -> None:
     with StandIn(state=tmp_path / "state.json") as started:
         assert started.process.stdin is not None
         started.process.stdin.close()

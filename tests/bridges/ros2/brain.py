@@ -1,4 +1,4 @@
-"""A server whose decisions are a rule, in a thread: it speaks the wire at 16 Hz, and can be made to fall silent."""
+"""A server in a thread that decides by a fixed rule, speaks the protocol at 16 Hz, and can be made silent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Policy = Callable[[str, str], FunctionCall]
 
 
 def wander(text: str, instruction: str) -> FunctionCall:
-    """Drive on; turn left where something is near. Told to halt: halt."""
+    """Drive on, or turn left if something is near; stop if the instruction says so."""
     if instruction == "halt":
         return FunctionCall(name="stop")
     field = {name: float(value) for name, value in re.findall(r"(\w+) (-?[\d.]+)", text)}
@@ -26,16 +26,16 @@ def wander(text: str, instruction: str) -> FunctionCall:
 
 
 class Brain:
-    """`policy` gives the call for a text and an instruction.
+    """A scripted server, whose `policy` returns the call for an observation's text and an instruction.
 
-    `silent`: nothing is sent; `complaint` is said once; `left`: it received a bye.
+    `silent`: send nothing; `complaint`: an error to send once; `left`: the client has sent a bye.
     """
 
     def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:
         self.policy, self.ttl_ms = policy, ttl_ms
         self.silent = self.left = False
         self.complaint: ErrorMessage | None = None
-        self.epoch = 0  # the episodes that the bridge began anew
+        self.epoch = 0  # counts the episodes that the bridge has started
         self.hello: Hello | None = None
         self.instruction = ""
         self.observed: Observe | None = None

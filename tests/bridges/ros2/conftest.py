@@ -1,4 +1,4 @@
-"""Processes of the ROS 2 tests, each test in a ROS domain of its own, on loopback."""
+"""Processes for the ROS 2 tests; each test has its own ROS domain, on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOLD = "guard: the bridge {}: the safe call is published"  # on stderr, by the g
     ],
 )
 def ros(request: pytest.FixtureRequest) -> str:
-    """The Python of a real ROS 2."""
+    """Return the path of a Python with a real ROS 2."""
     python = os.environ.get(request.param)
     if not python:
         pytest.skip(f"{request.param} names no Python with ROS 2's wheels (docs/clients.md)")
@@ -38,12 +38,12 @@ def ros(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def domain(tmp_path: Path) -> dict[str, str]:
-    """The environment of a domain that nobody else uses; ROS's own logs go to the test's folder."""
+    """Return the environment of an unused ROS domain; ROS writes its logs to the test's folder."""
     return {**own_domain(), "ROS_LOG_DIR": str(tmp_path / "ros")}
 
 
 class Node(Program):
-    """A node that is controlled by lines on stdin."""
+    """A ROS node in a process that is controlled by lines on stdin."""
 
     def __init__(self, module: str, ros: str, domain: dict[str, str], log: Path, *options: str) -> None:
         command = ["-m", f"tests.bridges.ros2.{module}", *options]
@@ -71,7 +71,7 @@ class Node(Program):
 
 
 class SimulatedRobot(Node):
-    """tests/bridges/ros2/robot.py, 1.3 m before the wall at which it turns; `options` are ROS's."""
+    """The robot of robot.py as a process, 1.3 m before the wall at which it turns; `options` are ROS arguments."""
 
     def __init__(
         self, ros: str, domain: dict[str, str], log: Path, ahead: str = "0.9", options: Sequence[str] = ()
@@ -99,18 +99,23 @@ class Server(Node):
         return self.ask(json.dumps({"do": what, **values}))
 
     def requested(self, *what: str) -> list[Any]:
-        """All of these that it has been requested."""
+        """Return all requests of these kinds that the server has received."""
         self.seen += self.do("requested")
         return [one for one in self.seen if one[0] in what]
 
     def until_requested(self, *what: Any) -> None:
-        until(lambda: list(what) in self.requested(what[0]), f"it was not requested {what}, but {self.seen}", 30, 0.05)
+        until(
+            lambda: list(what) in self.requested(what[0]),
+            f"the server received no request {what}, but {self.seen}",
+            30,
+            0.05,
+        )
 
 
 def started(
     ros: str, domain: dict[str, str], log: Path, endpoint: str, *options: str, config: Path = EXAMPLE, **given: Any
 ) -> Program:
-    """The bridge, run by that Python."""
+    """Start the bridge in the Python `ros`."""
     command = ["-m", "rtcontrol_client.ros2", "--config", str(config), "--connect", endpoint, *options]
     return Program(command, log, ros, env={**domain, "ROS_PYTHON_CHECK_FIELDS": "1"}, **given)
 
@@ -129,7 +134,7 @@ Start = Callable[..., Program]
 
 @dataclass
 class DrivenRobot:
-    """A robot, and the bridge by which it is driven, which `start` starts."""
+    """A robot and the bridge that drives it, which `start` starts."""
 
     domain: dict[str, str]
     robot: SimulatedRobot
@@ -137,7 +142,7 @@ class DrivenRobot:
     running: Program
 
     def go(self) -> None:
-        """Until it is driven: by another bridge, where this one has ended."""
+        """Wait until the robot moves; start another bridge if this one has ended."""
         if self.running.popen.poll() is not None:
             self.running = self.start()
         self.robot.until_it_moves()
@@ -145,7 +150,7 @@ class DrivenRobot:
 
 @pytest.fixture(scope="module")
 def one(ros: str, module_brain: Brain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenRobot]:
-    """A module's own robot, 0.7 m before it turns, and a bridge."""
+    """A robot, 0.7 m before the place where it turns, and a bridge, shared by a module's tests."""
     folder = tmp_path_factory.mktemp("driven")
     domain = {**own_domain(), "ROS_LOG_DIR": str(folder / "ros")}
     made: list[Program] = []
@@ -169,7 +174,7 @@ def driven(one: DrivenRobot, module_brain: Brain) -> DrivenRobot:
 
 @pytest.fixture(scope="module")
 def module_brain() -> Iterator[Brain]:
-    """A module's own."""
+    """A scripted server shared by a module's tests."""
     result = Brain()
     yield result
     result.close()
@@ -191,7 +196,7 @@ def robot(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Simulate
 
 @pytest.fixture
 def bridge(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Start]:
-    """Starts a bridge to an endpoint, with further options."""
+    """A function that starts a bridge to an endpoint, with further options."""
     made: list[Program] = []
 
     def start(endpoint: str, *options: str, config: Path = EXAMPLE) -> Program:
@@ -205,7 +210,7 @@ def bridge(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def serve(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Callable[[], Server]]:
-    """Starts servers of services and of an action."""
+    """A function that starts a node with services and an action."""
     made: list[Server] = []
 
     def start() -> Server:

@@ -1,4 +1,4 @@
-"""The example's mapping, changed, and what a single field of it reads or publishes."""
+"""Mappings for tests: the example with changes, or one with a single field that is read or published."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def mapper(change: Any = None) -> Mapper:
 
 
 def reads(kind: str, message: Any, **spec: Any) -> Any:
-    """The value of one field of a message of the type."""
+    """Return the value that a field spec reads from a message of a type."""
     topics = {"/t": {"type": kind, "fields": {"f": spec}}}
     return mapper(put("observe", value={"topics": topics})).sources[0].read(message)["f"]
 
 
 def publishes(kind: str, fields: dict[str, Any], arguments: dict[str, Any], parameters: dict[str, Any]) -> Any:
-    """The message of a call of a tool with one publication."""
+    """Return the message that a call publishes, for a tool with one publication."""
     publish = {"/t": {"type": kind, "set": fields}}
     act = {"description": "", "parameters": parameters, "publish": publish}
     return mapper(put("tools", "act", value=act)).publications("act", arguments, 1_500_000_000)[0].message
 
 
-# Of a robot that stands with nothing near it.
+# The observation of a robot at rest with nothing near.
 SENSES: dict[str, Any] = {
     "/scan": sensor_msgs.LaserScan(angle_min=-3.1, angle_increment=0.1, range_max=9.0, ranges=[5.0] * 62),
     "/odom": nav_msgs.Odometry(),
@@ -45,7 +45,7 @@ NUMBER = {"v": {"type": "number"}}
 
 
 def put(*keys: str, value: Any) -> Any:
-    """A change of the example for `mapper`."""
+    """Return a change for `mapper` that sets one key of the example."""
 
     def change(root: dict[str, Any]) -> None:
         for key in keys[:-1]:
@@ -55,7 +55,7 @@ def put(*keys: str, value: Any) -> Any:
     return change
 
 
-# The mapping with a service and an action of server.py.
+# A mapping with a service and an action of server.py.
 LINKED: dict[str, Any] = {
     "hz": 16,
     "instruction": "wait",
@@ -92,7 +92,7 @@ LINKED: dict[str, Any] = {
 
 
 def linked_file(change: Any = None) -> str:
-    """The file's text."""
+    """Return the text of the file with a service and an action, after a change."""
     value = copy.deepcopy(LINKED)
     if change is not None:
         change(value)

@@ -1,8 +1,8 @@
-"""Message classes for tests without ROS, by the names and with the fields of real ones.
+"""Message classes for tests without ROS, with the names and fields of the real classes.
 
-Importing it puts `geometry_msgs.msg` and the like into `sys.modules`, made from the definitions of the `rosbags`
-package. A field takes what ROS's own class takes with ROS_PYTHON_CHECK_FIELDS=1, so that a value of a wrong type fails
-here too; test_real_ros.py compares the fields with those of a real ROS.
+Importing this module adds packages such as `geometry_msgs.msg` to `sys.modules`, made from the definitions in
+`rosbags`. A field accepts the same values as in ROS with ROS_PYTHON_CHECK_FIELDS=1, so a value of a wrong type fails in
+these tests too; test_real_ros.py compares the fields with those of a real ROS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-# Not in rosbags' store, as far as the examples and tests need them.
+# Types that the examples and tests need, but that rosbags does not have.
 EXTRA = {
     "ackermann_msgs/msg/AckermannDrive": "float32 steering_angle\nfloat32 speed",
     "ackermann_msgs/msg/AckermannDriveStamped": "std_msgs/Header header\nackermann_msgs/AckermannDrive drive",
@@ -47,7 +47,7 @@ MESSAGES: dict[str, type[Any]] = {}
 
 
 class Message:
-    """Base of all. `kinds` are the fields' types as ROS writes them."""
+    """Base class of all messages. `kinds` are the fields' types as ROS writes them."""
 
     kinds: dict[str, str]
 
@@ -79,7 +79,7 @@ def _default(kind: str) -> Any:
 
 
 def _taken(kind: str, value: Any) -> Any:
-    """The value as ROS's class keeps it. AssertionError for one that it refuses."""
+    """Return the value as ROS's class stores it. Raises AssertionError if ROS would refuse the value."""
     if match := re.fullmatch(r"sequence<(.+?)>|(.+)\[(\d+)\]", kind):
         inner = match[1] or match[2]
         assert isinstance(value, list | array.array) and len(value) == int(match[3] or len(value)), (kind, value)
@@ -90,7 +90,7 @@ def _taken(kind: str, value: Any) -> Any:
     elif kind in CODES:
         assert type(value) is (float if kind in ("float", "double") else int), (kind, value)
         assert kind != "float" or not 3.4028234663852886e38 < abs(value) < float("inf"), value
-        array.array(CODES[kind], [value])  # OverflowError for an integer that it cannot hold
+        array.array(CODES[kind], [value])  # OverflowError if the integer is too large
     else:
         wanted = {"boolean": bool, "octet": bytes}.get(kind, str)
         assert type(value) is wanted and (kind != "octet" or len(value) == 1), (kind, value)

@@ -1,10 +1,10 @@
-"""The simulated robot of the ROS 2 tests, a node of a real ROS, in its room of 6 m by 6 m.
+"""The simulated robot of the ROS 2 tests: a node of a real ROS, in a room of 6 m by 6 m.
 
-`python -m tests.bridges.ros2.robot [X]`, run by that ROS's Python, X metres in front of the room's middle. A
-differential-drive robot that obeys /cmd_vel without a watchdog of its own, so that only the bridge stops it. It
-publishes /odom at 50 Hz, /scan and /battery_state at 10 Hz. Lines on stdin: `report` prints its figures as JSON, `mute
-TOPIC` and `unmute TOPIC`, `poison NUMBER` adds it to the odometry's place, `instruct TEXT` publishes it, `clock START
-RATE` publishes /clock from now on. It imports nothing of rtcontrol.
+Run `python -m tests.bridges.ros2.robot [X]` with ROS's Python to start X metres in front of the room's middle. The
+differential-drive robot obeys /cmd_vel without a watchdog, so that only the bridge stops it. It publishes /odom at 50
+Hz, /scan and /battery_state at 10 Hz. Lines on stdin: `report` prints the robot's figures as JSON, `mute TOPIC` and
+`unmute TOPIC`, `poison NUMBER` adds a number to the odometry's place, `instruct TEXT` publishes an instruction, `clock
+START RATE` publishes /clock from now on. This program imports nothing from rtcontrol.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HALF, RADIUS, STEP_S, BEAMS = 3.0, 0.2, 0.02, 180
 
 
 class Robot:
-    """Its state, its topics, and what it received."""
+    """The robot's state, its topics, and the messages that it received."""
 
     def __init__(self, x: float) -> None:
         self.x, self.y, self.heading, self.v, self.w = x, 0.0, 0.0, 0.0, 0.0
         self.travelled, self.collisions, self.place = 0.0, 0, 0.0
         self.commands: list[tuple[float, float, float]] = []
-        self.alive = 0  # publishers, for a subscriber that watches their lease
+        self.alive = 0  # number of live publishers, seen by a subscriber that watches their lease
         self.clock: tuple[float, float, float] | None = None
         node = self.node = Node("robot")
         kinds = {"/odom": (Odometry, 10), "/scan": (LaserScan, qos_profile_sensor_data), "/clock": (Clock, 10)}

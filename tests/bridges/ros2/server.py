@@ -1,8 +1,9 @@
-"""A node of a real ROS 2 that serves `/lamp` (SetBool), `/knock` (Trigger) and the action `/count` (Fibonacci: a step
-for each of its order, with feedback), and says `/beat` (Float64), run by that ROS's Python: `python server.py`.
+"""A real ROS 2 node that serves `/lamp` (SetBool), `/knock` (Trigger) and the action `/count` (Fibonacci, with feedback
+in each step), and publishes `/beat` (Float64). Run it with ROS's Python: `python server.py`.
 
-JSON lines on stdin, each answered with one on stdout: `behave` (attributes of Server to change), `requested` (what it
-has been requested since the last time), `pursue` (another client's goal), `shutdown`. It imports nothing of rtcontrol.
+JSON lines on stdin, each answered with one on stdout: `behave` (attributes of Server to change), `requested` (requests
+received since the last time), `pursue` (send a goal as another client), `shutdown`. This program imports nothing from
+rtcontrol.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from test_msgs.action import Fibonacci
 
 
 class Server:
-    """What it does: `step_s` of a goal, and whether goals are taken."""
+    """The node's behaviour: the duration `step_s` of a goal's step, and whether goals are accepted."""
 
     def __init__(self) -> None:
         self.step_s, self.accepts = 0.05, True

@@ -1,4 +1,4 @@
-"""Each example that the package ships: printed, checked, and every call of it drawn through the mapper."""
+"""Each example in the package is printed and checked, and each of its possible calls is mapped."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def made(name: str) -> Mapper:
 
 
 def calls(mapper: Mapper) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every call that the tools' lists of values allow."""
+    """Yield every call that the tools' enums allow."""
     for name, tool in mapper.config.tools.items():
         for values in itertools.product(*(schema["enum"] for schema in tool.parameters.values())):
             yield name, dict(zip(tool.parameters, values, strict=True))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_each_example_is_printed_and_checked_and_stops_what_its_calls_set_going(
+def test_each_example_is_valid_and_its_safe_call_stops_the_robot(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "robot.yaml"
     assert main(["--example", name]) == 0
     file.write_text(capsys.readouterr().out)
     assert main(["--config", str(file), "--check"]) == 0
-    assert not capsys.readouterr().err  # a warning would name a topic that safe leaves as it is
+    assert not capsys.readouterr().err  # a warning would name a topic on which the safe call publishes nothing
     mapper = Mapper(config.load(file), str(file))
     safe = {p.topic: p.message for p in mapper.publications(mapper.config.safe.name, {}, STAMP_NS)}
     moved = set[str]()
@@ -60,7 +60,7 @@ def test_each_example_is_printed_and_checked_and_stops_what_its_calls_set_going(
 
 
 def _sent(one: Publication) -> None:
-    """It is stamped: who looks at stamps refuses an old one."""
+    """Check that the message has a time stamp, since subscribers may refuse an old stamp."""
     message = one.message.goal if isinstance(one.message, Order) else one.message
     if message is None:
         return
@@ -68,7 +68,7 @@ def _sent(one: Publication) -> None:
         assert message.header.stamp.nanosec == 7_000
 
 
-def test_a_turtlebots_lidar_looks_to_the_left() -> None:  # turtlebot/turtlebot4#511
+def test_turtlebot_lidar_is_mounted_to_the_left() -> None:  # turtlebot/turtlebot4#511
     source = next(s for s in made("turtlebot4").sources if s.topic.name == "/scan")
     scan = sensor_msgs.LaserScan(angle_min=-math.pi, angle_increment=math.tau / 360, range_max=12.0, ranges=[4.0] * 360)
     scan.ranges[90] = 0.7  # -90 degrees of the lidar

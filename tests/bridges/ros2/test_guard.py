@@ -1,4 +1,4 @@
-"""The guard's logic: when the safe call is due, and what is reported to it before a call is published."""
+"""The guard's logic: when the safe call is due, and which heartbeats precede a published call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.bridges.ros2.mapping import mapper
 
 
 class Heard:
-    """A topic that takes each message, or none."""
+    """A topic that accepts every message, or none if `takes` is false."""
 
     def __init__(self) -> None:
         self.takes = True
@@ -27,7 +27,7 @@ class Heard:
         return self.takes
 
 
-def test_a_beat_comes_before_what_it_is_about_and_none_before_the_safe_call_is_out() -> None:
+def test_heartbeat_precedes_its_call_and_follows_the_safe_call() -> None:
     wheels = Heard()
     beats: list[tuple[float | None, int]] = []
     beat = lambda left_ms: beats.append((left_ms, len(wheels.messages)))  # noqa: E731
@@ -37,7 +37,7 @@ def test_a_beat_comes_before_what_it_is_about_and_none_before_the_safe_call_is_o
     assert beats == [(480.0, 0)] and len(wheels.messages) == 1
     wheels.takes = False
     actuator.apply(lambda: Standing(None, "safe"))
-    assert len(beats) == 1  # it is not out
+    assert len(beats) == 1  # the safe call is not published yet
     wheels.takes = True
     time.sleep(0.002)  # a tick later
     actuator.apply(lambda: Standing(None, "safe"))
@@ -48,9 +48,7 @@ LEFT = st.integers(0, 5_000)
 
 
 @given(st.lists(st.tuples(LEFT, st.floats(0, 10))), st.floats(0, 10))
-def test_while_beats_come_in_time_nothing_is_due_and_behind_the_last_it_is(
-    beats: list[tuple[int, float]], rest: float
-) -> None:
+def test_safe_call_is_due_only_after_heartbeats_stop(beats: list[tuple[int, float]], rest: float) -> None:
     watch, now = Watch(), 0.0
     end = now
     for left_ms, share in beats:
@@ -66,25 +64,25 @@ def test_while_beats_come_in_time_nothing_is_due_and_behind_the_last_it_is(
 
 
 @given(st.integers(0, 10_000))
-def test_a_beat_that_waited_in_the_pipe_gives_no_time_anew(waited_ms: int) -> None:
+def test_heartbeat_delayed_in_the_pipe_gives_no_extra_time(waited_ms: int) -> None:
     watch = Watch()
     watch.receive(b"%d\n" % 10**9, 1.0 + waited_ms / 1e3)
     assert watch.due(1.0 + waited_ms / 1e3) == (waited_ms / 1e3 >= GRACE_S)
 
 
 @given(st.binary(max_size=64), st.booleans(), st.lists(st.integers(1, 8), max_size=8), st.none() | st.floats(0, 4))
-def test_whatever_comes_through_the_pipe_its_end_without_a_farewell_is_due_for_as_long_as_it_holds(
+def test_pipe_end_without_farewell_makes_the_safe_call_due(
     noise: bytes, farewell: bool, cuts: list[int], met: float | None
 ) -> None:
     watch, data = Watch(), noise + (b"\nbye\n" if farewell else b"\n")
-    for cut in cuts:  # in pieces of any size
+    for cut in cuts:  # received in pieces of any size
         if data[:cut]:
             watch.receive(data[:cut], 1.0)
         data = data[cut:]
     if data:
         watch.receive(data, 1.0)
     watch.receive(b"", 2.0)
-    watch.receive(b"", 2.5)  # as whoever reads on finds it
+    watch.receive(b"", 2.5)  # reading an ended pipe again
     if met is not None:
         watch.meet(met)
         watch.meet(met + 1.0)

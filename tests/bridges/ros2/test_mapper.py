@@ -1,4 +1,4 @@
-"""The mapping of robot.yaml: what is read, observed and published, and the errors of a wrong file."""
+"""The mapping of robot.yaml: reading fields, observing, publishing, and errors in the file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_shipped_example_maps_odometry_scan_and_battery() -> None:
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.booleans() | st.text() | st.none())
-def test_what_is_published_is_within_its_limits_or_refused(value: Any) -> None:
+def test_published_value_is_clamped_to_its_limits_or_refused(value: Any) -> None:
     fields = {"linear.x": {"from": "v", "scale": 3, "min": -0.5, "max": 0.25}}
     try:
         message = publishes("geometry_msgs/msg/Twist", fields, {"v": value}, NUMBER)
@@ -72,9 +72,9 @@ def test_ackermann_string_float_and_trajectory_are_published() -> None:
 
 
 @given(st.floats(-3.1, 3.1), st.sampled_from("xyz"))
-def test_angles_of_a_turn_about_one_axis(angle: float, axis: str) -> None:
+def test_rotation_about_one_axis_gives_its_angle(angle: float, axis: str) -> None:
     result = {"x": roll, "y": pitch, "z": yaw}[axis](about(axis, angle))
-    # A pitch beyond 90 degrees is another turn with less pitch.
+    # A pitch beyond 90 degrees equals another rotation with less pitch.
     assert math.isclose(result, math.asin(math.sin(angle)) if axis == "y" else angle, abs_tol=1e-6)
 
 
@@ -83,10 +83,10 @@ SCAN = "sensor_msgs/msg/LaserScan"
 
 ROUND = {"angle_min": 0.0, "angle_max": 6.28, "angle_increment": math.radians(1), "range_min": 0.12, "range_max": 3.5}
 INC = math.tau / 1024
-# hokuyo_node 5: an open corridor, 0.0 for no echo, and 7 mm, which is the code of an error.
+# hokuyo_node 5: an open corridor, with 0.0 for no echo and 7 mm as an error code.
 HOKUYO = {"angle_min": -341 * INC, "angle_increment": INC, "range_min": 0.02, "range_max": 5.6}
 CORRIDOR = [3.153] * 250 + [0.0] * 90 + [0.007000000216066837] + [0.0] * 90 + [2.53] * 252
-# sick_scan 110: from pi downwards.
+# sick_scan 110: angles go down from pi.
 SICK = {"angle_min": math.pi, "angle_increment": -math.tau / 360, "range_max": 100.0}
 NAN, INF = math.nan, math.inf
 
@@ -94,23 +94,23 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize(
     ("sensor", "ranges", "expected"),
     [
-        # As REP 117 says: an echo, free, too near, too far.
+        # By REP 117: an echo, free, too near, too far.
         *(({}, [0.5, 0.5, ahead, 0.5], result) for ahead, result in ((2.5, 2.5), (INF, 8.0), (-INF, 0.1), (9.5, 8.0))),
         (HOKUYO, CORRIDOR, 2.53),
         (SICK, [9.0] * 170 + [1.0] + [9.0] * 189, 1.0),
         # TurtleBot3: from 0 to 2 pi; ahead is at both ends.
         (ROUND, [3.0, 3.0, 3.0, -1.0] + [3.0] * 176 + [0.3] + [3.0] * 169 + [1.2] + [3.0] * 9, 1.2),
-        # rplidar_ros 115: a range_max of 0; drivers that leave range_min out, or NaN.
+        # rplidar_ros 115: a range_max of 0; other drivers leave range_min out, or set NaN.
         ({**ROUND, "range_max": 0.0}, [2.0] * 360, 2.0),
         ({**ROUND, "range_max": NAN}, [2.0] * 360, 2.0),
         ({**ROUND, "range_min": NAN}, [-INF] + [2.0] * 359, 0.0),
         ({**ROUND, "range_min": 0.0}, [0.0, -0.5, 0.05] + [2.0] * 357, 0.05),
-        # No value: no beam, no direction, no range.
+        # Scans without a value: no beam, no direction, no range.
         ({}, [1.0, 1.0, NAN, 1.0], "no beam in this direction gave a range"),
         ({}, [1.0, 1.0, 0.099, 1.0], "no beam in this direction gave a range"),
         (ROUND, [], "no beam in this direction gave a range"),
-        ({**ROUND, "angle_increment": 0.0}, [1.0] * 9, "the scan says no directions"),
-        ({**ROUND, "angle_min": INF}, [1.0] * 9, "the scan says no directions"),
+        ({**ROUND, "angle_increment": 0.0}, [1.0] * 9, "the scan has no valid directions"),
+        ({**ROUND, "angle_min": INF}, [1.0] * 9, "the scan has no valid directions"),
         ({**ROUND, "range_max": 0.0}, [INF] * 360, "it is infinite"),
     ],
 )
@@ -126,7 +126,7 @@ def test_sector_reads_the_scans_of_real_sensors(sensor: Any, ranges: list[float]
     assert reads(SCAN, scan, missing="blind", **ahead) == "blind"
 
 
-def test_sector_across_the_back_and_one_whose_beams_failed_are_not_read_from_beside() -> None:
+def test_sector_with_failed_beams_has_no_value() -> None:
     ranges = [2.0] * 40 + [NAN] + [0.0] * 320
     failed = sensor_msgs.LaserScan(**{**ROUND, "angle_min": -math.pi / 2}, ranges=ranges)
     with pytest.raises(Unmappable, match="no beam in this direction gave a range"):
@@ -149,12 +149,12 @@ JOINTS = sensor_msgs.JointState(name=["wrist", "elbow"], position=[0.1, 1.2345])
         ("sensor_msgs/msg/JointState", JOINTS, {"path": "velocity[elbow]"}, "the list has only 0 elements"),
     ],
 )
-def test_what_is_not_a_number_has_no_value(kind: str, message: Any, spec: dict[str, Any], why: str) -> None:
+def test_field_that_is_not_a_number_has_no_value(kind: str, message: Any, spec: dict[str, Any], why: str) -> None:
     with pytest.raises(Unmappable, match=why):
         reads(kind, message, **spec)
 
 
-def test_units_rounding_norms_words_and_times() -> None:
+def test_units_rounding_norms_values_and_times_are_converted() -> None:
     twist = geometry_msgs.Twist(linear=geometry_msgs.Vector3(x=3.0, y=4.0))
     assert reads("geometry_msgs/msg/Twist", twist, path="linear", **{"as": "norm"}) == 5.0
     assert reads("geometry_msgs/msg/Twist", twist, path="linear.x", unit="percent", digits=0) == 300
@@ -162,7 +162,7 @@ def test_units_rounding_norms_words_and_times() -> None:
     battery = sensor_msgs.BatteryState(power_supply_status=2)
     path = "power_supply_status"
     assert reads("sensor_msgs/msg/BatteryState", battery, path=path, values={2: "discharging"}) == "discharging"
-    with pytest.raises(Unmappable, match="no word is given for 2"):
+    with pytest.raises(Unmappable, match="values has nothing for 2"):
         reads("sensor_msgs/msg/BatteryState", battery, path=path, values={1: "charging"})
     imu = sensor_msgs.Imu()
     imu.header.stamp.sec = 3
@@ -171,7 +171,7 @@ def test_units_rounding_norms_words_and_times() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 127, 128, 255])
-def test_byte_has_all_of_its_values(level: int) -> None:
+def test_byte_field_accepts_all_byte_values(level: int) -> None:
     status, spec = "diagnostic_msgs/msg/DiagnosticStatus", {"from": "n", "min": 0, "max": 255}
     made = publishes(status, {"level": spec}, {"n": level}, {"n": {"type": "integer"}})
     assert made.level == bytes([level])
@@ -191,18 +191,16 @@ LISTED = {"v": {"type": "string", "enum": ["left", "right"]}}
     ],
     ids=["not listed", "not for ROS"],
 )
-def test_a_word_that_the_tool_does_not_list_or_ros_cannot_carry_is_not_published(
-    words: list[Any], parameters: dict[str, Any]
-) -> None:
+def test_string_outside_enum_or_invalid_in_ros_is_refused(words: list[Any], parameters: dict[str, Any]) -> None:
     for word in words:
         with pytest.raises(Unmappable):
             publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": word}, parameters)
     assert publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": "left"}, parameters).data == "left"
 
 
-def test_a_safe_call_that_leaves_a_topic_running_is_warned_of() -> None:
+def test_safe_call_that_leaves_a_topic_running_gives_a_warning() -> None:
     (warning,) = mapper(put("tools", "stop", "publish", value={})).warnings()
-    assert "tool drive keeps publishing /cmd_vel, but the safe call stop publishes nothing there" in warning
+    assert "tool drive keeps publishing /cmd_vel, but the safe call stop publishes nothing on it" in warning
 
 
 @pytest.mark.parametrize("name", ["nowhere_msgs/msg/X", "geometry_msgs/msg/twist"])
@@ -212,7 +210,7 @@ def test_type_that_is_not_installed_is_an_error_with_a_hint(name: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "fits"), [([1.5] * 36, True), ([1.5], False), ([1.5] * 35 + ["x"], False)])
-def test_list_in_the_file_fits_the_field_or_is_an_error(value: list[Any], fits: bool) -> None:
+def test_constant_list_must_fit_the_field(value: list[Any], fits: bool) -> None:
     kind = "geometry_msgs/msg/PoseWithCovariance"
     if fits:
         assert list(publishes(kind, {"covariance": value}, {}, {}).covariance) == value
@@ -221,7 +219,7 @@ def test_list_in_the_file_fits_the_field_or_is_an_error(value: list[Any], fits: 
             publishes(kind, {"covariance": value}, {}, {})
 
 
-def test_topics_that_every_call_publishes_each_tick_are_promised_to_subscribers() -> None:
+def test_topics_published_each_tick_have_a_deadline() -> None:
     elsewhere = mapper(put("tools", "stop", "publish", "/brake", value={"type": "std_msgs/msg/Bool"}))
     once = mapper(put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False))
     assert elsewhere.promise_ms("/cmd_vel") == 187.5  # three periods of 16 Hz
@@ -245,7 +243,7 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put("safe", value={"name": "stop", "arguments": {"at": 1}}), "safe.arguments: stop takes none"),
         (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown type 'nav_msgs/msg/Odometri'"),
         (put(*ODOM, "fields", "x", "path", value="pose.position.x"), "/odom.fields.x: path: there is no 'position' in"),
-        (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw is of a quaternion"),
+        (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw needs a quaternion"),
         (put("observe", "text", value="x {xx}"), "observe.text: there is no field 'xx'"),
         (put(*CMD, "set", "linear.x", value={"from": "speed"}), "set.linear.x: add `min` and `max`"),
         (put(*CMD, "set", "linear.x", value={"from": "pace", "min": 0, "max": 1}), "there is no parameter 'pace'"),
@@ -258,7 +256,7 @@ CMD = ("tools", "drive", "publish", "/cmd_vel")
         (put("instruction_topic", value="/odom"), "/odom has two types, nav_msgs/msg/Odometry and std_msgs/msg/Str"),
     ],
 )
-def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
+def test_error_in_robot_file_names_file_key_and_hint(change: Any, says: str) -> None:
     with pytest.raises(Ros2BridgeError) as raised:
         mapper(change)
     assert raised.value.what.startswith("robot.yaml: ") and says in raised.value.what, raised.value.what
@@ -274,13 +272,13 @@ def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
         ("hz: 16\nhz: 20\n", "'hz' is given twice"),
     ],
 )
-def test_a_text_that_is_no_config_is_told(text: str, says: str) -> None:
+def test_invalid_config_text_is_an_error(text: str, says: str) -> None:
     with pytest.raises(Ros2BridgeError) as raised:
         config.parse(text, "robot.yaml")
     assert raised.value.what.startswith("robot.yaml: ") and says in raised.value.what, raised.value.what
 
 
-def test_what_is_no_text_file_is_told(tmp_path: Path) -> None:
+def test_binary_config_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "robot.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(Ros2BridgeError, match=r"cannot be read \(.*utf-8.*\)\. Copy .*examples/robot.yaml"):
         config.load(tmp_path / "robot.yaml")
@@ -293,16 +291,16 @@ def test_what_is_no_text_file_is_told(tmp_path: Path) -> None:
         ("std_msgs/msg/UInt8", "data", 256, "max: 256.0 is not between 0 and 255"),
     ],
 )
-def test_a_limit_that_the_field_cannot_hold_is_a_mistake(kind: str, field: str, limit: float, says: str) -> None:
+def test_limit_beyond_the_field_type_is_an_error(kind: str, field: str, limit: float, says: str) -> None:
     with pytest.raises(Ros2BridgeError, match=says):
         publishes(kind, {field: {"from": "v", "min": 0, "max": limit}}, {"v": 1}, NUMBER)
 
 
-# When there is an observation, and what is said while there is none.
+# When there is an observation, and which reason is given if there is none.
 
 
 class Heard:
-    """A topic whose newest message is given."""
+    """A topic whose newest message is set by the test."""
 
     def __init__(self) -> None:
         self.next: Any = None
@@ -322,8 +320,8 @@ def observer(**required: bool) -> tuple[Observer, dict[str, Heard]]:
     return Observer(mapper(put("observe", value={"topics": topics})), inputs), inputs
 
 
-def test_optional_topic_may_be_silent_and_a_required_one_may_not() -> None:
-    silent, _ = observer(a=False, b=False)  # of all of them, though none is required
+def test_only_required_topics_must_have_messages() -> None:
+    silent, _ = observer(a=False, b=False)  # without any message there is no observation, although no topic is required
     assert silent.look() is None and set(silent.waiting) == {"/a", "/b"}
     looking, heard = observer(a=True, b=False)
     assert looking.look() is None and looking.waiting == {"/a": "no message yet"}
@@ -332,7 +330,7 @@ def test_optional_topic_may_be_silent_and_a_required_one_may_not() -> None:
     assert look is not None and look.data == {"a": 1.5, "b": None} and looking.waiting == {}
 
 
-def test_message_that_is_too_old_or_cannot_be_read_holds_the_observation_back() -> None:
+def test_old_or_unreadable_message_prevents_the_observation() -> None:
     looking, heard = observer(a=True)
     heard["/a"].next = Unmappable("it cannot be read (out of resources)")
     assert looking.look() is None and looking.waiting == {"/a": "it cannot be read (out of resources)"}
@@ -344,10 +342,10 @@ def test_message_that_is_too_old_or_cannot_be_read_holds_the_observation_back() 
     assert look is not None and look.t_ns < time.monotonic_ns() - 58_000_000_000
 
 
-# What a file says of services and actions.
+# Services and actions in the file.
 
 
-def test_a_call_makes_goals_requests_and_cancellations() -> None:
+def test_call_sends_goals_requests_and_cancellations() -> None:
     made = linked()
     (goal,) = made.publications("count", {"to": 5}, 7)
     assert goal.topic == "/count" and goal.message.goal.order == 5 and not goal.repeat
@@ -363,7 +361,7 @@ def test_a_call_makes_goals_requests_and_cancellations() -> None:
             made.publications(name, {}, 0)
 
 
-def test_the_same_goal_stamped_at_another_time_is_the_same_goal() -> None:
+def test_goals_that_differ_only_in_time_stamp_are_equal() -> None:
     goal = {"/to": {"type": "nav2_msgs/NavigateToPose", "set": {"pose.header.stamp": "now"}}}
     made = linked(put("tools", "go", value={"description": "", "goal": goal}))
     first, second = (made.publications("go", {}, stamp)[0].message for stamp in (10**9, 2 * 10**9))
@@ -392,20 +390,20 @@ GOAL = ("tools", "count", "goal", "/count")
         ),
     ],
 )
-def test_a_mistake_in_a_service_or_an_action_names_key_and_remedy(change: Any, says: str) -> None:
+def test_error_in_service_or_action_names_key_and_hint(change: Any, says: str) -> None:
     with pytest.raises(Ros2BridgeError) as raised:
         linked(change)
     assert says in raised.value.what and raised.value.remedy, raised.value.what
 
 
-# The age of a message whose sender has another clock.
+# The age of messages from a sender with another clock.
 
 MS = 1_000_000
 WALL = 1_790_000_000_000 * MS
 
 
 @given(st.integers(-(10**9), 10**9).map(lambda ms: ms * MS), st.lists(st.integers(0, 200), min_size=2, max_size=50))
-def test_delays_are_measured_against_the_smallest_whatever_the_clocks_differ(skew: int, delays_ms: list[int]) -> None:
+def test_delays_are_relative_to_the_smallest_delay(skew: int, delays_ms: list[int]) -> None:
     delays = Delays()
     least = 10**9
     for i, delay_ms in enumerate(delays_ms):
@@ -416,17 +414,17 @@ def test_delays_are_measured_against_the_smallest_whatever_the_clocks_differ(ske
 
 
 def ages_ms(sources: Iterable[int]) -> list[int]:
-    """The ages of messages that come each 50 ms."""
+    """Return the ages of messages that arrive every 50 ms."""
     delays = Delays()
     return [(i * 50 * MS - delays.captured_ns(s, WALL + i * 50 * MS, i * 50 * MS)) // MS for i, s in enumerate(sources)]
 
 
-def test_a_clock_of_the_sender_that_is_set_back_a_little_is_forgiven_within_a_minute() -> None:
+def test_sender_clock_set_back_slightly_recovers_within_a_minute() -> None:
     ages = ages_ms(WALL + i * 50 * MS - (150 * MS if i >= 20 else 0) for i in range(1300))
     assert ages[:20] == [0] * 20 and ages[20] == 150 and ages[-1] == 0
 
 
-def test_our_own_wall_clock_that_is_set_changes_no_age() -> None:
+def test_setting_our_wall_clock_does_not_change_ages() -> None:
     delays = Delays()
     for i in range(100):
         now = i * 50 * MS

@@ -1,4 +1,4 @@
-"""The bridge as a node of a real ROS 2, with a robot and servers that are other nodes."""
+"""The bridge as a node of a real ROS 2, with a robot and servers as other nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(json.dumps({name: find(name, "msg")[1].get_fields_and_field_types() for na
 """
 
 
-def test_messages_of_the_tests_have_the_fields_of_real_ones(ros: str) -> None:
+def test_message_stubs_have_the_fields_of_real_messages(ros: str) -> None:
     packages = ("builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "nav_msgs", "rosgraph_msgs", "std_msgs")
     names = [name for name in MESSAGES if name.startswith((*packages, "sensor_msgs", "trajectory_msgs"))]
     names = [name for name in names if "/msg/" in name]
@@ -52,10 +52,10 @@ def test_messages_of_the_tests_have_the_fields_of_real_ones(ros: str) -> None:
     assert {name: MESSAGES[name].kinds for name in names} == theirs
 
 
-# Driven, and what happens when something is gone.
+# Driving, and losing parts of the system.
 
 
-def test_robot_is_driven_and_instructed_by_topics(module_brain: Brain, driven: DrivenRobot) -> None:
+def test_robot_is_driven_and_instructed_through_topics(module_brain: Brain, driven: DrivenRobot) -> None:
     robot = driven.robot
     until(lambda: robot.report()["turning"] == 0.8, "the robot met no wall", 40)
     figures = robot.report()
@@ -69,7 +69,7 @@ def test_robot_is_driven_and_instructed_by_topics(module_brain: Brain, driven: D
     until(lambda: any(o.outcome == "executed" for o in module_brain.outcomes), "no call was acknowledged")
 
 
-def test_silent_sensor_or_server_ends_in_the_safe_call(module_brain: Brain, driven: DrivenRobot) -> None:
+def test_silent_sensor_or_server_leads_to_the_safe_call(module_brain: Brain, driven: DrivenRobot) -> None:
     robot, running = driven.robot, driven.running
     robot.tell("mute /scan")
     running.says("/scan: the last message is older than 500 ms")
@@ -90,12 +90,12 @@ def test_silent_sensor_or_server_ends_in_the_safe_call(module_brain: Brain, driv
     robot.until_it_moves()
 
 
-def test_killed_bridge_is_replaced_by_its_guard_and_missed_by_subscribers(driven: DrivenRobot) -> None:
-    until(lambda: driven.robot.report()["alive"] == 1, "the subscriber that watches meets nobody")
+def test_guard_stops_the_robot_of_a_killed_bridge(driven: DrivenRobot) -> None:
+    until(lambda: driven.robot.report()["alive"] == 1, "the watching subscriber finds no publisher")
     (guard,) = guards(driven.running)
     driven.running.kill()
     driven.robot.until_it_stands()
-    until(lambda: driven.robot.report()["alive"] == 0, "its lease has not ended")
+    until(lambda: driven.robot.report()["alive"] == 0, "the publisher's lease has not ended")
     until(lambda: TOLD.format("was killed") in driven.running.log(), driven.running.log())
     until(lambda: gone(guard), "the guard does not end")
     assert "Traceback" not in driven.running.log()
@@ -103,7 +103,7 @@ def test_killed_bridge_is_replaced_by_its_guard_and_missed_by_subscribers(driven
 
 # ros2/launch#666: `ros2 launch` that gets SIGTERM kills its nodes with SIGKILL; the terminal's Ctrl-C goes to the whole
 # group, and the guard must be there when the SIGKILL follows.
-def test_guard_outlives_the_signals_of_its_group(
+def test_guard_survives_signals_to_its_process_group(
     ros: str, module_brain: Brain, driven: DrivenRobot, tmp_path: Path
 ) -> None:
     driven.running.end()
@@ -112,7 +112,7 @@ def test_guard_outlives_the_signals_of_its_group(
     try:
         driven.robot.until_it_moves()
         (guard,) = guards(running)
-        running.popen.send_signal(signal.SIGSTOP)  # what hangs cannot end in order
+        running.popen.send_signal(signal.SIGSTOP)  # a stopped process cannot end in order
         os.killpg(running.popen.pid, signal.SIGINT)
         driven.robot.until_it_stands()
         assert not gone(guard)
@@ -124,7 +124,7 @@ def test_guard_outlives_the_signals_of_its_group(
         running.kill()
 
 
-def test_signal_ends_the_bridge_with_the_safe_call_and_takes_the_guard_along(driven: DrivenRobot) -> None:
+def test_signal_ends_bridge_and_guard_with_the_safe_call(driven: DrivenRobot) -> None:
     (guard,) = guards(driven.running)
     assert driven.running.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert gone(guard)
@@ -172,7 +172,7 @@ def test_robot_in_a_namespace_is_driven_and_stopped_by_the_guard(
         robot.until_it_moves()
         time.sleep(SETTLE_S + PROBLEMS_S)
         missing = re.findall(r"No node (?:publishes|subscribes to) /robot1/(\w+)\.", running.log())
-        for topic in missing:  # discovery was slow: each was reported, and is there now
+        for topic in missing:  # discovery was slow: each topic was reported missing, and is in order now
             running.says(f"{topic} is in order")
         assert running.log().count("No node") == len(missing) and "Traceback" not in running.log()
         running.kill()
@@ -181,7 +181,7 @@ def test_robot_in_a_namespace_is_driven_and_stopped_by_the_guard(
         robot.kill()
 
 
-def test_what_keeps_robot_and_bridge_apart_is_reported(
+def test_mismatch_of_qos_or_domain_is_reported(
     ros: str, brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path, domain: dict[str, str]
 ) -> None:
     text = EXAMPLE.read_text()
@@ -207,7 +207,7 @@ def test_what_keeps_robot_and_bridge_apart_is_reported(
     robot.until_ready()
 
 
-def test_without_a_server_it_ends_with_the_command_that_starts_one(bridge: Start) -> None:
+def test_bridge_without_server_names_the_command_to_start_one(bridge: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     running, brief = (bridge(endpoint, "--set", f"{key}=0.5") for key in ("connect_timeout_s", "duration_s"))
     assert (running.popen.wait(60), brief.popen.wait(60)) == (2, 7)
@@ -219,7 +219,7 @@ def test_without_a_server_it_ends_with_the_command_that_starts_one(bridge: Start
 # Simulated time.
 
 
-def test_simulator_that_is_reset_starts_an_episode(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
+def test_simulator_reset_starts_an_episode(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
     running = bridge(brain.endpoint, "--ros-args", "-p", "use_sim_time:=true")
     robot.tell("clock 100 0.5")
     robot.until_it_moves()
@@ -234,7 +234,7 @@ def test_simulator_that_is_reset_starts_an_episode(brain: Brain, robot: Simulate
 
 
 def obey(text: str, instruction: str) -> FunctionCall:
-    """The instruction is the call: `count 5`, `lamp on`."""
+    """Return the call that the instruction spells out, such as `count 5` or `lamp on`."""
     name, _, given = instruction.partition(" ")
     arguments: dict[str, Any] = {
         "count": {"to": int(given or 0) if name == "count" else 0},
@@ -250,16 +250,16 @@ def counting() -> Iterator[Brain]:
     result.close()
 
 
-def test_goal_is_pursued_once_and_canceled_and_a_service_is_requested_once_a_call(
+def test_call_sends_goal_and_request_once_and_safe_cancels(
     counting: Brain, serve: Callable[[], Server], bridge: Start, tmp_path: Path
 ) -> None:
     file = tmp_path / "linked.yaml"
-    file.write_text(linked_file())  # its safe call switches the lamp off
+    file.write_text(linked_file())  # the file's safe call switches the lamp off
     server, brain = serve(), counting
     server.do("pursue", order=501)
     server.until_requested("goal", 501)
     running = bridge(brain.endpoint, config=file)
-    server.until_requested("canceled", 501)  # as if an earlier bridge had left it
+    server.until_requested("canceled", 501)  # a goal as if left by an earlier bridge
     brain.instruction = "wait"
     until_observed(brain, "count idle at unknown got unknown")
     brain.instruction = "count 5"

@@ -1,4 +1,4 @@
-"""The ROS 2 bridge: what is published and when, how it ends, its command line. With topics in memory."""
+"""The ROS 2 bridge with topics in memory: what it publishes and when, how it ends, and its command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def drive(left_ms: float, speed: int = 30) -> Standing:
 
 
 class Wheels:
-    """A topic that keeps the speeds that it received; `takes` is asked before each whether it takes it."""
+    """A topic that records the speeds it receives; `takes` decides whether a speed is accepted."""
 
     def __init__(self, takes: Callable[[float], bool] = lambda speed: True) -> None:
         self.told: list[float] = []
@@ -54,16 +54,14 @@ def actuator(wheels: Wheels) -> Ros2Actuator:
     return Ros2Actuator(mapper(), {"/cmd_vel": wheels}, 1000.0)
 
 
-def test_call_whose_time_is_over_before_it_is_published_is_refused_and_the_robot_stops(
-    actuator: Ros2Actuator, wheels: Wheels
-) -> None:
+def test_call_expired_before_publishing_is_refused_and_robot_stops(actuator: Ros2Actuator, wheels: Wheels) -> None:
     actuator.apply(lambda: drive(500.0))
     with pytest.raises(Unmappable, match="drive could not be published within its time-to-live"):
         actuator.apply(lambda: drive(1.0, speed=20))
     assert wheels.told == [0.3, 0.0]
 
 
-def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_where_it_does_not_repeat() -> None:
+def test_unwritten_safe_call_is_retried_in_the_next_tick() -> None:
     stuck = iter((True, True, False, False))
     wheels = Wheels(lambda speed: not next(stuck))
     once = put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False)
@@ -71,10 +69,10 @@ def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_wh
     for _ in range(4):
         actuator.apply(lambda: SAFE)
         time.sleep(0.002)
-    assert wheels.told == [0.0] and list(stuck) == [False]  # written at the third attempt, and no more
+    assert wheels.told == [0.0] and list(stuck) == [False]  # written at the third attempt, then not again
 
 
-def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() -> None:
+def test_write_error_within_a_call_publishes_the_safe_call() -> None:
     def both(value: dict[str, Any]) -> None:
         for tool in value["tools"].values():
             tool["publish"]["/second"] = tool["publish"]["/cmd_vel"]
@@ -86,7 +84,7 @@ def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() 
 
     wheels, broken = Wheels(), Wheels(takes)
     outputs = {"/cmd_vel": wheels, "/second": broken}
-    actuator = Ros2Actuator(mapper(both), outputs, 1.0)  # nothing is repeated in a second
+    actuator = Ros2Actuator(mapper(both), outputs, 1.0)  # at 1 Hz nothing is repeated within the test
     actuator.apply(lambda: SAFE)
     with pytest.raises(Unmappable, match="drive could not be published .no such device."):
         actuator.apply(lambda: drive(500.0))
@@ -94,21 +92,21 @@ def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() 
 
 
 @pytest.mark.integration
-def test_once_closed_nothing_but_the_safe_call_is_published_or_told(actuator: Ros2Actuator, wheels: Wheels) -> None:
+def test_closed_actuator_publishes_only_the_safe_call(actuator: Ros2Actuator, wheels: Wheels) -> None:
     actuator.apply(lambda: drive(500.0))
     actuator.close()
     actuator.apply(lambda: drive(500.0, speed=20))
     assert (wheels.told[0], set(wheels.told[1:])) == (0.3, {0.0})
 
 
-def test_call_in_force_is_not_repeated_when_its_time_is_as_good_as_over(actuator: Ros2Actuator, wheels: Wheels) -> None:
+def test_active_call_about_to_expire_is_not_repeated(actuator: Ros2Actuator, wheels: Wheels) -> None:
     for left_ms in (500.0, 400.0, 1.0):
         actuator.apply(lambda left_ms=left_ms: drive(left_ms))  # type: ignore[misc]
-        time.sleep(0.002)  # its repetition is due
+        time.sleep(0.002)  # now a repetition is due
     assert wheels.told == [0.3, 0.3]
 
 
-def test_nothing_that_another_thread_has_seen_end_is_published_after_it(actuator: Ros2Actuator, wheels: Wheels) -> None:
+def test_call_ended_by_another_thread_is_not_published(actuator: Ros2Actuator, wheels: Wheels) -> None:
     now = [drive(500.0)]
     inside, go = threading.Event(), threading.Event()
 
@@ -122,7 +120,7 @@ def test_nothing_that_another_thread_has_seen_end_is_published_after_it(actuator
     first.start()
     assert inside.wait(10)
     second.start()
-    time.sleep(0.05)  # it waits for its turn
+    time.sleep(0.05)  # the second thread waits for the lock
     now[0] = SAFE
     go.set()
     first.join()
@@ -130,11 +128,11 @@ def test_nothing_that_another_thread_has_seen_end_is_published_after_it(actuator
     assert wheels.told == [0.3, 0.0]
 
 
-# However a bridge ends, the safe call is the last that it publishes: without a network to the robot.
+# However a bridge ends, it publishes the safe call last. These tests need no network.
 
 
 class Net:
-    """Topics in memory. `fails`: what reading raises; `stuck`: waiting raises."""
+    """A network of topics in memory. `fails` is the error that reading raises; if `stuck`, `flush` raises."""
 
     stamp_ns = staticmethod(time.time_ns)
 
@@ -169,7 +167,7 @@ class Net:
 
 
 class Run:
-    """A bridge in a thread, at work; `error` is what it ended with."""
+    """A bridge that runs in a thread; `error` is the exception with which it ended."""
 
     def __init__(self, brain: Brain) -> None:
         self.net = Net()
@@ -180,7 +178,7 @@ class Run:
 
     def until_it_moves(self) -> Run:
         mark = len(self.net.speeds())
-        until(lambda: any(self.net.speeds()[mark:]), "the robot did not move")
+        until(lambda: any(self.net.speeds()[mark:]), "the robot does not move")
         return self
 
     def _run(self) -> None:
@@ -194,11 +192,11 @@ class Run:
         assert not self._thread.is_alive()
         assert self.net.speeds()[-3:] == [0.0] * 3
         count = len(self.net.speeds())
-        time.sleep(0.2)  # three ticks in which nothing may come after it
+        time.sleep(0.2)  # three ticks, in which nothing more may be published
         assert len(self.net.speeds()) == count
 
 
-def test_fault_of_its_own_ends_in_the_safe_call(brain: Brain) -> None:
+def test_internal_error_ends_with_the_safe_call(brain: Brain) -> None:
     running = Run(brain).until_it_moves()
     running.net.fails = RuntimeError("a fault")
     running.ended()
@@ -218,7 +216,7 @@ def test_suspended_bridge_publishes_the_safe_call_first(brain: Brain) -> None:
 
     running.bridge.suspend(halt)
     assert halted.wait(20)
-    time.sleep(0.2)  # calls arrive, and none may be published
+    time.sleep(0.2)  # calls arrive, but none may be published
     continued.set()
     running.until_it_moves()
     assert speeds[0][-1] == 0.0
@@ -227,28 +225,28 @@ def test_suspended_bridge_publishes_the_safe_call_first(brain: Brain) -> None:
     running.ended()
 
 
-def test_end_that_fails_halfway_still_says_bye_and_tells_the_safe_call(brain: Brain) -> None:
+def test_failed_shutdown_still_sends_bye_and_safe_call(brain: Brain) -> None:
     running = Run(brain).until_it_moves()
     running.net.stuck = True
     running.bridge.stop()
     running.ended()
     assert isinstance(running.error, OSError)
-    until(lambda: brain.left, "the server heard no bye")
+    until(lambda: brain.left, "the server received no bye")
 
 
-def test_server_that_refuses_for_good_ends_in_the_safe_call(brain: Brain) -> None:
+def test_fatal_server_error_ends_with_the_safe_call(brain: Brain) -> None:
     running = Run(brain).until_it_moves()
     brain.complaint = ErrorMessage(code="busy", message="The robot is taken.", remedy="End that one.", fatal=True)
     running.ended()
     assert isinstance(running.error, Refused)
 
 
-def test_a_jump_back_ends_the_call_in_force_and_begins_an_episode(brain: Brain) -> None:
+def test_time_jump_back_ends_the_call_and_starts_an_episode(brain: Brain) -> None:
     running = Run(brain).until_it_moves()
     brain.silent = True
     running.net.jumped, mark = True, len(running.net.speeds())
     until(lambda: brain.epoch == 1, "the server received no reset")
-    until(lambda: 0.0 in running.net.speeds()[mark:], "it drives on")
+    until(lambda: 0.0 in running.net.speeds()[mark:], "the robot drives on")
     speeds = running.net.speeds()
     assert not any(speeds[speeds.index(0.0, mark) :])
     brain.silent = False
@@ -257,13 +255,13 @@ def test_a_jump_back_ends_the_call_in_force_and_begins_an_episode(brain: Brain) 
     running.ended()
 
 
-# The command line. A real ROS's is in test_real_ros.py.
+# The command line; test_real_ros.py tests it with a real ROS.
 
 
 ROBOT = str(EXAMPLE)
 
 
-def test_it_is_a_command_of_rtcontrol_that_checks_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rtcontrol_bridge_ros2_checks_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config", ROBOT, "--check"]) == 0
     shown = capsys.readouterr()
     assert not shown.err and "publishes /cmd_vel  geometry_msgs/msg/Twist" in shown.out
@@ -288,7 +286,7 @@ def test_it_is_a_command_of_rtcontrol_that_checks_its_file(tmp_path: Path, capsy
         (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_connected(
+def test_argument_error_is_reported_before_connecting(
     given: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--config", ROBOT, *given, "--check"]) == 2
@@ -303,5 +301,5 @@ def test_a_mistake_is_told_before_anything_is_connected(
         (["--check", "--ros-args", "-r", "a:=b"], ["--check"], ["--ros-args", "-r", "a:=b"]),
     ],
 )
-def test_arguments_of_ros_are_split_from_ours(given: list[str], ours: list[str], ros: list[str]) -> None:
+def test_ros_arguments_are_split_from_ours(given: list[str], ours: list[str], ros: list[str]) -> None:
     assert split(given) == (ours, ros)

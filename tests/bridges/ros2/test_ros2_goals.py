@@ -1,5 +1,5 @@
-"""What becomes of a goal or a request where messages are late, lost or in another order than they were sent: no server
-can be made to do that on demand, so the wires are in memory, and so is the clock."""
+"""Goals and requests whose messages are late, lost or reordered. No real server does this on demand, so services,
+topics and the clock are simulated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOBODY = bytes(16)
 
 
 class Wire:
-    """A service; `told` are its requests."""
+    """A service in memory; `told` has the requests that it received."""
 
     def __init__(self) -> None:
         self.there, self.told, self.queued = True, [], []  # type: ignore[var-annotated]
@@ -46,7 +46,7 @@ class Heard:
 
 
 class Counting:
-    """The action /count, its server's side of the wires, and the time."""
+    """A client of the action /count, with the server's side of its services and topics, and a clock."""
 
     def __init__(self, sweeps: bool = False) -> None:
         self.now = 100.0
@@ -65,7 +65,7 @@ class Counting:
         return bytes(self.send.told[at].goal_id.uuid)
 
     def says(self, **codes: int) -> None:
-        """The status: the code of our goal (`ours`) and of others'."""
+        """Publish a status with the codes of our goal (`ours`) and of others."""
         ids = {"ours": self.id()} if self.send.told else {}
         self.status.queued.append(
             SimpleNamespace(
@@ -80,7 +80,7 @@ class Counting:
         )
 
     def after(self, seconds: float) -> str:
-        """The state then."""
+        """Advance the clock; return the client's state."""
         self.now += seconds
         self.client.advance()
         return self.client.poll()[0].state
@@ -89,8 +89,8 @@ class Counting:
         return [bytes(request.goal_info.goal_id.uuid) for request in self.cancel.told]
 
 
-# ros-navigation/navigation2#6373: a cancellation that comes before its goal finds nothing to cancel.
-def test_a_cancellation_that_overtakes_its_goal_is_asked_for_again_until_the_goal_has_ended() -> None:
+# ros-navigation/navigation2#6373: a cancellation that arrives before its goal has nothing to cancel.
+def test_cancellation_is_repeated_until_the_goal_has_ended() -> None:
     action = Counting()
     assert action.want(5) and action.want(None)
     assert action.canceled() == [action.id()]
@@ -103,8 +103,8 @@ def test_a_cancellation_that_overtakes_its_goal_is_asked_for_again_until_the_goa
     assert action.after(5.0) == "canceled" and len(action.canceled()) == 2
 
 
-# ros-navigation/navigation2#4659: the answer to a goal is lost, and its server goes on with it.
-def test_a_goal_whose_acceptance_is_lost_is_told_and_canceled_and_found_again() -> None:
+# ros-navigation/navigation2#4659: the answer to a goal is lost, and the server continues with the goal.
+def test_goal_with_lost_acceptance_is_reported_and_canceled() -> None:
     action = Counting()
     assert action.want(5)
     assert action.after(ANSWER_S - 0.1) == "sent" and action.canceled() == []
@@ -116,7 +116,7 @@ def test_a_goal_whose_acceptance_is_lost_is_told_and_canceled_and_found_again() 
     assert action.after(0.1) == "canceled"
 
 
-def test_result_that_comes_after_the_last_status_is_shown() -> None:
+def test_result_after_the_last_status_is_shown() -> None:
     action = Counting()
     assert action.want(5)
     action.says(ours=4)
@@ -128,7 +128,7 @@ def test_result_that_comes_after_the_last_status_is_shown() -> None:
     assert action.client.poll()[0].result == "ours"
 
 
-def test_another_goal_waits_until_the_one_before_has_ended() -> None:
+def test_new_goal_waits_until_the_previous_goal_has_ended() -> None:
     action = Counting()
     assert action.want(5)
     action.says(ours=2)
@@ -144,7 +144,7 @@ def test_another_goal_waits_until_the_one_before_has_ended() -> None:
     assert action.client.problem() is None
 
 
-def test_a_server_that_is_replaced_has_lost_the_goal() -> None:
+def test_goal_is_lost_when_the_server_is_replaced() -> None:
     action = Counting()
     assert action.want(5)
     action.says(ours=2)
@@ -154,10 +154,10 @@ def test_a_server_that_is_replaced_has_lost_the_goal() -> None:
     assert action.want(6) and len(action.send.told) == 2
 
 
-def test_the_first_time_all_goals_are_canceled_and_by_a_guard_each_time() -> None:
+def test_first_cancellation_and_every_guard_cancellation_is_for_all_goals() -> None:
     action = Counting()
     action.cancel.there = False
-    assert action.want(None)  # nobody there: it is made up for
+    assert action.want(None)  # no server yet: the cancellation is sent later
     action.cancel.there = True
     action.after(0.1)
     assert action.want(None) and action.canceled() == [NOBODY]
@@ -174,26 +174,26 @@ def answer(status: int, result: str = "") -> SimpleNamespace:
     return SimpleNamespace(status=status, result=result)
 
 
-def test_a_goal_whose_last_status_is_lost_has_ended_as_its_result_says() -> None:
+def test_goal_with_lost_last_status_ends_by_its_result() -> None:
     action = Counting()
     action.want(5)
     action.says(ours=2)
     assert action.after(0.1) == "executing" and len(action.ask.told) == 1
-    action.ask.queued.append(answer(0))  # of a goal that is unknown
+    action.ask.queued.append(answer(0))  # status 0: the goal is unknown
     assert action.after(0.1) == "executing"
     action.ask.queued.append(answer(5))
     assert action.after(0.1) == "canceled" and action.client.problem() is None
     assert action.want(7), "another goal is pursued"
 
 
-def test_the_result_of_the_goal_before_that_comes_late_does_not_end_the_next_one() -> None:
+def test_late_result_of_previous_goal_does_not_end_the_next() -> None:
     action = Counting()
     action.want(5)
     action.says(ours=2)
     action.after(0.1)
     action.says(ours=5)
     assert action.after(0.1) == "canceled" and action.want(7)
-    action.ask.queued.append(answer(5))  # of the first
+    action.ask.queued.append(answer(5))  # the result of the first goal
     assert action.after(0.1) == "sent"
     action.ask.queued.append(answer(5))
     action.says(ours=2)
@@ -205,15 +205,15 @@ def test_the_result_of_the_goal_before_that_comes_late_does_not_end_the_next_one
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_goal_waits_until_those_of_an_older_bridge_are_canceled_and_is_not_canceled_with_them(answered: bool) -> None:
+def test_goal_waits_until_an_earlier_bridges_goals_are_canceled(answered: bool) -> None:
     action = Counting()
-    action.cancel.there = False  # its services are found one after the other
+    action.cancel.there = False  # the services are discovered one after the other
     action.want(None)
     assert not action.want(5) and not action.send.told
     action.cancel.there = True
     action.after(0.1)
     assert action.canceled() == [NOBODY] and not action.send.told
-    assert not action.want(5) and not action.send.told  # its server may read both at once, the goal first
+    assert not action.want(5) and not action.send.told  # the server might read the goal first
     action.cancel.queued += [SimpleNamespace(return_code=2)] * answered
     action.after(0.1 if answered else ANSWER_S)
     assert action.want(5) and len(action.send.told) == 1

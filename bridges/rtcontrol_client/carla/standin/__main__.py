@@ -1,7 +1,7 @@
-"""`python -m rtcontrol_client.carla.standin --port P [--state FILE]`: the CARLA stand-in.
+"""Run the CARLA stand-in: `python -m rtcontrol_client.carla.standin --port P [--state FILE]`.
 
-Once it listens it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or SIGINT. Lines on the
-standard input make things go wrong, and each is answered with `done: LINE`:
+When it accepts clients it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or SIGINT. Lines on the standard
+input cause faults, and each is answered with `done: LINE`:
 
   freeze       answer and stream nothing any more, with all connections open; `thaw` ends it
   garbage      send one packet that makes CARLA's client library abort its process
@@ -32,7 +32,7 @@ MAP = "Standin/Maps/Standin"
 
 
 class Methods:
-    """The methods of the server that take more than one line."""
+    """The RPC methods that need more than one line."""
 
     def __init__(self, world: World, stream_port: int) -> None:
         self.world, self.stream_port = world, stream_port
@@ -55,7 +55,7 @@ class Methods:
         return self.world.spawn(described, wire.read_transform(transform)).write()
 
     def load(self, name: str, reset: bool = True, layers: int = 0) -> None:
-        # Without a name: the same again.
+        # Without a name, reload the same map.
         if name and name.rsplit("/", 1)[-1] != MAP.rsplit("/", 1)[-1]:
             raise Refused("map not found")
         self.world.begin()
@@ -64,22 +64,22 @@ class Methods:
         self.world.on_step(self.world.packet())
 
     def tick(self) -> int:
-        """Make a step; in asynchronous mode a cue changes nothing, and the next frame comes by itself."""
+        """Make a step in synchronous mode; in asynchronous mode steps come by themselves and this has no effect."""
         return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
 
     def batch(self, commands: list[Any], tick: bool) -> list[Any]:
-        # A tick, too, is cued after the batch.
+        # If requested, the tick follows the batch.
         return [self.destroy(*command[0]) for command in commands]
 
     def destroy(self, variant: int, fields: list[Any]) -> list[Any]:
-        """Carry out the one command of a batch that is known; return the actor's id, or why not."""
+        """Execute DestroyActor, the only supported batch command; return the actor's id, or the error."""
         if variant == 1 and self.world.destroy(*fields):
             return [[1, fields[0]]]
         return [[0, [f"unable to destroy actor {fields[0]}: not found"]]]
 
 
 def table(world: World, stream_port: int) -> Table:
-    """Return all methods of the server."""
+    """Return all RPC methods of the server, by name."""
     methods = Methods(world, stream_port)
     values: dict[str, Callable[..., Any]] = {
         "version": lambda: wire.VERSION,
@@ -114,7 +114,7 @@ PERIOD_S = 0.05  # of asynchronous mode without a fixed step
 
 
 class Server:
-    """Serves a world until it is stopped: two listeners, the clock of asynchronous mode, and faults on command."""
+    """A server of a world: two listeners, the clock of asynchronous mode, and faults on command."""
 
     def __init__(self, world: World, state_path: Path | None) -> None:
         self.world, self.state_path = world, state_path
@@ -133,7 +133,7 @@ class Server:
         return int(rpc.sockets[0].getsockname()[1])
 
     async def run(self) -> None:
-        """Run until it is stopped; an error within a step ends it with that error."""
+        """Run until the server is stopped; an error in a step ends the run with this error."""
         tasks = [asyncio.ensure_future(one) for one in (self.stopped.wait(), self.keep_time())]
         ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
@@ -143,7 +143,7 @@ class Server:
             task.result()
 
     async def keep_time(self) -> None:
-        """Step on the wall clock's grid in asynchronous mode."""
+        """Step the world on the wall clock's grid in asynchronous mode."""
         due = time.monotonic()
         while True:
             due = max(due + (self.world.settings.fixed_delta_s or PERIOD_S), time.monotonic())
@@ -156,14 +156,14 @@ class Server:
             write(self.state_path, state(self.world, len(self.calls)))
 
     def command(self, text: str) -> None:
-        """Execute a line of the standard input, which causes a fault."""
+        """Execute a line of the standard input, each of which causes a fault."""
         match text.split():
             case ["freeze"]:
                 self.freeze(True)
             case ["thaw"]:
                 self.freeze(False)
             case ["garbage"]:
-                # The length is right, the content is shorter than any packet of this stream.
+                # The length prefix is right, but the content is shorter than any packet of this stream.
                 self.stream.send(struct.pack("<I", 7) + b"garbage")
             case ["state"]:
                 self.write_state()
@@ -173,7 +173,7 @@ class Server:
         print(f"done: {text.strip()}", flush=True)
 
     def freeze(self, frozen: bool) -> None:
-        """Keep all connections open without any answer; afterwards answer the waiting requests."""
+        """Stop answering but keep all connections open; with False, answer the waiting requests."""
         self.frozen = self.stream.paused = frozen
         for calls in self.calls:
             calls.paused = frozen
@@ -182,7 +182,7 @@ class Server:
 
 
 def state(world: World, clients: int) -> dict[str, Any]:
-    """Return its settings, its vehicles, and the destroyed ones."""
+    """Return the world's settings, vehicles and destroyed vehicles, for the state file."""
     return {
         "what": "the CARLA stand-in, not CARLA",
         "frame": world.frame,
@@ -196,7 +196,7 @@ def state(world: World, clients: int) -> dict[str, Any]:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Write the file completely or not at all."""
+    """Write the state file completely or not at all."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(found, indent=1))
     part.replace(path)

@@ -1,4 +1,4 @@
-"""The stand-in's town: its roads, the lights of its junction, and both as OpenDRIVE text."""
+"""The stand-in's town: roads and the lights of a junction, also written as OpenDRIVE text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rtcontrol_client.carla.standin.wire import GREEN, RED, YELLOW, Pose
 
 @dataclass(frozen=True)
 class Piece:
-    """A line (curvature 0) or an arc (positive curvature: to the left)."""
+    """A piece of a curve: a line (curvature 0) or an arc (positive curvature: to the left)."""
 
     x: float
     y: float
@@ -31,7 +31,7 @@ class Piece:
         return Pose(self.x + sides, self.y + ahead, self.heading + turn)
 
     def shifted(self, left: float) -> Piece:
-        """The curve `left` metres to the left of this one, along it."""
+        """Return the parallel piece `left` metres to the left."""
         scale = 1.0 - self.curvature * left
         x, y = self.x - left * math.sin(self.heading), self.y + left * math.cos(self.heading)
         return Piece(x, y, self.heading, self.length * scale, self.curvature / scale)
@@ -85,8 +85,8 @@ REACH_M = 24.0
 LIMIT_KMH = 60.0
 JUNCTION = 100
 
-# An arm: its road, whether that begins at the junction, and the angle at which the arm lies. A loop is two roads, for
-# CARLA's map takes the ends of a road that has both at one junction for each other.
+# Each arm: its road, whether this road starts at the junction, and the arm's direction. A loop consists of two roads,
+# since CARLA's map confuses the ends of a road that has both at the same junction.
 ARMS = {"E": (1, True, 0.0), "N": (2, False, math.pi / 2), "W": (3, True, math.pi), "S": (4, False, -math.pi / 2)}
 HALVES = {1: 2, 3: 4}
 TURNS = {"straight": math.pi, "left": -math.pi / 2, "right": math.pi / 2}
@@ -94,7 +94,7 @@ TURNS = {"straight": math.pi, "left": -math.pi / 2, "right": math.pi / 2}
 
 @dataclass(frozen=True)
 class Link:
-    """The origin and destination of a connecting road; `lane` is the first of its lanes counted from the left."""
+    """The origin and destination of a connecting road; `lane` is the number, from the left, of its first lane."""
 
     arm: str
     turn: str
@@ -104,7 +104,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Road:
-    """A reference line with lanes on its right and, in a loop, as many on its left."""
+    """A road: a reference line with lanes on its right and, in a loop, as many on its left."""
 
     number: int
     curve: Curve
@@ -113,7 +113,7 @@ class Road:
 
 
 def loop(angle: float) -> tuple[Curve, Curve]:
-    """Return the halves of the loop that leaves the junction at an angle and returns by the arm to its left."""
+    """Return both halves of the loop that leaves the junction at an angle and returns by the next arm to the left."""
     straight = LOOP_RADIUS_M - REACH_M
     out = line(Pose(REACH_M * math.cos(angle), REACH_M * math.sin(angle), angle), straight)
     away = arc(out.at(straight), LOOP_RADIUS_M, 0.75 * math.pi)
@@ -122,7 +122,7 @@ def loop(angle: float) -> tuple[Curve, Curve]:
 
 
 def connection(arm: str, turn: str) -> tuple[Curve, Link]:
-    """Return the reference line (left border of its leftmost lane) from an arm over the junction."""
+    """Return the reference line (left border of the leftmost lane) of a road from an arm over the junction."""
     angle = ARMS[arm][2]
     to = min(ARMS, key=lambda name: abs(math.remainder(ARMS[name][2] - angle - TURNS[turn], 2 * math.pi)))
     link = Link(arm, turn, to, LANES if turn == "right" else 1)
@@ -139,7 +139,7 @@ def connection(arm: str, turn: str) -> tuple[Curve, Link]:
 
 @cache
 def roads() -> dict[int, Road]:
-    """Return all roads by number: the halves of the loops, then the connecting roads."""
+    """Return all roads by number: first the halves of the loops, then the connecting roads."""
     found: dict[int, Road] = {}
     for first, second in HALVES.items():
         angle = next(angle for road, _, angle in ARMS.values() if road == first)
@@ -153,7 +153,7 @@ def roads() -> dict[int, Road]:
 
 
 def incoming(arm: str, lane: int) -> tuple[int, int]:
-    """Return road and OpenDRIVE lane number of a lane (counted from the left) that enters the junction by an arm."""
+    """Return the road and OpenDRIVE lane number of an arm's lane (counted from the left) into the junction."""
     road, begins, _ = ARMS[arm]
     return road, lane if begins else -lane
 
@@ -164,8 +164,8 @@ def signal_number(arm: str) -> int:
 
 @cache
 def lanes() -> dict[tuple[int, int], Curve]:
-    """Return the centre lines, in the driving direction, of the lanes that lead to the junction or away from it, by the
-    numbers of road and lane in OpenDRIVE."""
+    """Return the centre lines, in driving direction, of all lanes to and from the junction, by OpenDRIVE's numbers of
+    road and lane."""
     found = {}
     for road in roads().values():
         for number in range(1, LANES + 1) if not road.link else ():
@@ -175,20 +175,20 @@ def lanes() -> dict[tuple[int, int], Curve]:
     return found
 
 
-# CARLA's times.
+# CARLA's durations of the light phases.
 GREEN_S = 10.0
 YELLOW_S = 3.0
 CLEAR_S = 2.0
 PHASE_S = GREEN_S + YELLOW_S + CLEAR_S
 CYCLE_S = PHASE_S * len(ARMS)
-# Half of a trigger box along its lane, as a share of the lane's width across it, and how far before the end of its lane
-# the middle of one stands: `UTrafficLightComponent::InitializeSign` (Carla/Traffic/TrafficLightComponent.cpp).
+# Half the length of a trigger box (m), half its width as a share of the lane's, and its distance (m) to the lane's end,
+# from `UTrafficLightComponent::InitializeSign` (Carla/Traffic/TrafficLightComponent.cpp).
 BOX_M, BOX_SHARE, BOX_BACK_M = 1.5, 0.25, 3.0
 
 
 class Placed(NamedTuple):
-    """A light in a town: its actor's place, its signal's id in the map, and its trigger volume: the middle, the half
-    sizes and the rotation of one box around its trigger boxes, as seen from the actor, in CARLA's axes."""
+    """A traffic light of a town: the actor's place, the signal's id in the map, and the trigger volume. The volume is
+    the middle, half sizes and rotation of a box around all trigger boxes, relative to the actor, in CARLA's axes."""
 
     pole: Pose
     sign: str
@@ -196,11 +196,11 @@ class Placed(NamedTuple):
 
 
 def boxes(arm: str) -> list[Pose]:
-    """The trigger boxes of an arm's light, one on each lane that comes to the junction.
+    """Return the trigger boxes of an arm's light, one on each lane into the junction.
 
-    As InitializeSign places them for references on the lanes over a junction: at the end of the lane before, and then
-    3 m back against the *referring* lane's direction, but not beyond its lane's ends. Where the lane before counts the
-    other way (its number is positive) that is beyond, and the box stays at the end.
+    InitializeSign places a box at the end of the lane before the junction, then moves it 3 m back against the direction
+    of the *referring* lane (over the junction), but not beyond the ends of its lane. If the lane before has a positive
+    number, this would be beyond its end, so the box stays at the end.
     """
     found = []
     for lane in range(1, LANES + 1):
@@ -211,9 +211,9 @@ def boxes(arm: str) -> list[Pose]:
 
 
 def generated(arm: str) -> Placed:
-    """A light made from the map. It looks across the road: 90 degrees from the signal
-    (`ATrafficLightManager::SpawnTrafficLights`: "Blueprints are all rotated by 90 degrees"). Its trigger boxes are told
-    as `UBoundingBoxCalculator::CombineBoxes` (Carla/Util) makes them one: along the *world's* axes."""
+    """Return an arm's light as CARLA generates it from the map. The light faces across the road, 90 degrees from the
+    signal (`ATrafficLightManager::SpawnTrafficLights`: "Blueprints are all rotated by 90 degrees"). Its trigger boxes
+    are merged as in `UBoundingBoxCalculator::CombineBoxes` (Carla/Util): along the *world's* axes."""
     pole, found = _beside(arm, REACH_M, (LANES + 0.5) * WIDTH_M, ARMS[arm][2] + math.pi / 2), boxes(arm)
     xs = [box.x + side * _reach(box, 0.0) for box in found for side in (-1, 1)]
     ys = [box.y + side * _reach(box, math.pi / 2) for box in found for side in (-1, 1)]
@@ -223,7 +223,7 @@ def generated(arm: str) -> Placed:
 
 
 def _beside(arm: str, away: float, right: float, heading: float) -> Pose:
-    """Return a place on an arm at a distance from the junction's centre, on the right of incoming traffic."""
+    """Return a place on an arm, `away` from the junction's centre and `right` of the incoming traffic."""
     cos, sin = math.cos(ARMS[arm][2]), math.sin(ARMS[arm][2])
     return Pose(away * cos - right * sin, away * sin + right * cos, heading)
 
@@ -236,13 +236,13 @@ def _seen(pole: Pose, x: float, y: float) -> list[float]:
 
 
 def _reach(box: Pose, axis: float) -> float:
-    """Return half the extent of a box along a direction."""
+    """Return half the extent of a box along a world axis."""
     turned = box.heading - axis
     return BOX_M * abs(math.cos(turned)) + BOX_SHARE * WIDTH_M * abs(math.sin(turned))
 
 
 def light_state(arm: str, elapsed_s: float) -> int:
-    """Return the light of an arm at a simulated time."""
+    """Return the state of an arm's light at a simulated time."""
     phase, within = divmod(elapsed_s % CYCLE_S, PHASE_S)
     if list(ARMS)[int(phase)] != arm:
         return RED
@@ -252,7 +252,7 @@ def light_state(arm: str, elapsed_s: float) -> int:
 
 
 TRAFFIC_LIGHT = "1000001"
-# How far before the end of its road a signal is written: one at the very end would be beyond it after rounding.
+# The distance of a signal from its road's end; at the very end, rounding would put the signal beyond.
 SIGNAL_BACK_M = 0.1
 FLAT = '<elevationProfile><elevation s="0.0" a="0.0" b="0.0" c="0.0" d="0.0"/></elevationProfile><lateralProfile/>'
 
@@ -319,8 +319,8 @@ def _lane_ends(link: Link, lane: int) -> tuple[int, int]:
 
 
 def _signals(road: Road) -> str:
-    """As RoadRunner wrote CARLA's own towns (Town01.xodr): the pole stands beside a road and holds for no lane of it
-    (validity 0 to 0); each lane that leads over the junction refers to it from where it begins."""
+    """Write the signals as RoadRunner wrote CARLA's own towns (Town01.xodr): the pole stands next to a road but is
+    valid for none of its lanes (0 to 0); each lane over the junction refers to the signal at the lane's start."""
     if road.link:
         return (
             f'<signalReference id="{signal_number(road.link.arm)}" s="0.0" t="0.0" orientation="-">'

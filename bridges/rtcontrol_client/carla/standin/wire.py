@@ -1,4 +1,4 @@
-"""The messages between CARLA's client and server: MsgPack of positional structs, calls, and streams."""
+"""The messages between CARLA's client and server: RPC calls and streams of MessagePack structs without field names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgpack
 VERSION = "0.9.16"
 LOOPBACK = bytes([127, 0, 0, 1])
 WORLD_STREAM = 1
-# What a client's library reads as a packet of the world observer.
+# The stream type by which a client recognises packets of the world observer.
 WORLD_OBSERVER = 17
 
 HEADER = struct.Struct("<QQd6f")
@@ -32,7 +32,7 @@ ACTIVE = 1
 
 @dataclass(frozen=True)
 class Settings:
-    """A world's settings; `fixed_delta_s` None: steps as long as the wall clock's."""
+    """The settings of a world. If `fixed_delta_s` is None, steps follow the wall clock."""
 
     synchronous: bool = False
     no_rendering: bool = False
@@ -66,12 +66,12 @@ class Pose(NamedTuple):
 
 
 def token(stream: int, port: int) -> bytes:
-    """Return the address of a stream for a client: TCP over IPv4."""
+    """Return the token that tells a client the address of a stream: TCP over IPv4."""
     return struct.pack("<IHBB16s", stream, port, 1, 1, LOOPBACK)
 
 
 def yaw(heading: float) -> float:
-    """Return CARLA's degrees (clockwise) of a heading in radians (counter-clockwise)."""
+    """Convert a heading in radians (counter-clockwise) to CARLA's yaw in degrees (clockwise)."""
     return math.degrees(math.remainder(-heading, 2 * math.pi))
 
 
@@ -84,30 +84,30 @@ def read_transform(values: list[list[float]]) -> Pose:
 
 
 def packet(frame: int, elapsed_s: float, episode: int, platform_s: float, delta_s: float, actors: list[bytes]) -> bytes:
-    """Return one packet of the world observer."""
+    """Build a packet of the world observer's stream."""
     body = HEADER.pack(WORLD_OBSERVER, frame, elapsed_s, 0, 0, 0, 0, 0, 0)
     body += EPISODE.pack(episode, platform_s, delta_s, 0, 0, 0, 0)
     body += b"".join(actors)
     return struct.pack("<I", len(body)) + body
 
 
-# A client's two connections: msgpack-rpc, requests in and answers out in their order; and the stream of world states, a
-# packet at once, then one a step.
+# A client has two connections: msgpack-rpc, whose requests are answered in order, and the stream of world states, which
+# sends a packet at once, then one per step.
 
 
 REQUEST, RESPONSE = 0, 1
 
 
 class Refused(Exception):
-    """A refusal by a method; the client raises RuntimeError with this text."""
+    """An RPC method refuses a request; the client raises RuntimeError with this text."""
 
 
-# The methods by name; each returns what is put on the wire as the result.
+# The methods by name; each returns its result in the form for the wire.
 Table = dict[str, Callable[..., Any]]
 
 
 def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., Any]:
-    """Return a method that wraps its result, or its refusal, for the wire."""
+    """Wrap a method so that its result or refusal has the form for the wire."""
 
     def called(*arguments: Any) -> list[Any]:
         try:
@@ -120,11 +120,11 @@ def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., A
 
 
 class Calls(asyncio.Protocol):
-    """One client's connection. While `paused`, requests are kept unanswered."""
+    """A client's RPC connection. While `paused`, requests are kept unanswered."""
 
     def __init__(self, table: Table, connections: set[Calls], paused: bool) -> None:
         self.table, self.connections, self.paused = table, connections, paused
-        # A map's or a file's name is text, and so is all else but tokens, which come as binary.
+        # All strings are text, except tokens, which are binary.
         self.unpacker = msgpack.Unpacker(raw=False, unicode_errors="surrogateescape")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -156,7 +156,7 @@ class Calls(asyncio.Protocol):
         if method is None:
             return [RESPONSE, number, f"the CARLA stand-in, which is not CARLA, has no method {name!r}", None]
         try:
-            # The first parameter is the call's metadata: whether the client waits. Where not, an answer does no harm.
+            # The first parameter says whether the client waits for the answer; if not, an answer does no harm.
             return [RESPONSE, number, None, method(*parameters[1:])]
         except (TypeError, ValueError, LookupError) as error:
             print(f"{name}{tuple(parameters[1:])}: {error!r}", file=sys.stderr, flush=True)
@@ -164,7 +164,7 @@ class Calls(asyncio.Protocol):
 
 
 class Subscriber(asyncio.Protocol):
-    """A client's connection: it names the stream in four bytes and then only receives."""
+    """A client's stream connection: the client names the stream in four bytes, then only receives."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -193,7 +193,7 @@ class Subscriber(asyncio.Protocol):
 
 
 class Stream:
-    """All subscribers; `current` returns the first packet of a new one."""
+    """A stream with its subscribers; `current` returns the first packet for a new subscriber."""
 
     def __init__(self, current: Callable[[], bytes]) -> None:
         self.current = current

@@ -1,4 +1,4 @@
-"""The stand-in's world: its settings, its actors and its steps."""
+"""The stand-in's world: settings, actors and simulation steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rtcontrol_client.carla.standin.wire import Pose, Refused
 
 STEER_RATE = math.radians(180.0)
 PUSH_MPS2 = 4.0
-# Above the speed at which this power gives PUSH_MPS2, the push falls with speed.
+# At speeds where this power is not enough for PUSH_MPS2, it limits the acceleration.
 POWER_W_PER_KG = 40.0
 BRAKE_MPS2 = 8.0
 ROLLING_MPS2 = 0.15
@@ -25,7 +25,7 @@ GRIP_MPS2 = 8.0
 
 
 class Bicycle:
-    """Position, speed and wheels of one vehicle, which drives forwards only."""
+    """A bicycle model of a vehicle that drives only forwards."""
 
     def __init__(self, x: float, y: float, heading: float) -> None:
         self.x, self.y, self.heading = x, y, heading
@@ -45,7 +45,7 @@ class Bicycle:
     def _substep(self, delta_s: float) -> None:
         control, speed = self.control, self.speed
         pace = abs(speed)
-        # To the right is positive for CARLA and negative here.
+        # Steering to the right is positive in CARLA and negative in this model.
         wanted = -control.steer * MAX_STEER * steering_left(pace * 3.6)
         self.wheels += min(max(wanted - self.wheels, -STEER_RATE * delta_s), STEER_RATE * delta_s)
         push = control.throttle * min(PUSH_MPS2, POWER_W_PER_KG / max(pace, 0.1))
@@ -53,7 +53,7 @@ class Bicycle:
         hold = BRAKE_MPS2 * (1.0 if control.hand_brake else control.brake)
         if pace > 0.0 or push == 0.0:
             hold += ROLLING_MPS2 + DRAG_PER_M * pace * pace
-        # Brakes and friction stop a vehicle; they never drive it the other way.
+        # Brakes and friction can stop a vehicle, but never drive it backwards.
         self.speed = math.copysign(max(abs(speed) - hold * delta_s, 0.0), speed)
         self.slip = math.atan(0.5 * math.tan(self.wheels))
         curvature = math.cos(self.slip) * math.tan(self.wheels) / WHEELBASE_M
@@ -68,7 +68,7 @@ class Bicycle:
         self.heading += turn_rate * delta_s
 
 
-STRING = 4  # of an attribute
+STRING = 4  # the type of an attribute
 CAR, LIGHT = b"\x0e", b"\x07"  # semantic tags
 MODEL3, EXTENT = "vehicle.tesla.model3", (2.40, 1.08, 0.74)  # the one blueprint: half its length, width and height (m)
 
@@ -106,7 +106,7 @@ class Actor:
         return [self.number, 0, self.description, self.box(), self.tags, b""]
 
     def pack(self, elapsed_s: float) -> bytes:
-        """Return its part of a packet."""
+        """Return the actor's part of a packet."""
         return wire.OTHER_ACTOR.pack(*self.where())
 
     def where(self) -> tuple[float, ...]:
@@ -115,7 +115,7 @@ class Actor:
 
 
 class TrafficLight(Actor):
-    """The light of one arm."""
+    """The traffic light of one arm."""
 
     def __init__(self, number: int, description: list[Any], arm: str, placed: town.Placed) -> None:
         super().__init__(number, description, pose=placed.pole, tags=LIGHT)
@@ -147,7 +147,7 @@ class Vehicle(Actor):
         return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, LIMIT_KMH, *light)
 
 
-# Of the wall clock's step without a fixed one.
+# The limit of a step that follows the wall clock.
 LONGEST_STEP_S = 0.1
 SUBSTEP_S = 0.01
 SPAWN_EVERY_M = 40.0
@@ -157,7 +157,7 @@ AnyActor = TypeVar("AnyActor", bound=Actor)
 
 
 class World:
-    """The simulated world; `on_step` gets the packet of each step."""
+    """The simulated world; `on_step` is called with the packet of each step."""
 
     def __init__(self, on_step: Callable[[bytes], None] = lambda packet: None) -> None:
         self.on_step = on_step
@@ -171,7 +171,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """Start a new episode with the spectator and the lights only."""
+        """Start a new episode with only the spectator and the lights."""
         self.episode += 1
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
@@ -193,7 +193,7 @@ class World:
         return [curve.at(SPAWN_EVERY_M * (n + 0.5)) for curve, n in places]
 
     def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
-        """Create a vehicle for a client. Refused where another one is."""
+        """Create a vehicle for a client. Raises Refused if another vehicle occupies the place."""
         if described[1] != MODEL3:
             raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
         if any(math.dist(pose[:2], (car.body.x, car.body.y)) < 2 * EXTENT[0] for car in self.vehicles):
@@ -218,7 +218,7 @@ class World:
         return True
 
     def to_dict(self, vehicle: Vehicle) -> dict[str, Any]:
-        """Return a vehicle's identity."""
+        """Return a vehicle's identity for the state file."""
         role = vehicle.attributes.get("role_name", "")
         return {"id": vehicle.number, "type_id": vehicle.type_id, "role_name": role}
 
@@ -241,7 +241,7 @@ class World:
         return wire.packet(self.frame, self.elapsed_s, self.episode, platform_s, self.delta_s, actors)
 
     def apply(self, settings: wire.Settings) -> int:
-        """Apply settings; return the frame from which they are active."""
+        """Apply settings; return the number of the frame from which they are active."""
         if settings.fixed_delta_s is not None and settings.fixed_delta_s <= 0.0:
             settings = replace(settings, fixed_delta_s=None)
         self.settings = settings
