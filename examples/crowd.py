@@ -1,8 +1,8 @@
-"""A village over one connection: each lander is told its own goal, all are decided for together, and each has its own
-call. The light package is all that it needs.
+"""Control a village of landers over one connection: each has its own goal and its own calls, and the server decides for
+all together. The example only needs the light package.
 
 rtcontrol serve --agent lander
-python examples/crowd.py tcp://127.0.0.1:5555 20       # how many
+python examples/crowd.py tcp://127.0.0.1:5555 20       # number of landers
 """
 
 import random
@@ -17,7 +17,7 @@ GOALS = ("land on the pad", "hover at 0.7", "land on the left side of the pad")
 
 
 class Drone:
-    """Falls, unless its main engine pushes."""
+    """A drone that falls unless its main engine pushes."""
 
     def __init__(self) -> None:
         self.height, self.speed, self.thrust = random.uniform(40, 90), 0.0, 0
@@ -38,7 +38,7 @@ def main(endpoint: str = "tcp://127.0.0.1:5555", members: str = "20") -> None:
     safe = {"name": "engines", "arguments": {"main": 50, "side": 0}}
     with Crowd.connect(endpoint, agent="lander", hz=5, safe_call=safe, connect_timeout_s=10.0) as crowd:
         for i, name in enumerate(village):
-            # The first one is decided for before all others, where there is no time for all.
+            # If there is no time for all, the first drone has priority.
             crowd.join(name, instruction=GOALS[i % len(GOALS)], priority=9 if i == 0 else 0)
         end, heard = time.monotonic() + SECONDS, set()
         while time.monotonic() < end:
@@ -46,11 +46,11 @@ def main(endpoint: str = "tcp://127.0.0.1:5555", members: str = "20") -> None:
             for name, standing in crowd.wait(PERIOD_S).items():
                 heard |= {name} if standing.status == "fresh" else set()
             for name, drone in village.items():
-                for call in crowd.call(name).calls:  # never one that is too old: the safe one then
+                for call in crowd.call(name).calls:  # calls that are too old are replaced by the safe call
                     drone.act(call.name, call.arguments)
                 drone.step()
             time.sleep(max(0.0, PERIOD_S - time.monotonic() % PERIOD_S))
-        crowd.instruct("land on the pad")  # all of them
+        crowd.instruct("land on the pad")  # for all drones
         counts = crowd.statistics
     print(f"{len(heard)} of {len(village)} had calls; {counts['fresh']} fresh, {counts['held']} held")
     for refusal in crowd.refusals[:3]:
@@ -60,5 +60,5 @@ def main(endpoint: str = "tcp://127.0.0.1:5555", members: str = "20") -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:3])
-    except ClientError as error:  # nobody there, or refused: what, and the remedy
+    except ClientError as error:  # no server, or refused: print the problem and the hint
         sys.exit(f"{error}")

@@ -1,4 +1,4 @@
-"""A tool is a typed function: a model learns when to call it from a teacher, in a minute, and then it is called.
+"""Use a typed function as a tool: a model learns within a minute when to call the function, and then calls it.
 
 python examples/function_tools.py
 """

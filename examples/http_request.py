@@ -1,4 +1,4 @@
-"""One decision by HTTP, with nothing but Python's own library: any language can do as much.
+"""Make one decision over HTTP, with only the Python standard library; any language can do the same.
 
 rtcontrol serve --model lander --http 127.0.0.1:8080
 python examples/http_request.py http://127.0.0.1:8080
@@ -26,17 +26,17 @@ ENGINES = {
 
 
 def main(url: str = "http://127.0.0.1:8080") -> None:
-    asked = {
+    request = {
         "model": "default",
         "messages": [{"role": "user", "content": "hover at 0.7"}],
         "environment": ["x 18 y 105 vx -7 vy -10 angle 42 spin -12 legs 0 0"],
         "tools": [ENGINES],
     }
     head = {"content-type": "application/json"}
-    with urlopen(Request(f"{url.rstrip('/')}/v1/chat/completions", json.dumps(asked).encode(), head)) as answer:
-        told = json.load(answer)
-    call = told["choices"][0]["message"]["tool_calls"][0]["function"]
-    print(call["name"], call["arguments"], f"{told['rtcontrol']['latency_ms']:.1f} ms")
+    with urlopen(Request(f"{url.rstrip('/')}/v1/chat/completions", json.dumps(request).encode(), head)) as answer:
+        reply = json.load(answer)
+    call = reply["choices"][0]["message"]["tool_calls"][0]["function"]
+    print(call["name"], call["arguments"], f"{reply['rtcontrol']['latency_ms']:.1f} ms")
 
 
 if __name__ == "__main__":

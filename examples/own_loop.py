@@ -1,4 +1,4 @@
-"""A cart on a line, driven by a server: `rtcontrol serve`, then `python examples/own_loop.py`. It calls by chance."""
+"""Drive a cart on a line by random calls of a server: `rtcontrol serve`, then `python examples/own_loop.py`."""
 
 import sys
 import time
@@ -24,7 +24,7 @@ def main(endpoint: str = "tcp://127.0.0.1:5555", seconds: float = 5.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             client.observe(text=f"position {position:.2f} speed {speed:.2f}")
-            for call in client.call().calls:  # never blocks or is older than its time-to-live: one, or all safe ones
+            for call in client.call().calls:  # never blocks; an expired call is replaced by the safe calls
                 speed += call.arguments["force"] * period_s
             position += speed * period_s
             time.sleep(period_s)
@@ -34,6 +34,6 @@ def main(endpoint: str = "tcp://127.0.0.1:5555", seconds: float = 5.0) -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:2])
-    except ClientError as error:  # nobody there, or refused: what, and the remedy
+    except ClientError as error:  # no server, or refused: print the problem and the hint
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -1,6 +1,6 @@
-"""A policy server as openpi's are, of a policy in ten lines: it plays the paddle game, and knows nothing of rtcontrol.
+"""A policy server in openpi's format, whose policy of ten lines plays the paddle game and needs no rtcontrol.
 
-pip install --no-deps openpi-client                 # its messages, where they are to be openpi's own
+pip install --no-deps openpi-client                 # optional: openpi's own message format
 python examples/policy_server.py 8000
 rtcontrol run --env paddle --model openpi:ws://127.0.0.1:8000 --duration 10 --no-live
 """
@@ -14,15 +14,15 @@ from websockets.sync.server import ServerConnection, serve
 
 try:
     from openpi_client.msgpack_numpy import packb, unpackb
-except ImportError:  # the same messages, by this project
+except ImportError:  # the same format from this project
     from rtcontrol.hosts.policy_link import pack_message as packb
     from rtcontrol.hosts.policy_link import unpack_message as unpackb
 
-HORIZON, STEP_S, UNIT = 8, 1 / 16, 20.0  # actions of a chunk; each is so long; one is so many units a second
+HORIZON, STEP_S, UNIT = 8, 1 / 16, 20.0  # actions per chunk, seconds per action, units per second of action 1
 
 
 def infer(observation: dict) -> np.ndarray:
-    """Velocities that bring the paddle to where the ball will be, as far as it can move."""
+    """Return velocities that move the paddle towards the ball's future position."""
     _, ball_y, _, ball_vy, own_y, _ = observation["observation/state"]
     actions = np.zeros((HORIZON, 1), np.float32)
     for row in actions:
@@ -41,14 +41,14 @@ def answer(connection: ServerConnection) -> None:
             timing = {"infer_ms": (time.monotonic() - began) * 1e3}
             connection.send(packb({"actions": actions, "server_timing": timing}))
     except ConnectionClosed:
-        pass  # the client cut it
+        pass  # the client closed the connection
 
 
 def main(port: str = "8000") -> None:
     try:
         server = serve(answer, "127.0.0.1", int(port), compression=None, max_size=None)
     except (OSError, ValueError, OverflowError) as error:
-        sys.exit(f"No server at port {port} ({error}). Give another one.")
+        sys.exit(f"The server cannot use port {port} ({error}). Give another port.")
     with server:
         print(f"a policy at ws://127.0.0.1:{port}", flush=True)
         server.serve_forever()

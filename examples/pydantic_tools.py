@@ -1,4 +1,4 @@
-"""Tools as pydantic models: each call of what was learnt is one of them, with values that fit.
+"""Use pydantic models as tools: each call of the fitted model is an instance of one of them, with valid values.
 
 python examples/pydantic_tools.py
 """

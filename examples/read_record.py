@@ -1,4 +1,4 @@
-"""What a run did, from its record: MCAP with JSON, which the `mcap` package and Foxglove read.
+"""Summarise a run from its record, an MCAP file with JSON that the `mcap` package and Foxglove can read.
 
 rtcontrol run --env lander --duration 10 --no-live --out runs/one
 python examples/read_record.py runs/one/record.mcap

@@ -1,4 +1,4 @@
-"""What would another model have called? A recorded flight is decided again, tick by tick.
+"""Show what another model would have called, by deciding a recorded run again, tick by tick.
 
 rtcontrol run --env lander --duration 10 --no-live --out runs/one
 python examples/replay.py runs/one expert
@@ -21,7 +21,7 @@ def main(run: str, model: str = "expert") -> None:
     total = Counter(tick["instruction"] for tick in compared)
     same = Counter(tick["instruction"] for tick in compared if tick["replayed"] == tick["recorded"])
     for instruction, count in total.items():
-        print(f"  told {instruction!r}: {same[instruction]} of {count}")
+        print(f"  instructed {instruction!r}: {same[instruction]} of {count}")
     others = Counter(f"{tick['recorded']} then, {tick['replayed'] or tick['error']} now" for tick in found["differing"])
     for change, count in others.most_common(3):
         print(f"  {count:4} times {change}")
@@ -32,5 +32,5 @@ if __name__ == "__main__":
         sys.exit("Give a run's folder, or its record.mcap, and a model: see the first lines of this file.")
     try:
         main(*sys.argv[1:3])
-    except UserError as error:  # no record, or no such model: what, and the remedy
+    except UserError as error:  # no record, or unknown model: print the problem and the hint
         sys.exit(f"{error}")

@@ -1,8 +1,8 @@
-"""A car that a server drives, with the light package alone: it is told a speed, and then to stop, while it drives.
+"""A car that a server drives, with only the light package: the instruction is first a speed, then to stop.
 
 rtcontrol serve
-pip install ./bridges                               # where the car is: it needs nothing else of this project
-python examples/robot.py tcp://127.0.0.1:5555       # where the server has --keys, the car's key file behind the address
+pip install ./bridges                               # on the car, which needs nothing else of this project
+python examples/robot.py tcp://127.0.0.1:5555       # if the server has --keys: add the car's key file
 """
 
 import sys
@@ -12,11 +12,11 @@ from rtcontrol_client import Client, ClientError
 
 PERIOD_S = 0.05
 LIMIT_KMH = 50
-TOLD = {"drive at 30": 5.0, "stop": 3.0}  # and for how many seconds
+INSTRUCTIONS = {"drive at 30": 5.0, "stop": 3.0}  # each with its seconds
 
 
 class Car:
-    """Alone on a road of one lane. It takes up the speed that it was last called to have, at 12 km/h each second."""
+    """A car alone on a road with one lane, which approaches the last requested speed at 12 km/h per second."""
 
     speed = wanted = 0.0
 
@@ -24,7 +24,7 @@ class Car:
         if name == "set_speed":
             self.wanted = arguments["kmh"]
         elif name == "follow":
-            self.wanted = LIMIT_KMH  # nobody is ahead
+            self.wanted = LIMIT_KMH  # no car is ahead
         elif name in ("stop", "brake"):
             self.wanted = 0  # change_lane and turn leave the speed as it is
 
@@ -37,28 +37,27 @@ class Car:
 
 
 def main(endpoint: str = "tcp://127.0.0.1:5555", keys: str | None = None) -> None:
-    car, begins = Car(), next(iter(TOLD))
+    car, begins = Car(), next(iter(INSTRUCTIONS))
     given = {"agent": "driver", "hz": 16, "safe_call": "stop", "keys": keys, "connect_timeout_s": 10.0}
     with Client.connect(endpoint, instruction=begins, **given) as client:
-        for words, seconds in TOLD.items():
+        for words, seconds in INSTRUCTIONS.items():
             client.instruct(words)
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 client.observe(data=car.seen())
-                standing = client.call()  # never blocks; a call that is too old is not given, the safe one is
+                standing = client.call()  # never blocks; a call that is too old is replaced by the safe call
                 for call in standing.calls:
                     car.act(call.name, call.arguments)
                 car.step()
                 time.sleep(PERIOD_S)
             calls = ", ".join(call.name for call in standing.calls)
-            print(
-                f"told {words!r}: {car.speed:.0f} km/h after {seconds:g} s, by {calls}, {standing.status}", flush=True
-            )
+            after = f"{car.speed:.0f} km/h after {seconds:g} s"
+            print(f"instructed {words!r}: {after}, by {calls}, {standing.status}", flush=True)
         print(f"{client.statistics['fresh']} fresh calls, {client.statistics['expired']} came too late")
 
 
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:3])
-    except ClientError as error:  # nobody there, or refused: what, and the remedy
+    except ClientError as error:  # no server, or refused: print the problem and the hint
         sys.exit(f"{error}")

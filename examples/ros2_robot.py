@@ -1,6 +1,6 @@
-"""A robot of ROS 2 in a room of 6 m by 6 m. The bridge drives it as it drives a real one, and stops it at the end.
+"""A simulated ROS 2 robot in a room of 6 m by 6 m. The bridge drives it like a real robot, and stops it at the end.
 
-rtcontrol serve --model random                                         # legal calls; for skill, a model of these tools
+rtcontrol serve --model random                                         # random calls; use a trained model for skill
 rtcontrol bridge ros2 --example > robot.yaml
 python3 -m rtcontrol_client.ros2 --config robot.yaml                   # by ROS 2's own Python
 python3 examples/ros2_robot.py 20                                      # the same Python; 20 seconds of driving
@@ -21,7 +21,7 @@ STEP_S, WALL_M, BEAMS, PATIENCE_S = 0.05, 3.0, 180, 60.0
 
 
 class Robot(Node):
-    """It has no watchdog: whoever drives it stops it."""
+    """A robot without a watchdog: the bridge that drives the robot must stop it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__("robot")
@@ -41,7 +41,7 @@ class Robot(Node):
 
     def step(self) -> None:
         self.heading += self.twist.angular.z * STEP_S
-        ahead = min(self.twist.linear.x * STEP_S, self.echo(self.heading) - 0.2)  # it stops at a wall
+        ahead = min(self.twist.linear.x * STEP_S, self.echo(self.heading) - 0.2)  # the robot stops at a wall
         self.x, self.y = self.x + ahead * math.cos(self.heading), self.y + ahead * math.sin(self.heading)
         self.driven += abs(ahead)
         self.left, self.waits = self.left - self.moving, self.waits - (not self.moving)
@@ -59,7 +59,7 @@ class Robot(Node):
             raise ExternalShutdownException
 
     def echo(self, angle: float) -> float:
-        """How far a wall is in this direction."""
+        """Return the distance to the wall in this direction."""
         ways = ((self.x, math.cos(angle)), (self.y, math.sin(angle)))
         return min((WALL_M - at * math.copysign(1, along)) / max(abs(along), 1e-9) for at, along in ways)
 
@@ -69,11 +69,11 @@ if __name__ == "__main__":
     robot = Robot(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)
     try:
         rclpy.spin(robot)
-    except (KeyboardInterrupt, ExternalShutdownException):  # Ctrl-C; SIGTERM, or its time is over
+    except (KeyboardInterrupt, ExternalShutdownException):  # Ctrl-C, SIGTERM, or the time is over
         pass
-    except RuntimeError:  # SIGTERM within a callback: rclpy has closed the context that it publishes by
+    except RuntimeError:  # SIGTERM within a callback: rclpy has already closed the publishing context
         if rclpy.ok():
             raise
-    told = "no command: is the bridge there, in the same ROS_DOMAIN_ID?" if not robot.commands else ""
-    print(f"{robot.driven:.2f} m by {robot.commands} commands. {told}")
+    hint = "No command: is the bridge running with the same ROS_DOMAIN_ID?" if not robot.commands else ""
+    print(f"{robot.driven:.2f} m by {robot.commands} commands. {hint}")
     rclpy.try_shutdown()

@@ -165,7 +165,7 @@ def test_what_an_image_runs_answers_its_probe_and_ends_when_it_is_asked_to(
             car = [here(word.replace("server:5555", at_home["0.0.0.0:5555"]), at_home) for word in given]
             assert car[1] == "/opt/client/robot.py" and "COPY examples/robot.py /opt/client/robot.py" in DOCKERFILE
             driven = run([car[0], str(ROOT / "examples" / "robot.py"), *car[2:]], at_home)
-            assert driven.returncode == 0 and "told 'stop': 0 km/h" in driven.stdout, driven.stderr
+            assert driven.returncode == 0 and "instructed 'stop': 0 km/h" in driven.stdout, driven.stderr
         assert server.end(signal.SIGTERM) == 128 + signal.SIGTERM
         assert run(probe(), at_home).returncode != 0
     finally:

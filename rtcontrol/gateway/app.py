@@ -1,4 +1,4 @@
-"""The gateway's routes, each a thin function over what the server's sessions and `ToolSets` do."""
+"""The routes of the gateway, as thin functions over the server's sessions and `ToolSets`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rtcontrol_client.wire import PROTOCOL
 
 
 class GatewayApp:
-    """The routes for a server's sessions, and what decides for them. `gated` is the application behind its gate."""
+    """The gateway's application for a server's sessions and /v1 requests. `gated` adds the access checks."""
 
     def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._sessions, self._options = sessions, options
@@ -90,10 +90,10 @@ class GatewayApp:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _missing(self, request: Request, error: Exception) -> Response:
-        # The page's files take no POST, and they are at every other path.
+        # All other paths belong to the page's files, which take no POST.
         known = request.url.path in (route.path for route in self._routes if isinstance(route, Route))
         status, code = (405, "method_not_allowed") if known else (404, "not_found")
-        problem = f"There is no {request.method} {request.url.path[:80]} here."
+        problem = f"This server has no {request.method} {request.url.path[:80]}."
         return Refusal(status, code, problem, "An OpenAI client's base_url ends with /v1.").response()
 
     async def _no_socket(self, socket: WebSocket) -> None:
@@ -101,7 +101,7 @@ class GatewayApp:
 
 
 class Gateway(HTTPServer):
-    """HTTP and WebSocket for a server's sessions."""
+    """An HTTP server with WebSockets for a server's sessions."""
 
     def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._gateway = GatewayApp(sessions, pool, options)

@@ -1,4 +1,4 @@
-"""Bodies of /v1 requests: bounded, strict JSON, checked by pydantic models."""
+"""Read the bodies of /v1 requests: limited in size, strict JSON, and checked by pydantic models."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)
 
 
 async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
-    """Return the body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
+    """Return the body as a `model`. Raises Refusal: 408, 413, or status `invalid` if the body does not fit."""
     body = bytearray()
     try:
         async with asyncio.timeout(options.body_timeout_s):
@@ -36,7 +36,7 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
                 if len(body) > MAX_BODY_BYTES:
                     raise too_large()
     except (TimeoutError, ClientDisconnect):
-        raise Refusal(408, "timeout", "The body did not arrive in time.", "Send it at once.") from None
+        raise Refusal(408, "timeout", "The body did not arrive in time.", "Send the body at once.") from None
     value: Any = None
     try:
         value = DECODER.decode(body.decode())
@@ -54,8 +54,8 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
 
 
 def _field(places: Sequence[int | str], value: Any) -> str:
-    """Return where the value is wrong, as `messages[0].role`: without pydantic's names of the alternatives it tried.
-    The last place may be missing in the value."""
+    """Return the path of the invalid field, such as `messages[0].role`, without pydantic's names of union members. The
+    last place may be missing in the value."""
     path = ""
     for k, place in enumerate(places, start=1):
         if isinstance(place, int):

@@ -1,7 +1,7 @@
-"""`POST /v1/chat/completions` as the `openai` client libraries send and read it.
+"""`POST /v1/chat/completions`, in the form that the `openai` client libraries use.
 
-The last user message is the instruction; system messages go before it for a model that was not trained on the tools,
-and are left out for one that was. Earlier calls, each with its result, are the history; `environment` (our extension,
+The last user message is the instruction. System messages are put before the instruction if the model was not trained on
+the tools, and are left out otherwise. Earlier calls with their results are the history; `environment` (our extension,
 a list of strings) is the observation.
 """
 
@@ -28,7 +28,7 @@ Decide = Callable[..., Awaitable[Timed]]
 
 
 class Function(BaseModel):
-    """`arguments` are JSON in a string."""
+    """A function's name, and its `arguments` as JSON in a string."""
 
     name: str
     arguments: str | None = None
@@ -39,16 +39,16 @@ class ToolCall(BaseModel):
     function: Function
 
     def call(self, place: str) -> Call:
-        """Return the call. Raises Refusal, naming the `place`, for arguments that are not a JSON object."""
+        """Return the call. Raises Refusal that names `place` if the arguments are not a JSON object."""
         text = self.function.arguments
         try:
-            # "null" and "" are what some clients send for a tool without parameters.
+            # Some clients send "null" or "" for a tool without parameters.
             value = {} if text is None or text.strip() in ("", "null") else DECODER.decode(text)
             check_value(value, LIMITS)
         except (ValueError, RecursionError, WireError):
             value = None
         if not isinstance(value, dict):
-            raise Refusal(400, "invalid", f"{place} is not a JSON object.", "Send the call as it was.", param=place)
+            raise Refusal(400, "invalid", f"{place} is not a JSON object.", "Send the call unchanged.", param=place)
         return Call(self.function.name, value)
 
 
@@ -93,7 +93,7 @@ class ChatRequest(BaseModel):
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=256)]
     tools: list[dict[str, Any]] | None = None
-    functions: None = None  # of OpenAI's first API: they would be passed over, and other tools called
+    functions: None = None  # refused: this field of OpenAI's first API would be ignored, and other tools called
     tool_choice: Literal["auto", "required"] | ToolChoice | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -102,16 +102,16 @@ class ChatRequest(BaseModel):
     environment: list[str] | None = None
 
     def orders(self) -> str:
-        """Return the text of the system's and the developer's messages."""
+        """Return the text of all system and developer messages."""
         texts = [m.text() for m in self.messages if m.role in ("system", "developer")]
         return "\n".join(filter(None, texts))
 
     def instruction(self) -> str:
-        """Return the user's last text."""
+        """Return the text of the last user message."""
         return next((m.text() for m in reversed(self.messages) if m.role == "user"), "")
 
     def calls(self, since: int = 0) -> list[Made]:
-        """Return the calls of the messages from the `since`th on, in their order, with results. Raises Refusal."""
+        """Return the calls of the messages from index `since` on, with their results. Raises Refusal."""
         try:
             results = results_of([message.turn() for message in self.messages])
         except Unpaired as error:
@@ -128,17 +128,17 @@ class ChatRequest(BaseModel):
         ]
 
     def answered(self) -> list[Made]:
-        """Return those with a result after the user's last message."""
+        """Return the calls after the last user message that have a result."""
         last = max((i for i, m in enumerate(self.messages) if m.role == "user"), default=0)
         return [call for call in self.calls(last) if call.result is not None]
 
     @property
     def required(self) -> bool:
-        """Whether one of the tools must be called."""
+        """Whether the request demands a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
 
     def offer(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
-        """Return the tools that may be called; the server's `default` where the request brings none. Raises Refusal."""
+        """Return the tools that may be called: the request's, or else the server's `default`. Raises Refusal."""
         tools = tuple(self.tools or default)
         if not tools:
             raise Refusal(400, "unsupported", "No tools.", "This server writes no prose: give `tools`.", "tools")
@@ -146,7 +146,7 @@ class ChatRequest(BaseModel):
             return tools
         name = self.tool_choice.function.name
         if not (tools := tuple(tool for tool in tools if _name(tool) == name)):
-            problem = f"tool_choice names {name[:80]!r}, which is none of the tools."
+            problem = f"tool_choice names {name[:80]!r}, which is not one of the tools."
             raise Refusal(400, "invalid", problem, "Name one of them.", "tool_choice.function.name")
         return tools
 
@@ -161,7 +161,7 @@ def _name(tool: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """The decision, and its call or text. `stopped`: why nothing is called."""
+    """A decision with the resulting call or text. `stopped`: the reason why nothing is called."""
 
     timed: Timed
     call: Call | None
@@ -181,13 +181,13 @@ class ChatReply:
         return message
 
     def extra(self) -> dict[str, Any]:
-        """Return the field `rtcontrol`."""
+        """Return the content of the response field `rtcontrol`."""
         extra = {"confidence": dict(self.timed.decision.confidence), **self.timed.timing()}
         return extra if self.stopped is None else {**extra, "stopped": self.stopped}
 
 
 async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> ChatReply:
-    """Return one call, or why there is none. Raises Refusal."""
+    """Return the reply to a request, with a call or the reason why nothing is called. Raises Refusal."""
     history, answered = [call.text() for call in request.calls()], request.answered()
     may_be_null = bool(answered) and not request.required
     observation = ", ".join(request.environment or [])
@@ -199,20 +199,20 @@ async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide:
         last = answered[-1].result if answered else None
         return ChatReply(timed, None, last or "", "The model calls nothing.")
     repeated = next((earlier.result for earlier in reversed(answered) if earlier.call == call), None)
-    if repeated is not None and not request.required:  # the same question again would get the same answer, for ever
-        return ChatReply(timed, None, repeated, f"{call.text()} was called, and its result is known.")
+    if repeated is not None and not request.required:  # calling the tool again would repeat the same result for ever
+        return ChatReply(timed, None, repeated, f"{call.text()} was already called, and its result is known.")
     return ChatReply(timed, call)
 
 
 def completion(request: ChatRequest, answer: ChatReply) -> dict[str, Any]:
-    """Return the whole answer."""
+    """Return the response body of a request without streaming."""
     choice = {"index": 0, "message": answer.message(), "finish_reason": answer.finish_reason, "logprobs": None}
     envelope = _envelope(request, "chat.completion")
     return {**envelope, "choices": [choice], "usage": _usage(answer.timed), "rtcontrol": answer.extra()}
 
 
 def chunks(request: ChatRequest, answer: ChatReply) -> Iterator[str]:
-    """Return the answer as server-sent events: the message, its finish reason, its usage where it is requested."""
+    """Yield the reply as server-sent events: the message, the finish reason and, if requested, the usage."""
     envelope, message = _envelope(request, "chat.completion.chunk"), answer.message()
     for call in message.get("tool_calls", ()):
         call["index"] = 0
@@ -232,7 +232,7 @@ def _envelope(request: ChatRequest, kind: str) -> dict[str, Any]:
 
 
 def _usage(timed: Timed) -> dict[str, Any]:
-    """Return the tokens; values are chosen, not written: a head counts as a token of the answer."""
+    """Return the token counts. As values are chosen and not written, each head counts as one answer token."""
     decision = timed.decision
     prompt = decision.reused_tokens + decision.tokens
     heads = len(decision.confidence)

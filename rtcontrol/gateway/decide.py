@@ -1,6 +1,6 @@
-"""The decisions of /v1 requests: with the request's own tools, or without tools answers to its questions.
+"""Make the decisions of /v1 requests: a call of one of the request's tools, or answers to its questions.
 
-The last few sets of tools stay open in the decoder pool.
+The last few tool sets stay open in the decoder pool.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
 OPEN_S, OPENING_AT_ONCE = 60.0, 2
-LOOK_NS = 200_000_000  # between two looks whether the decoder is still there
-# A request cannot choose among models: its `model` is that of the server.
+LOOK_NS = 200_000_000  # between two checks whether the decoder is alive
+# A request cannot choose a model: the server's model always decides.
 START_IT = (
     "Start the server with `rtcontrol serve --model M`: {known}, a checkpoint that was trained on these tools, or a "
     "chat model (docs/engines.md)."
@@ -51,29 +51,29 @@ Tools = tuple[dict[str, Any], ...]
 
 
 class Unavailable(Refusal):
-    """No decision now, through no fault of the request."""
+    """A refusal because the decoder cannot answer at the moment."""
 
     def __init__(self, why: str) -> None:
         super().__init__(503, "unavailable", f"The decoder cannot answer: {why}.", "Try again.")
 
 
 def bad_tools(problem: str, hint: str) -> Refusal:
-    """Return the refusal of tools that cannot be decided with."""
+    """Return the refusal of tools that the decoder cannot use."""
     return Refusal(400, "invalid_request", problem, hint, "tools")
 
 
-# -- what decides ------------------------------------------------------------------------------------------------------
+# -- deciders ----------------------------------------------------------------------------------------------------------
 
 
 def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> DeciderSource:
-    """Return the decider of a request: with tools, one that calls them (or nothing, with `allow_null`); without, one
-    that answers questions. Raises UserError for a model that cannot."""
+    """Return the decider for a request: with tools, one that calls a tool (or nothing, with `allow_null`), else one
+    that answers questions. Raises UserError if the model cannot do that."""
     from rtcontrol.models.decider import DeciderSpec
 
     model = options.model
     if not tools:
         if model is None or model in PLAIN or is_endpoint(model):
-            hint = "Start the server with one that does: `rtcontrol serve --model CHECKPOINT --http ADDRESS`."
+            hint = "Start the server with a model that does: `rtcontrol serve --model CHECKPOINT --http ADDRESS`."
             raise UserError(f"The model {public_name(model)} answers no questions.", hint)
         return QuestionSource(DeciderSpec(model=model, engine=options.engine, tools=()))
     model = model_for(tool_schemas(tools), model, START_IT)
@@ -88,22 +88,22 @@ def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> D
 
 
 def public_name(model: str | None) -> str:
-    """Return the model's name for any client: without the folders of this machine."""
+    """Return the model's name as clients may see it, without folders of this machine."""
     return "default" if model is None or is_endpoint(model) else Path(model).name or model
 
 
 class CheckpointGate:
-    """What a checkpoint says about one set of tools, or without tools about questions: `trained` on them (None: not
-    known), a `warning` if not, and its gate. A checkpoint that does not know the tools holds nothing back.
+    """The gate that a checkpoint has for a tool set, or for questions if there are no tools. `trained` says whether the
+    model was trained on the tools (None: not known); otherwise there is a `warning`, and no call is held back.
 
-    `allow_null`: whether the request itself lets the model call nothing. Raises UserError if the model must not decide.
+    `allow_null`: the request allows the model to call nothing. Raises UserError if the model cannot be used.
     """
 
     def __init__(self, model: str | None, tools: Sequence[ToolSchema], allow_null: bool) -> None:
         learnt = learnt_of(model_for(tools, model, START_IT)) if tools else None
         learnt = learnt if learnt is not None and learnt.knows(tools) else None
         gate = None if learnt is None else learnt.gate
-        # A null function that was learnt with a gate says that the instruction is not understood.
+        # If a model with a gate learnt null, a null call means that the instruction was not understood.
         doubt = learnt is not None and gate is not None and learnt.allow_null and not allow_null
         self.allow_null = allow_null or doubt
         self._gate = ConfidenceGate({} if gate is None else {"function": gate}, (), doubt)
@@ -111,26 +111,26 @@ class CheckpointGate:
         self.trained = None if plain else model is None or trained_on(tools, model)
         self.warning: str | None = None
         if not (plain or self.trained):
-            known = f"As far as is known, the model {public_name(model)} was not trained on "
+            known = f"The model {public_name(model)} does not seem to be trained on "
             subject = "these tools" if tools else "questions"
-            self.warning = f"{known}{subject}: its answers may be nonsense, however certain they are."
+            self.warning = f"{known}{subject}: its answers may be wrong even with high confidence."
 
     def held(self, decision: Decision) -> str | None:
-        """Return why the decision's call must not act; None if it may."""
+        """Return why the decision's call must not act; None if the call may act."""
         if (doubt := self._gate.doubt(decision)) is None:
             return None
         unknown = f"; {never_taught(decision.unknown)}" if decision.unknown else ""
         return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{unknown}."
 
     def instruction(self, orders: str, sentence: str) -> str:
-        """Return what the model reads: the sentences of its training have no orders of a system message."""
+        """Return the instruction for the model, with the system's orders if the model was not trained on the tools."""
         return sentence if self.trained else "\n".join(filter(None, (orders, sentence)))
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A decision and its milliseconds, in all and in the decider. `trained` and `warning` as `CheckpointGate` has them;
-    `held`: why its gate holds the call; None: it may act."""
+    """A decision with its total latency and the decider's time. `trained` and `warning` are from `CheckpointGate`;
+    `held`: why the gate holds the call back (None: the call may act)."""
 
     decision: Decision
     latency_ms: float
@@ -140,7 +140,7 @@ class Timed:
     held: str | None = None
 
     def timing(self) -> dict[str, Any]:
-        """Return what all answers have of their decision in the field `rtcontrol`."""
+        """Return the fields about the decision that every answer has in `rtcontrol`."""
         return {
             "latency_ms": round(self.latency_ms, 3),
             "decide_ms": round(self.decide_ms, 3),
@@ -154,9 +154,9 @@ class Timed:
 
 
 class ToolSets:
-    """Decide with the tools of each request, and without tools answer questions; on the event loop's thread only.
+    """The open tool sets, which decide with a request's tools or answer questions; for the event loop's thread only.
 
-    At most `options.tool_sets` stay open; the least recently used one is closed after another was opened.
+    At most `options.tool_sets` sets stay open; the least recently used one is closed after another was opened.
     """
 
     def __init__(self, pool: DecoderPool, options: GatewayOptions) -> None:
@@ -175,11 +175,11 @@ class ToolSets:
         allow_null: bool = False,
         orders: str = "",
     ) -> Timed:
-        """Decide; `orders`: the text of system messages. Raises Refusal: for tools that cannot be compiled, a prompt
-        that does not fit, a value that does not end, and Unavailable."""
+        """Make a decision; `orders` is the text of system messages. Raises Refusal for tools that cannot be compiled,
+        a prompt that is too long or a value that does not end, and Unavailable."""
         started_s = time.perf_counter()
         if self._waiting >= MAX_WAITING:
-            raise Unavailable(f"{MAX_WAITING} requests wait already")
+            raise Unavailable(f"{MAX_WAITING} requests are already waiting")
         self._waiting += 1
         try:
             tool_set = await self._tool_set(tools, allow_null)
@@ -207,10 +207,10 @@ class ToolSets:
             async with asyncio.timeout(OPEN_S):
                 return await asyncio.shield(self._opening[key])
         except TimeoutError:
-            raise Unavailable(f"these tools are not open within {OPEN_S:g} s") from None
+            raise Unavailable(f"the tools did not open within {OPEN_S:g} s") from None
 
     async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> ToolSet:
-        """Open a set, then close what it replaces: nothing is replaced by tools that cannot be opened."""
+        """Open a tool set, and only then close the set that it replaces."""
         self._count += 1
         parts = self._pool, self._options, tools, allow_null, f"http-{self._count}"
         try:
@@ -226,7 +226,7 @@ class ToolSets:
 
 
 def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> ToolSet:
-    """Read the tools, and open their host. Raises Refusal."""
+    """Read the tools and open a host that decides with them. Raises Refusal."""
     try:
         schemas = tool_schemas(tools) if tools else ()
         gate = CheckpointGate(options.model, schemas, allow_null)
@@ -244,23 +244,23 @@ def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_nul
 
 
 class ToolSet:
-    """An open host with its thread, as a host is for one thread; it decides one request at a time."""
+    """An open host with the only thread that may use the host; decides one request at a time."""
 
     def __init__(self, host: Host, gate: CheckpointGate, limit_s: float) -> None:
         self.gate = gate
-        self.lost = False  # with its decoder
+        self.lost = False  # the decoder was lost
         self._host, self._limit_s = host, limit_s
         self._ticks = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=host.name)
 
     async def ask(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
-        """Return the decision and the nanoseconds that the decider took. Raises Refusal, also after `limit_s`."""
+        """Return the decision and the decider's nanoseconds. Raises Refusal, also after `limit_s`."""
         give_up = time.monotonic_ns() + round(self._limit_s * 1e9)
         parts = give_up, observation, instruction, history
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, *parts)
 
     def close(self) -> None:
-        """Close the host; what waits is decided first."""
+        """Close the host after the waiting requests are decided."""
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
@@ -268,7 +268,7 @@ class ToolSet:
         self._ticks += 1
         host, tick = self._host, self._ticks
         host.submit(DecisionRequest(tick, 0, *prompt))
-        incarnation = host.incarnation  # a standby takes over with the request
+        incarnation = host.incarnation  # a standby takes over together with the pending request
         while (left := give_up - time.monotonic_ns()) > 0:
             reply = host.wait(min(left, LOOK_NS))
             if reply is not None and reply.tick == tick:
@@ -287,12 +287,12 @@ class ToolSet:
 
 
 def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
-    """Return the reply's decision and its nanoseconds. Raises Refusal."""
+    """Return the decision of a reply and the decider's nanoseconds. Raises Refusal if there is no decision."""
     if reply.mistake is not None:
         raise Refusal(400, "context_length_exceeded", *reply.mistake, "messages")
     if reply.decision is None:
         kind, _, detail = str(reply.error).partition(": ")
-        if kind == DecodeError.__name__:  # and so it would be the next time
-            raise bad_tools(f"{detail}.", "Give it an enum, a range, a maxLength or maxItems.")
+        if kind == DecodeError.__name__:  # a repeated request would fail the same way
+            raise bad_tools(f"{detail}.", "Give the value an enum, a range, a maxLength or maxItems.")
         raise Unavailable(f"the decoder failed ({reply.error})")
     return reply.decision, reply.decide_ns

@@ -1,4 +1,4 @@
-"""`POST /v1/decisions` (OpenAI's shape) and `POST /v1/systemone` (System One's): typed questions about one state."""
+"""`POST /v1/decisions` (OpenAI's format) and `POST /v1/systemone` (System One's): typed questions about a state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind = Literal["predicate", "choice", "score"]
 
 
 def as_text(value: Any) -> str:
-    """Return text as it is, nothing for None, everything else as compact JSON."""
+    """Return text unchanged, an empty string for None, and other values as compact JSON."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -36,7 +36,7 @@ def as_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class TypedQuestion:
-    """A question with the `value` of each option (of a score, its level's number) and the text that describes it."""
+    """A question with the value and the description of each option; the values of a score are its level numbers."""
 
     kind: Kind
     instructions: str
@@ -44,7 +44,7 @@ class TypedQuestion:
     descriptions: Sequence[str]
 
     def question(self) -> StateQuestion:
-        """Return what the model reads: the instructions, then a line for each option.
+        """Return the question for the model: the instructions, then a line for each option.
 
         If an option is a boolean, all are written as JSON, so that true and "true" differ.
         """
@@ -55,8 +55,8 @@ class TypedQuestion:
         return StateQuestion("\n".join([self.instructions, *lines]), options)
 
     def judged(self, shares: Sequence[float]) -> dict[str, Any]:
-        """Return the most probable option (the first of equals) or the expected level, and the confidence: 0 where all
-        options are equally probable, 1 where one is certain. `shares` are the options' probabilities, in order."""
+        """Return the most probable option (the first of equals) or the expected level, and the confidence: 0 if all
+        options are equally probable, 1 if one is certain. `shares` are the options' probabilities, in order."""
         count, most = len(shares), max(shares)
         confidence = {"confidence": (count * most - 1) / (count - 1)}
         if self.kind == "score":
@@ -93,7 +93,7 @@ class DecisionQuestion(BaseModel):
     levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MOST_LEVELS)] | None = None
 
     def typed(self, where: str) -> TypedQuestion:
-        """Raises Refusal."""
+        """Return the question in the common form. Raises Refusal."""
         parts = self.instructions
         words = parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
         if self.type == "predicate":
@@ -105,7 +105,7 @@ class DecisionQuestion(BaseModel):
             texts = [option.description or "" for option in self.choices or ()]
             values = [option.value for option in self.choices or ()]
         if not values or len({(type(value), value) for value in values}) < len(values):
-            raise Refusal(400, "invalid", f"{field}: it is missing, or a value is there twice.", "Correct it.", field)
+            raise Refusal(400, "invalid", f"{field} is missing, or has a value twice.", "Correct it.", field)
         return TypedQuestion(self.type, words, values, texts)
 
     def answer(self, typed: TypedQuestion, shares: Sequence[float]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class DecisionQuestion(BaseModel):
 
 
 class DecisionsRequest(BaseModel):
-    """`input` is the state as text. Caching options change nothing: the last input stays cached. `model` may be any."""
+    """A request in OpenAI's format; `input` is the state as text. `model` and caching options have no effect."""
 
     model: str
     input: str
@@ -130,20 +130,20 @@ class DecisionsRequest(BaseModel):
 
 
 class NamedQuestion(BaseModel):
-    """`criteria` describe true and false of a `noul`, the options of a `choice`, and the levels of a `score`."""
+    """A question; `criteria` describe true and false of a `noul`, a `choice`'s options, or a `score`'s levels."""
 
     type: Literal["noul", "choice", "score"]
     instructions: Json | None = None
     criteria: dict[str, Json | None] | list[Json] | None = None
 
     def typed(self, where: str) -> TypedQuestion:
-        """Raises Refusal."""
+        """Return the question in the common form. Raises Refusal."""
         instructions, criteria = as_text(self.instructions), self.criteria
         if self.type == "noul":
             if self.instructions is None and not criteria:
                 raise Refusal(422, "invalid", f"{where}: neither instructions nor criteria.", "Give one.", where)
             if criteria and not (isinstance(criteria, dict) and {*criteria} <= {"true", "false"}):
-                raise _wrong(where, "criteria of a noul are those of true and false")
+                raise _wrong(where, "the criteria of a noul must be for true and false")
             described: Any = criteria or {}
             words = [as_text(described.get(answer)) for answer in ("true", "false")]
             return TypedQuestion("predicate", instructions, (True, False), words)
@@ -166,7 +166,7 @@ class NamedQuestion(BaseModel):
 
 
 class SystemOneRequest(BaseModel):
-    """`model` may be any. Pictures and sound are refused."""
+    """A request in System One's format. `model` has no effect; pictures and sound are refused."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -183,11 +183,11 @@ def _wrong(where: str, rule: str) -> Refusal:
 
 
 def routes(decide: Callable[..., Awaitable[Timed]], options: GatewayOptions, metrics: Metrics) -> list[Route]:
-    """Return both routes; `decide` gets no tools."""
+    """Return the routes of both formats. `decide` is called without tools."""
     model = public_name(options.model)
 
     async def answered(state: str, questions: Sequence[DecisionQuestion | NamedQuestion], places: Sequence[str]) -> Any:
-        """Return the decision, how many tokens it newly keeps, and the answers."""
+        """Return the decision, the number of newly cached tokens, and the answers."""
         typed = [question.typed(f"questions{place}") for question, place in zip(questions, places, strict=True)]
         timed = await decide((), deciders.encode_questions([question.question() for question in typed]), state)
         assert timed.decision.call is not None
@@ -212,7 +212,7 @@ def routes(decide: Callable[..., Awaitable[Timed]], options: GatewayOptions, met
     async def of_system_one(request: Request) -> Response:
         body = await read(request, SystemOneRequest, options)
         if media := [name for name in MEDIA if (body.model_extra or {}).get(name)]:
-            raise Refusal(422, "unsupported", f"There are {media[0]}.", "This model reads text only.", media[0])
+            raise Refusal(422, "unsupported", f"The request has {media[0]}.", "This model reads text only.", media[0])
         places = [f".{name[:80]}" for name in body.questions]
         timed, _, answers = await answered(as_text(body.state), list(body.questions.values()), places)
         cached = timed.decision.reused_tokens

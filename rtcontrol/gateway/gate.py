@@ -1,7 +1,7 @@
-"""Who may send a request: middleware that checks Host, Origin, token and declared size before any route sees it.
+"""Access control: middleware that checks Host, Origin, token and declared size before any route gets a request.
 
-See docs/security.md. Same-origin pages and programs on this machine need no token. Everything else shows the token, and
-a page of another origin must be on the allow-list besides. CORS does not guard WebSockets, so Origin is checked here
+See docs/security.md. Same-origin pages and programs on this machine need no token. All others need the token, and
+pages of another origin must be on the allow-list as well. CORS does not guard WebSockets, so Origin is checked here
 for both.
 """
 
@@ -20,8 +20,8 @@ from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_address, is_loopback
 
 MAX_BODY_BYTES = 1 << 18
-# Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
-# no secret.
+# Paths that affect or reveal the sessions, as every WebSocket does; the remaining paths are the page's files, which are
+# not secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 HEADERS = {
@@ -31,7 +31,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "x-frame-options": "DENY",
 }
-# Pages of the user's own have inline scripts; ours have none. An updated page must not meet yesterday's modules.
+# For our pages, which have no inline scripts as users' pages may. Without caching, pages and modules always match.
 PAGE_HEADERS = HEADERS | {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -42,27 +42,27 @@ PAGE_HEADERS = HEADERS | {
 
 
 class Refusal(Exception):
-    """A request that is not answered: HTTP status, code, problem and hint; `param` is the field that is wrong."""
+    """A refused request: HTTP status, code, problem and hint; `param` is the invalid field."""
 
     def __init__(self, status: int, code: str, problem: str, hint: str, param: str | None = None) -> None:
         super().__init__(problem)
         self.status, self.code, self.what, self.hint, self.param = status, code, problem, hint, param
 
     def response(self, headers: dict[str, str] | None = None) -> JSONResponse:
-        """Return the error in OpenAI's shape."""
+        """Return the error response in OpenAI's format."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         error = {"message": f"{self.what} {self.hint}", "type": kind, "param": self.param, "code": self.code}
         return JSONResponse({"error": error}, self.status, headers)
 
 
 def too_large() -> Refusal:
-    """Return the refusal of a body beyond the limit."""
+    """Return the refusal of a body that exceeds the limit."""
     return Refusal(413, "too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.", "Send less.")
 
 
 def behind_gate(app: ASGIApp, options: GatewayOptions) -> ASGIApp:
-    """Return the application behind its gate."""
-    return CORSMiddleware(  # outside: a page of an allowed site can read why it is refused
+    """Return the application with access checks in front."""
+    return CORSMiddleware(  # outermost, so that a page of an allowed site can read why a request was refused
         AccessGate(app, options),
         allow_origins=sorted(options.origins),
         allow_methods=("GET", "HEAD", "POST"),
@@ -72,7 +72,7 @@ def behind_gate(app: ASGIApp, options: GatewayOptions) -> ASGIApp:
 
 
 class AccessGate:
-    """ASGI middleware: answers a request that may not enter, and passes on the rest."""
+    """ASGI middleware that refuses requests without access and passes on the others."""
 
     def __init__(self, app: ASGIApp, options: GatewayOptions) -> None:
         self._app, self._options = app, options
@@ -102,16 +102,16 @@ class AccessGate:
             raise too_large()
 
     def _check_host(self, request: HTTPConnection) -> None:
-        # A page of a site whose name is made to point here (DNS rebinding) still names that site as its host.
+        # With DNS rebinding, a foreign page reaches this server, but its requests still name the foreign host.
         host = _host(request.headers.get("host", ""))
         if is_loopback(host) or host in self._known or (is_address(host) and not self._options.loopback):
             return
         hint = "Use its address, or name the site with `serve.allow_origin` when it is behind a proxy."
-        raise Refusal(421, "host", f"The Host {host[:80]!r} is not this server's.", hint)
+        raise Refusal(421, "host", f"The Host {host[:80]!r} does not belong to this server.", hint)
 
     def _same_origin(self, request: HTTPConnection) -> bool:
-        """Return whether the request is of this server's page, or of a program that is not a browser. Raises Refusal
-        for a page of a site that is not allowed."""
+        """Return whether the request is from this server's page, or from a program that is not a browser. Raises
+        Refusal if the request is from a page of a site that is not allowed."""
         origin = request.headers.get("origin")
         scheme = "https" if request.scope["scheme"] in ("https", "wss") else "http"
         if origin is None or origin == f"{scheme}://{request.headers.get('host', '')}":
@@ -124,20 +124,20 @@ class AccessGate:
     def _local(self, request: HTTPConnection) -> bool:
         client, headers = request.client, request.headers
         here = client is not None and is_loopback(client.host) and is_loopback(_host(headers.get("host", "")))
-        # A proxy on this machine speaks for others.
+        # A proxy on this machine forwards requests of other machines.
         return here and not any(name in headers for name in FORWARDED)
 
 
 def check_token(request: HTTPConnection, options: GatewayOptions) -> None:
-    """Raise Refusal where the request does not show the access token."""
+    """Raise Refusal if the request does not have the access token."""
     shown, secret = _token(request), options.token
     if secret is not None and shown is not None and hmac.compare_digest(shown.encode(), secret.encode()):
         return
     hint = (
         f"Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol {TOKEN_SUBPROTOCOL}TOKEN "
-        f"next to {SUBPROTOCOL}); the server reads it from serve.token_file, and has none without."
+        f"next to {SUBPROTOCOL}); the server reads the token from serve.token_file."
     )
-    raise Refusal(401, "token", "This request does not show the access token.", hint)
+    raise Refusal(401, "token", "This request does not have the access token.", hint)
 
 
 def _token(request: HTTPConnection) -> str | None:
@@ -153,7 +153,7 @@ def _token(request: HTTPConnection) -> str | None:
 
 
 def with_headers(scope: Scope, send: Send) -> Send:
-    """Return `send` with the headers that every answer has."""
+    """Return a `send` that adds our headers to every response."""
     ours = HEADERS if scope["path"].startswith("/static/") else PAGE_HEADERS
 
     async def wrapped(message: Message) -> None:
@@ -167,7 +167,7 @@ def with_headers(scope: Scope, send: Send) -> Send:
 
 
 def _host(netloc: str) -> str:
-    """Return the host (lower case, no brackets); empty where there is none."""
+    """Return the host in lower case without brackets; empty if there is no host."""
     try:
         return (urlsplit(f"//{netloc}").hostname or "").rstrip(".")
     except ValueError:

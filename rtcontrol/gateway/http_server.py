@@ -1,4 +1,4 @@
-"""uvicorn on a thread, with bounds on idle connections and stuck readers."""
+"""A uvicorn server on a thread, with limits for idle connections and stuck readers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire.limits import LIMITS
 
-ABORT = "rtcontrol.abort"  # an extension of a connection's scope, which cuts off a stuck peer
+ABORT = "rtcontrol.abort"  # the key of a function in scope["extensions"] that cuts off a stuck peer
 IDLE_S = 10.0
 START_S, END_S = 30.0, 5.0
 MAX_CONNECTIONS = 256
 
 
 class IdleHTTP(H11Protocol):
-    """Close a connection on which no request starts for `IDLE_S` to twice that; half a head is not a start. The oldest
-    idle one makes room where three quarters of all places are taken."""
+    """An HTTP connection that is closed if no request starts for `IDLE_S` to twice that; a partial head does not count
+    as a start. When three quarters of all places are taken, the oldest idle connection is closed."""
 
     since_s = 0.0
 
@@ -43,7 +43,7 @@ class IdleHTTP(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _look(self, last: Any) -> None:
-        """Close it if the request of the `last` look is still the newest, and answered."""
+        """Close the connection if the newest request is still the `last` one, and was answered."""
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
         if self.cycle is last and self.idle():
@@ -53,7 +53,7 @@ class IdleHTTP(H11Protocol):
 
 
 class StuckWebSocket(WebSocketsSansIOProtocol):
-    """Gives the application a way to cut a stuck peer off (`scope["extensions"]`, `ABORT`)."""
+    """A WebSocket that the application can cut off by `scope["extensions"][ABORT]`."""
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -63,11 +63,11 @@ class StuckWebSocket(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True  # refused with an answer: nothing that uvicorn should log as a fault
+            self.handshake_complete = True  # a refused handshake is answered: uvicorn should not log an error
 
 
 class HTTPServer:
-    """Serve an application. `start` returns once requests are accepted; `port` is the real one from then on."""
+    """A server for an application. After `start` the server accepts requests, and `port` is the actual port."""
 
     def __init__(self, app: ASGIApp, options: GatewayOptions) -> None:
         self._options, self._address = options, f"{options.host}:{options.port}"
@@ -79,11 +79,11 @@ class HTTPServer:
             ws_max_size=LIMITS.max_message_bytes,
             ws_per_message_deflate=False,
             lifespan="off",
-            # uvicorn's lines show addresses with their query, and so the token.
+            # uvicorn's log lines show addresses with the query, which may have the token.
             log_config=None,
             log_level=logging.WARNING,
             access_log=False,
-            # A proxy in front of this server must not be able to say that it is this machine.
+            # A proxy's headers must not make a request count as local.
             proxy_headers=False,
             server_header=False,
             limit_concurrency=MAX_CONNECTIONS,

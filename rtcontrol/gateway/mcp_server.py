@@ -1,6 +1,6 @@
-"""An MCP server by which a slow agent supervises a fast loop: it looks, pauses, stops, and instructs where it may.
+"""An MCP server through which a slow agent supervises a fast loop: reads its state, pauses, stops and instructs.
 
-It is a client of the run's page (`/view/ws`): no tick waits for it, and the run continues where it ends.
+The server is a client of the run's page (`/view/ws`): no tick waits for the agent, and the run continues without it.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ was trained on (status shows its instruction now), and look at `status` again so
 LOOK = ToolAnnotations(read_only_hint=True)
 SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
 ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True)
-SETTLE_S = 5.0  # a run's page shows with its next lines what a message led to
-HIDDEN = ("ticks", "number", "data", "seed", "proven", "refusal")  # of a snapshot
+SETTLE_S = 5.0  # how long to wait until the run shows the effect of a message
+HIDDEN = ("ticks", "number", "data", "seed", "proven", "refusal")  # fields of a snapshot that `status` leaves out
 MIME = {"png": "image/png", "jpeg": "image/jpeg"}
 STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 ANSWER_S = 3.0
 RETRY_S = 0.5
-MISSES = 256  # of the newest, kept
-MOST_BYTES = 1 << 24  # of a picture
+MISSES = 256  # newest misses that are kept
+MOST_BYTES = 1 << 24  # largest message, such as a picture
 
 
 def server(view: ViewClient, may_instruct: bool) -> MCPServer:
-    """Return the server: tools `status`, `misses`, `pause`, `stop`, `deny`, and the resource `rtcontrol://picture`;
-    where it `may_instruct` also `instruct`, `resume` and `confirm`."""
+    """Return the server with the tools `status`, `misses`, `pause`, `stop` and `deny`, and the resource
+    `rtcontrol://picture`; if the agent `may_instruct`, also with `instruct`, `resume` and `confirm`."""
     title = "rtcontrol supervisor"
     mcp = MCPServer("rtcontrol", title=title, instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     _looking(mcp, view)
@@ -59,7 +59,7 @@ def server(view: ViewClient, may_instruct: bool) -> MCPServer:
 
 
 async def watch(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
-    """Follow the view for as long as it is served."""
+    """Keep the view connected for as long as the server runs."""
     async with asyncio.TaskGroup() as both:
         following = both.create_task(view.run())
         await serving
@@ -69,9 +69,9 @@ async def watch(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
 def _looking(mcp: MCPServer, view: ViewClient) -> None:
     @mcp.tool(annotations=LOOK)
     async def status() -> dict[str, Any]:
-        """What happens now: instruction, newest call and what it was decided by, state (running, paused, stopped),
-        whether a call waits for a yes (`asking`, with its number k), counts of ticks, misses by cause, latency,
-        episodes, the newest lines of the log. After a run's end (`over`): what it came to."""
+        """Return the current state: instruction, newest call with its observation, state (running, paused, stopped), a
+        call that waits for confirmation (`asking`, with its number k), counts of ticks, misses by cause, latency,
+        episodes, and the newest log lines. After the end of a run (`over`): the final result."""
         await view.look()
         known = view.snapshot if view.connected or view.snapshot.get("over") else {"why": view.why}
         shown = {name: value for name, value in known.items() if name not in HIDDEN}
@@ -79,17 +79,17 @@ def _looking(mcp: MCPServer, view: ViewClient) -> None:
 
     @mcp.tool(annotations=LOOK)
     async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
-        """The newest ticks that were late, or never started, each with its one cause and the evidence for it."""
+        """Return the newest ticks that were late or never started, each with its cause and the evidence."""
         return {"connected": view.connected, "misses": [*view.misses][-last:]}
 
     async def read() -> bytes:
         if view.picture is None or view.snapshot.get("picture_age_s", 0) is None:
-            why = "the world has none, or its client sends none" if view.connected else view.why
+            why = "the world has no picture, or its client sends none" if view.connected else view.why
             raise ResourceError(f"There is no picture: {why}.")
         picture.mime_type = MIME[format_of(view.picture) or "png"]
         return view.picture
 
-    text = "The world, where it has a picture; status has the age of one that a client sent (picture_age_s)."
+    text = "A picture of the world, if available; `status` has the age of a picture from a client (picture_age_s)."
     picture = FunctionResource(uri=PICTURE, name="picture", description=text, mime_type=MIME["png"], fn=read)
     mcp.add_resource(picture)
 
@@ -97,34 +97,34 @@ def _looking(mcp: MCPServer, view: ViewClient) -> None:
 def _safe(mcp: MCPServer, view: ViewClient) -> None:
     @mcp.tool(annotations=SAFE)
     async def pause() -> str:
-        """Activate the safe call now, until a resume. Harmless to repeat."""
+        """Activate the safe call until a resume. May be repeated."""
         return await view.answer_to("pause")
 
     @mcp.tool(annotations=SAFE)
     async def stop() -> str:
-        """End the run with its safe call. Final: it cannot be resumed."""
+        """End the run with its safe call. A stop is final: the run cannot be resumed."""
         return await view.answer_to("stop")
 
     @mcp.tool(annotations=SAFE)
     async def deny(k: int | None = None) -> str:
-        """Say no to the call that waits for a yes; k is its number in `status`."""
+        """Deny the call that waits for confirmation; k is the number of the call in `status`."""
         return await view.answer_to("deny", k)
 
 
 def _acting(mcp: MCPServer, view: ViewClient) -> None:
     @mcp.tool(annotations=ACTS)
     async def instruct(text: str) -> str:
-        """What to do from now on, in one sentence. It is active from the next decision on."""
+        """Give a new instruction in one sentence, which is active from the next decision on."""
         return await view.instructed(text)
 
     @mcp.tool(annotations=ACTS)
     async def resume() -> str:
-        """After a pause: calls act again."""
+        """Let calls act again after a pause."""
         return await view.answer_to("resume")
 
     @mcp.tool(annotations=ACTS)
     async def confirm(k: int) -> str:
-        """Say yes to the call, or the instruction, that waits for it: k is the number of the question in `status`."""
+        """Confirm the call or instruction that waits for confirmation; k is its number in `status`."""
         return await view.answer_to("confirm", k)
 
 
@@ -132,11 +132,11 @@ def _acting(mcp: MCPServer, view: ViewClient) -> None:
 
 
 class ViewClient:
-    """`snapshot` is the newest, empty before it; `misses` the newest of `off_time`. `run` keeps the connection, and
-    connects again where it ends, also to a run that starts later. Everything is of the event loop that `run` is in.
+    """A client of a run's page, which keeps the newest `snapshot` (empty at first) and the newest `misses`. `run`
+    connects, and reconnects after a connection ends, also to a later run. Use one event loop for all methods.
 
-    `session`: one of a server's (None: the newest at first, and that one from then on, so that no message is ever for
-    another robot); a run has one view, without a name.
+    `session` selects a session of a server (None: the newest one at first, then always the same, so that no message
+    goes to another robot); a run has a single view without a name.
     """
 
     def __init__(self, url: str, session: str | None = None, token: str | None = None) -> None:
@@ -149,16 +149,16 @@ class ViewClient:
         self.why = f"nothing answered at {self.url} yet"
         self._looked = asyncio.Event()
         self._socket: ClientConnection | None = None
-        self._answers: deque[asyncio.Future[str]] = deque()  # they arrive in the order of the questions
+        self._answers: deque[asyncio.Future[str]] = deque()  # answers arrive in the order of the messages
 
     async def run(self) -> None:
-        """Connect and follow until cancelled."""
+        """Connect, and reconnect when necessary, until cancelled."""
         while True:
             try:
                 await self._follow()
             except InvalidStatus as refused:
                 status = refused.response.status_code
-                token = " (mcp.token_file: it requires its access token)" if status == 401 else ""
+                token = " (the server requires an access token: mcp.token_file)" if status == 401 else ""
                 self.why = f"{self.url} refused with {status}{token}"
             except ConnectionClosed:
                 pass  # `_ended` has noted why
@@ -168,21 +168,21 @@ class ViewClient:
             await asyncio.sleep(RETRY_S)
 
     async def look(self) -> None:
-        """Wait for the first look, whatever it shows."""
+        """Wait for the first snapshot or connection error."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._looked.wait(), ANSWER_S)
 
     async def answer_to(self, word: str, k: int | None = None) -> str:
-        """Say pause, resume, stop, confirm or deny; return the answer, and the state that it led to within `SETTLE_S`.
-        Raises ToolError without a connection."""
+        """Send pause, resume, stop, confirm or deny; return the answer and the run's state within `SETTLE_S`. Raises
+        ToolError without a connection."""
         answer = await self._ask({"say": word, "k": k})
         wanted = STATE.get(word)
         await self._until(lambda: wanted is None or not self.connected or self.snapshot.get("state") == wanted)
         return f"{answer}; the run{self._of()} is {self.snapshot.get('state', 'over')}"
 
     async def instructed(self, text: str) -> str:
-        """Pass on an instruction; return whether it is active within `SETTLE_S`. Raises ToolError without a
-        connection."""
+        """Send an instruction; return a sentence that says whether the run accepted it within `SETTLE_S`. Raises
+        ToolError without a connection."""
         try:
             answer = await self._ask({"instruct": instruction_text(text)})
         except UserError as error:
@@ -195,7 +195,7 @@ class ViewClient:
         return f"{answer}; active{self._of()}: {self.snapshot.get('instruction')!r}"
 
     def _of(self) -> str:
-        """Return the session's name, where there are several."""
+        """Return the session's name with a space in front; empty for a run without sessions."""
         return "" if self.session is None else f" {self.session}"
 
     async def _until(self, done: Callable[[], bool]) -> None:
@@ -205,7 +205,7 @@ class ViewClient:
                     await asyncio.sleep(0.02)
 
     async def _follow(self) -> None:
-        """Keep one connection to its end."""
+        """Connect, and process messages until the connection ends."""
         address = f"ws{self.url.removeprefix('http')}/view/ws?session={quote(self.session or '')}"
         options: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
         async with connect(address, proxy=None, **options) as socket:
@@ -237,12 +237,12 @@ class ViewClient:
         self.why = "the run is over" if over else (socket.close_reason or "the connection ended")
         while self._answers:
             if not (waiting := self._answers.popleft()).done():
-                waiting.set_exception(ToolError(f"It was not received: {self.why}. Look at its status."))
+                waiting.set_exception(ToolError(f"The message was not received: {self.why}. Look at `status`."))
 
     async def _ask(self, message: dict[str, Any]) -> str:
-        """Return the answer to a message. Raises ToolError without a connection."""
+        """Send a message and return the answer. Raises ToolError without a connection."""
         if self._socket is None:
-            raise ToolError(f"There is no connection: {self.why}. Look at its status; the safe call needs no word.")
+            raise ToolError(f"There is no connection: {self.why}. Look at `status`; the safe call acts by itself.")
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         try:
@@ -250,14 +250,14 @@ class ViewClient:
                 await self._socket.send(json.dumps(message))
                 return await answer
         except (TimeoutError, WebSocketException) as error:
-            # Its place is kept: an answer that comes late is no answer to the next question.
+            # The queue keeps this place, so that a late answer is not taken for the next one.
             problem = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
-            raise ToolError(f"{problem} Look at its status: it may have been done.") from None
+            raise ToolError(f"{problem} Look at `status`: the command may have been carried out.") from None
 
 
 def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what was not on time: the releases before the tick that were skipped (`k`: the first of `releases`), and
-    the tick itself, each with its one cause and what that means."""
+    """Yield the misses of a tick: skipped releases before the tick (`k` is the first of `releases`), and the tick
+    itself if it was late, each with cause and meaning."""
     if skipped := tick.get("skipped", 0):
         why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
         yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning(why["cause"])}

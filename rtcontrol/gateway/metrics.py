@@ -1,4 +1,4 @@
-"""`/metrics`: counts of the gateway and of the server's sessions, in Prometheus' text format."""
+"""`/metrics`: counts of the gateway and of the server's sessions in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 
 
 class Metrics:
-    """Counts of one gateway, in its own registry."""
+    """The metrics of a gateway in their own registry."""
 
     def __init__(self, sessions: SessionManager) -> None:
         self._registry = CollectorRegistry()
         text = "/v1 requests by route and HTTP status."
         self._requests = Counter("rtcontrol_http_requests", text, ["route", "status"], registry=self._registry)
-        text = "From a /v1 request's body to its decision."
+        text = "Time from a /v1 request's body to its decision."
         self.latency = Histogram("rtcontrol_request_decision_seconds", text, buckets=BOUNDS_S, registry=self._registry)
         self._registry.register(SessionCounts(sessions))
 
@@ -38,7 +38,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def counted(self, route: str, endpoint: Endpoint) -> Endpoint:
-        """Return an endpoint that answers, or refuses in OpenAI's shape, and counts both under the route's name."""
+        """Return the endpoint with counting by route name, and with refusals in OpenAI's format."""
 
         async def respond(request: Request) -> Response:
             try:
@@ -52,7 +52,7 @@ class Metrics:
 
 
 class SessionCounts(Collector):
-    """Collect counts of the server's sessions, of all transports."""
+    """A collector of the counts of the server's sessions over all transports."""
 
     def __init__(self, sessions: SessionManager) -> None:
         self._sessions = sessions
@@ -76,15 +76,15 @@ class SessionCounts(Collector):
             yield metric
 
     def _rising(self, sample: Sample) -> Sample:
-        """Return a counter's sample, or its highest before. What is known later of a tick may give it another cause,
-        and Prometheus takes a counter that falls for one that starts again."""
+        """Return the sample with the highest value of its counter so far. A tick's cause may change later, and
+        Prometheus takes a falling counter for a restarted one."""
         key = (sample.name, *sample.labels.items())
         self._highest[key] = value = max(sample.value, self._highest.get(key, 0.0))
         return sample._replace(value=value)
 
 
 def _sums(sessions: SessionManager) -> Iterator[Metric]:
-    """Yield sums over all sessions there ever were."""
+    """Yield sums over all sessions since the server started."""
     totals, causes = sessions.stats.now(), [cause.value for cause in Cause]
     for name, text in COUNTS.items():
         yield CounterMetricFamily(f"rtcontrol_{name}", f"{text} All sessions.", value=totals.counts[name])
@@ -99,7 +99,7 @@ def _sums(sessions: SessionManager) -> Iterator[Metric]:
 
 
 def _by(name: str, label: str, values: Iterable[str], counts: Mapping[str, int], text: str) -> Metric:
-    """Return a counter by a label, with a zero for each of its values that has no count."""
+    """Return a counter with a label, which is zero for each value without a count."""
     family = CounterMetricFamily(f"rtcontrol_{name}", text, labels=[label])
     for value in sorted({*values, *counts}):
         family.add_metric([value], counts.get(value, 0))

@@ -1,4 +1,4 @@
-"""Settings of `rtcontrol serve --http`: the address, who may connect, what decides the /v1 requests."""
+"""Settings of `rtcontrol serve --http`: the address, access rules, and the model for /v1 requests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """Settings of the gateway; `of` makes them from those of `rtcontrol serve`.
+    """The gateway's settings; `of` creates them from the options of `rtcontrol serve`.
 
-    `origins`: other sites whose pages may connect (`https://robot.example:8443`). They and other machines show the
-    `token`; with `require_token`, programs of this machine do, too. `model` (None: the one that was trained on a
-    request's tools) and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets stay open.
+    `origins` are other sites whose pages may connect (`https://robot.example:8443`). Such pages and other machines need
+    the `token`; with `require_token`, programs on this machine do, too. `model` (None: the one that was trained on the
+    request's tools) and `engine` decide /v1 requests; the last `tool_sets` tool sets stay open.
     """
 
     host: str = "127.0.0.1"
@@ -39,13 +39,13 @@ class GatewayOptions:
 
     def __post_init__(self) -> None:
         if self.token is not None and not TOKEN.fullmatch(self.token):
-            hint = "Use 16 to 256 letters, digits, and _ . ~ - (they travel in headers and addresses)."
-            raise UserError("The access token does not have the form of one.", hint)
+            hint = "Use 16 to 256 letters, digits, and _ . ~ - (the token is sent in headers and addresses)."
+            raise UserError("The access token is malformed.", hint)
         if self.token is None and (self.require_token or self.origins or not self.loopback):
             raise UserError(
                 f"--http {self.host}:{self.port} has no access token. Other machines, serve.allow_origin and "
                 "serve.require_token need one.",
-                "Give one with `serve.token_file=FILE` (made, mode 600, where there is none yet), or bind 127.0.0.1.",
+                "Give one with `serve.token_file=FILE` (created with mode 600 if missing), or bind 127.0.0.1.",
             )
         if self.static is not None and not self.static.is_dir():
             raise UserError(f"serve.static={self.static} is not a folder.", "Give the folder that holds the pages.")
@@ -57,7 +57,7 @@ class GatewayOptions:
 
     @classmethod
     def of(cls, options: ServeOptions, http: str, token: str | None = None) -> GatewayOptions:
-        """Return the settings for a server's options at `HOST:PORT`; a `token` wins over that of a file. UserError."""
+        """Return the settings for a server's options at `HOST:PORT`. `token` replaces the file's. Raises UserError."""
         host, port = host_port(http)
         if not host or not port.isdigit() or int(port) > 65535:
             raise UserError(f"--http {http!r} is not HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
@@ -77,7 +77,7 @@ class GatewayOptions:
 
 
 def origin(text: str) -> str:
-    """Return an origin as browsers send it. Raises UserError for anything else."""
+    """Return an origin in the form that browsers send. Raises UserError for invalid text."""
     plain = text.lower().removesuffix("/")
     if not ORIGIN.fullmatch(plain):
         hint = "Write scheme, host and port only, such as https://robot.example:8443. There is no wildcard."
@@ -86,7 +86,7 @@ def origin(text: str) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file; a missing file is created, readable by its owner alone. Raises UserError."""
+    """Return the token in a file; a missing file is created for its owner alone. Raises UserError."""
     try:
         if not path.exists():
             path.touch(mode=0o600, exist_ok=False)

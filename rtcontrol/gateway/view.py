@@ -1,9 +1,9 @@
-"""`/view/ws`: what happens in a run or a session, a few times a second, and what people say to it.
+"""`/view/ws`: send the state of a run or session to viewers a few times a second, and take their commands.
 
-`python -m rtcontrol.gateway.view PORT` is the page of one run, in its own process. It reads the run's lines on
-stdin, a JSON object each, and writes what people say to stdout in the same way, after its address. It ends with its
-stdin, so with the run. It draws the world's picture itself, from what is observed: neither the loop's process nor its
-world has that work. The picture of a remote world is its client's.
+`python -m rtcontrol.gateway.view PORT` serves the page of one run in a separate process. The process reads the run's
+lines from stdin, a JSON object each, and writes its address and then people's commands to stdout in the same way. It
+ends with its stdin, and so with the run. It draws the world's picture from the observed data, to keep that work away
+from the loop. The picture of a remote world comes from the client.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
 log = logging.getLogger("rtcontrol.gateway")
 
-SENT = "sent"  # the answer to an instruction
+SENT = "sent"  # the reply to an instruction
 EVERY_S = 0.25
-NEXT_S = 0.02  # from one message of a viewer to the next: neither a page nor a person says more
-STUCK_S = 5.0  # a reader that takes nothing for so long loses its connection
+NEXT_S = 0.02  # shortest time between two messages of a viewer: pages and people send fewer
+STUCK_S = 5.0  # a viewer that receives nothing for this long is disconnected
 MAX_VIEWERS = 16
-NICE = 10  # the page's process gives way to the loop, on a machine of few cores
+NICE = 10  # on a machine with few cores, the loop takes precedence over the page's process
 POLICY, INTERNAL, TRY_LATER = 1008, 1011, 1013
 PAGE = Path(__file__).parent / "page"
 CLIENT = PAGE.with_name("javascript")  # in a source tree a link to the npm package's folder
@@ -70,7 +70,7 @@ def files(html: bool = False) -> list[BaseRoute]:
 def routes(
     find: Callable[[str], WatchedSession | Fed | None], sessions: Callable[[], list[dict[str, Any]]]
 ) -> list[BaseRoute]:
-    """Return the routes; `find` returns what has a name (the query's `session`; "": the newest, or the run)."""
+    """Return the routes. `find` returns what to watch for a session's name ("": the newest session, or the run)."""
     viewers: set[WebSocket] = set()
 
     async def listed(request: Request) -> Response:
@@ -88,11 +88,11 @@ def routes(
         viewers.add(socket)
         showing = asyncio.create_task(_show(socket, watched))
         try:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a message of bytes
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a binary message
                 while True:
                     answer = _answer(watched, await socket.receive_text())
                     await socket.send_text(json.dumps({"answer": answer}))
-                    await asyncio.sleep(NEXT_S)  # meanwhile nothing more of it is read
+                    await asyncio.sleep(NEXT_S)  # meanwhile no further message is read
         finally:
             viewers.discard(socket)
             showing.cancel()
@@ -115,7 +115,7 @@ async def _show(socket: WebSocket, watched: WatchedSession | Fed) -> None:
             shown = picture
             await asyncio.sleep(EVERY_S)
         await asyncio.wait_for(socket.close(), STUCK_S)
-    except (TimeoutError, WebSocketDisconnect, RuntimeError):  # a reader that takes nothing holds one of few places
+    except (TimeoutError, WebSocketDisconnect, RuntimeError):  # a stuck viewer would occupy one of a few places
         socket.scope["extensions"].get(ABORT, lambda: None)()
     except Exception:
         log.exception("the live view failed")
@@ -123,7 +123,7 @@ async def _show(socket: WebSocket, watched: WatchedSession | Fed) -> None:
 
 
 def _answer(watched: WatchedSession | Fed, text: str) -> str:
-    """Do what `{"say": "pause"}`, `{"say": "confirm", "k": 12}` or `{"instruct": "..."}` says; return the answer."""
+    """Carry out `{"say": "pause"}`, `{"say": "confirm", "k": 12}` or `{"instruct": "..."}`; return the answer."""
     try:
         message = json.loads(text)
         word, k, instruction = message.get("say"), message.get("k"), message.get("instruct")
@@ -139,13 +139,13 @@ def _answer(watched: WatchedSession | Fed, text: str) -> str:
 
 
 class WatchedSession:
-    """A session as viewers see it, from loop to loop, as its client leaves and returns. `Fed` is the same of a run."""
+    """A session as viewers see it, across the loops of a returning client. `Fed` does the same for a run."""
 
     def __init__(self, session: SessionThread) -> None:
         self._session = session
 
     def snapshot(self, since: int) -> dict[str, Any]:
-        """Return what is new after tick number `since` (`telemetry/account.py`); `over`: there is no more."""
+        """Return the state with the ticks after number `since` (`telemetry/account.py`); `over`: the session ended."""
         session = self._session
         assert session.loop is not None, "it has run"
         facts = session.facts
@@ -153,7 +153,7 @@ class WatchedSession:
         return snapshot(session.loop, since) | more
 
     def picture(self) -> bytes | None:
-        """Return the world now, as a PNG or a JPEG; None where it has none. The same object while it is the same."""
+        """Return the newest picture as PNG or JPEG, or None. An unchanged picture is the same object."""
         loop = self._session.loop
         newest = loop.env.pictures.newest if loop is not None and isinstance(loop.env, RemoteEnvironment) else None
         return None if newest is None else newest.data
@@ -171,14 +171,14 @@ class WatchedSession:
 
 
 def find(sessions: SessionManager, name: str) -> WatchedSession | None:
-    """Return the session of this name, once it runs; "": the newest that is live, else the newest."""
+    """Return the running session with this name; "": the newest live session, else the newest one. None if missing."""
     running = [session for session in sessions.all() if session.loop is not None and name in ("", session.id)]
     newest = sorted(running, key=lambda session: session.facts.life.state == "live")[-1:]
     return WatchedSession(newest[0]) if newest else None
 
 
 def listed(sessions: SessionManager) -> list[dict[str, Any]]:
-    """Return the sessions that can be watched."""
+    """Return a list of the sessions that can be watched."""
     shown = [session for session in sessions.all() if session.loop is not None]
     return [{"id": s.id, "state": s.facts.life.state, "client": s.facts.hello.client.name} for s in shown]
 
@@ -187,27 +187,27 @@ def listed(sessions: SessionManager) -> list[dict[str, Any]]:
 
 
 class Fed:
-    """The run as its lines describe it."""
+    """The state of a run, fed by the lines that the run writes."""
 
     def __init__(self) -> None:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
         self._lock = threading.Lock()
-        self._sent: bytes | None = None  # by the client of a remote world
+        self._sent: bytes | None = None  # the picture from the client of a remote world
 
     def take(self, line: dict[str, Any]) -> None:
-        """Take a line of the run."""
+        """Update the state with a line of the run."""
         picture = line.pop("picture", None)
         with self._lock:
             if picture is not None:
-                self._sent = base64.b64decode(picture) or None  # nothing: there is none any more
+                self._sent = base64.b64decode(picture) or None  # an empty picture: there is no picture any more
             first = line["number"] - len(line["ticks"]) + 1
             self._ticks.extend(enumerate(line["ticks"], first))
             self._last = line
 
     def snapshot(self, since: int) -> dict[str, Any]:
         with self._lock:
-            # Without the data of the picture, which may not be JSON (NaN, for example).
+            # Leave out the data for the picture, which may not be valid JSON (NaN, for example).
             fields = {name: value for name, value in self._last.items() if name != "data"}
             return fields | {"ticks": [tick for number, tick in self._ticks if number > since]}
 
@@ -231,7 +231,7 @@ paints = cache(painter)
 
 @lru_cache(maxsize=1)
 def drawing(env: str, seed: int, data: str) -> bytes | None:
-    """Return the world's picture; None where it has none."""
+    """Return the world's picture; None if the world or the data has no picture."""
     if (paint := paints(env)) is not None:
         with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # data without a picture
             return png(paint(seed, json.loads(data)))
@@ -239,19 +239,19 @@ def drawing(env: str, seed: int, data: str) -> bytes | None:
 
 
 def write_line(line: dict[str, Any]) -> None:
-    """Write a line to the run; it is lost where the run does not read."""
+    """Write a line to the run; the line is lost if the run no longer reads."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(line).encode() + b"\n")
 
 
 def build(fed: Fed) -> Starlette:
-    """Return the page's routes, without their gate."""
+    """Return the page's application, without access checks."""
     page = Route("/", lambda request: FileResponse(PAGE / "live.html"))
     return Starlette(routes=[*routes(lambda name: None if name else fed, list), page, *files()])
 
 
 def main() -> None:
-    # Ctrl-C is for the run, which ends this by closing its stdin.
+    # Ctrl-C is for the run, which ends this process by closing stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICE)
@@ -267,7 +267,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         with contextlib.suppress(ValueError, LookupError, TypeError):
             fed.take(json.loads(line))
-    time.sleep(2 * EVERY_S)  # viewers receive the end
+    time.sleep(2 * EVERY_S)  # time for viewers to receive the end
     os._exit(0)
 
 

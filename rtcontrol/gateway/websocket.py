@@ -1,4 +1,4 @@
-"""The WebSocket transport of the server (`/ws`): the protocol as JSON."""
+"""The WebSocket transport of the server (`/ws`), with the protocol's messages as JSON."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 
 
 class WebSocketConnection:
-    """One WebSocket, as the sessions' core knows it (`rtcontrol.serve.sessions.Connection`).
+    """A WebSocket as a `rtcontrol.serve.sessions.Connection`.
 
-    `send` encodes on its caller's thread. A reader that is late by `MAX_QUEUED` messages loses its connection: such an
-    old call is void anyway.
+    `send` encodes on the caller's thread. A reader that is `MAX_QUEUED` messages late is disconnected: such old calls
+    are void anyway.
     """
 
     key: str | None = None
 
     def __init__(self, peer: str, abort: Callable[[], None]) -> None:
         self.peer, self.abort = peer, abort
-        self.closed = False  # by `close`, or because it was cut off
+        self.closed = False  # by `close`, or after the peer was cut off
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # None: the last one was sent
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # None: close the socket
 
     def send(self, message: Message) -> None:
         if not self.closed:
             self._call(self._put, encode_json(message))
 
     def close(self) -> None:
-        """Close it after what is queued, as far as the peer takes that within `CLOSE_S`."""
+        """Close the connection after sending queued messages, for which the peer has `CLOSE_S`."""
         self.closed = True
         self._call(self._queue.put_nowait, None)
         self._call(self._loop.call_later, CLOSE_S, self.abort)
 
     async def pump(self, socket: WebSocket) -> None:
-        """Send what is queued until closed."""
+        """Send queued messages until the connection is closed."""
         while (text := await self._queue.get()) is not None:
             await socket.send_text(text)
         await socket.close(NORMAL)
@@ -63,13 +63,13 @@ class WebSocketConnection:
             log.warning("%s: cut off, late by %d messages", self.peer, MAX_QUEUED)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
-        # The loop is closed while the server ends.
+        # The event loop may already be closed while the server ends.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
 
 class WebSockets:
-    """All open WebSockets."""
+    """The endpoint `/ws`, which serves all WebSockets."""
 
     def __init__(self, sessions: SessionManager) -> None:
         self._sessions = sessions
@@ -105,7 +105,7 @@ class WebSockets:
     def _take(self, connection: WebSocketConnection, text: str | None) -> None:
         def decode() -> Message:
             if text is None:
-                raise WireError(Code.MALFORMED, "A binary WebSocket message.", "Send one JSON text a message.")
+                raise WireError(Code.MALFORMED, "The WebSocket message is binary.", "Send each message as JSON text.")
             return decode_json(text)
 
         self._sessions.take(connection, decode)

@@ -57,8 +57,8 @@ def test_a_car_with_the_light_package_alone_takes_up_the_speed_it_is_told_and_st
     with serving(tmp_path) as address:
         drives, stops, counts = ran("robot", address).splitlines()
     # How fast it is by then depends on the machine; that the right call is in force does not.
-    assert re.match(r"told 'drive at 30': \d+ km/h after 5 s, by set_speed, ", drives)
-    assert re.match(r"told 'stop': \d+ km/h after 3 s, by stop, ", stops)
+    assert re.match(r"instructed 'drive at 30': \d+ km/h after 5 s, by set_speed, ", drives)
+    assert re.match(r"instructed 'stop': \d+ km/h after 3 s, by stop, ", stops)
     assert int(counts.split()[0]) > 0
 
 

@@ -41,7 +41,7 @@ def test_record_of_a_run_is_read_with_nothing_of_ours(flown: Path) -> None:
 
 def test_run_is_decided_again_by_another_model(flown: Path, tmp_path: Path) -> None:
     same = ran("replay", str(flown))
-    assert same.startswith("expert then, expert now: 32 of 32 calls are the same\n  told ")
+    assert same.startswith("expert then, expert now: 32 of 32 calls are the same\n  instructed ")
     other = re.match(r"expert then, random now: (\d+) of 32 calls", ran("replay", str(flown), "random"))
     assert other is not None and int(other[1]) < 32
     assert "record" in ran("replay", str(tmp_path), status=1)

@@ -210,7 +210,7 @@ def test_unreadable_conversation_is_refused_by_its_place(messages: list[Any], pa
     [
         (b'{"model": "default", "messages": ' + b"[" * 100_000, "not JSON"),
         (b'\xff\xfe{"model"}', "not JSON"),
-        (b'{"model": "default", "messages": [], "n": NaN}', "NaN is not a number of JSON"),
+        (b'{"model": "default", "messages": [], "n": NaN}', "NaN is not a JSON number"),
         (b'{"model": "default", "messages": [], "messages": []}', "'messages' stands twice"),
     ],
 )
