@@ -1,4 +1,4 @@
-"""An agent: tools, the text of observations, an instruction, a safe call, and a model."""
+"""Agents: an agent has tools, a text form of observations, an instruction, a safe call and a model."""
 
 from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.goals import Goal, Goals

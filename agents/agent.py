@@ -1,4 +1,4 @@
-"""The agent: tools, the text of observations, an instruction, a fallback, and a model."""
+"""Define an agent: its tools, text form of observations, instruction, fallback and model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True)
 class Fallback:
-    """What acts when a decision misses its deadline: the last call for at most `hold_ms`, then the safe call.
+    """The calls that act when a decision misses its deadline: the last call for up to `hold_ms`, then the safe call.
 
-    With several actuators, `calls` has a safe call for each: `Fallback(calls=[stop, open_gripper])`; `safe_call` is
-    then the first of them. Give neither for a world that has a safe state itself and only needs a notice (a client of
-    the wire, for example).
+    With several actuators, `calls` has a safe call for each actuator: `Fallback(calls=[stop, open_gripper])`;
+    `safe_call` is then the first of `calls`. Give neither if the world has its own safe state and only needs a notice,
+    as a network client may.
     """
 
     safe_call: Call | None = None
@@ -35,23 +35,23 @@ class Fallback:
 
     @property
     def safe_calls(self) -> tuple[Call, ...]:
-        """Return all safe calls, in order."""
+        """Return all safe calls in order."""
         return tuple(self.calls)
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Everything that a decision needs, except the world.
+    """An agent: all that a decision needs except the world.
 
     `observe` turns a raw observation into the text that the model reads. `history` is the number of executed calls in
-    the prompt (0: none). With `allow_null` the function head may choose `<|null|>`: the active call stays; or, with
-    `null_is_doubt`, the instruction is not understood and held back like an unsure call. `instruction` is the default
-    goal in natural language, `model` the zoo name or path of its checkpoint. `confirm` names tools that need a person's
-    approval before they act.
+    the prompt (0: none). With `allow_null` the function head may choose `<|null|>`, which keeps the active call; with
+    `null_is_doubt`, `<|null|>` means that the instruction is not understood, and the decision is held back like an
+    unsure call. `instruction` is the default goal in natural language, `model` the zoo name or path of a checkpoint.
+    `confirm` names tools that need a person's approval before they act.
 
-    `goals` are its instructions, and `expert` returns the right call for a raw observation and a goal. `rtcontrol fit`
-    trains a model from them, and `--model expert` runs the expert. An expert may return a list of calls, a plan: the
-    first one for now, then one for each following tick.
+    `goals` are the instructions that the agent knows, and `expert` returns the right call for a raw observation and a
+    goal. `rtcontrol fit` trains a model with both, and `--model expert` runs the expert. An expert may return a plan:
+    a list with a call for now and one call for each following tick.
     """
 
     name: str

@@ -1,7 +1,6 @@
-"""The goals of an agent as tools: one for each kind of goal, with its values as parameters.
+"""Represent the goals of an agent as tools: a tool for each kind of goal, with the goal's values as parameters.
 
-Everything that maps free text to a goal uses these tools: a checkpoint's heads, a chat model, a decision API, and
-training rows.
+These tools map free text to a goal for a checkpoint's heads, a chat model, a decision API, and training rows.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
 
 Schema = Mapping[str, Any]
-NAME_LENGTH = 64  # of a tool, in the APIs that take them
+NAME_LENGTH = 64  # characters of a tool's name at most, in chat APIs
 _FIGURES = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
 class GoalKind:
-    """A kind of goal, and the tool that represents it.
+    """A kind of goal, and the tool that represents this kind.
 
-    `parameters` are JSON schemas by name, of which `optional` ones may be left out; `values` returns a goal's
-    arguments, `make` the goal of valid arguments (None: the first of `goals`). `goals` are those of an evaluation;
-    training samples the kind by its `weight`.
+    `parameters` has a JSON schema for each parameter; those in `optional` may be left out. `values` returns the
+    arguments of a goal, and `make` returns the goal of valid arguments (None: the first of `goals`). `goals` are used
+    in an evaluation; training samples the kind with probability `weight`.
     """
 
     kind: Any
@@ -41,7 +40,7 @@ class GoalKind:
     weight: float = 1.0
 
     def tool(self) -> dict[str, Any]:
-        """Return its OpenAI-style definition."""
+        """Return the OpenAI-style definition of the tool for this kind of goal."""
         required = [name for name in self.parameters if name not in self.optional]
         properties = {name: dict(schema) for name, schema in self.parameters.items()}
         parameters = {"type": "object", "properties": properties, "required": required}
@@ -50,8 +49,10 @@ class GoalKind:
 
 
 class GoalTools:
-    """The kinds of goals of the agent `name` as tools. `recognise` returns the goal of a sentence, `examples` goals to
-    show to people. `call` and `goal` convert between goals and calls."""
+    """The tools for the goals of the agent `name`, which convert between goals and calls.
+
+    `recognise` returns the goal of a sentence, and `examples` returns goals to show to people.
+    """
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class GoalTools:
 
     @cached_property
     def definitions(self) -> tuple[dict[str, Any], ...]:
-        """Return the tools, OpenAI-style."""
+        """Return the OpenAI-style definitions of the tools."""
         return tuple(kind.tool() for kind in self.kinds)
 
     @cached_property
@@ -81,21 +82,23 @@ class GoalTools:
         return Call(kind.name, dict(kind.values(goal)))
 
     def goal(self, call: Call) -> Any:
-        """Return the goal of a call; numbers may be text, and are rounded to the next step.
+        """Return the goal of a call; numbers may be given as text, and are rounded to the next step.
 
-        Raises InvalidCall for an unknown name or an illegal value.
+        Raises InvalidCall if a name is unknown or a value is illegal.
         """
         kind = self._by_name.get(call.name)
         if kind is None:
-            raise InvalidCall(f"{call.name[:80]!r} is none of {', '.join(self._by_name)}")
+            raise InvalidCall(f"{call.name[:80]!r} is not one of {', '.join(self._by_name)}")
         arguments = {k: v for k, v in call.arguments.items() if not (v is None and k in kind.optional)}
         read = {name: _value(kind.parameters.get(name, {}), value) for name, value in arguments.items()}
         self.tools.validate(Call(kind.name, read))
         return kind.goals[0] if kind.make is None else kind.make(read)
 
     def canonical(self, text: str) -> Any | None:
-        """Return the goal with these canonical words, ignoring case, spaces, number formats and final punctuation; None
-        for other words, and for values that the tools do not allow."""
+        """Return the goal with these canonical words; None for other words, or for values that the tools do not allow.
+
+        Case, spaces, number formats and final punctuation do not matter.
+        """
         goal = self.recognise(text)
         if goal is None or _plain(goal.text()) != _plain(text):
             return None
@@ -106,7 +109,7 @@ class GoalTools:
         return goal
 
     def examples(self, most: int = 4) -> list[str]:
-        """Return a few canonical sentences for people, one of each kind first."""
+        """Return up to `most` canonical sentences to show to people, starting with one of each kind."""
         firsts: dict[Any, str] = {}
         others: dict[str, None] = {}
         for goal in self._examples():
@@ -119,7 +122,7 @@ class GoalTools:
 
 
 def slug(words: str, taken: Mapping[str, Any]) -> str:
-    """Return a tool's name for the words of a template, different from those `taken`."""
+    """Return a tool name made from the words of a template, different from the names in `taken`."""
     name = full = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:NAME_LENGTH] or "goal"
     number = 1
     while name in taken:
@@ -129,7 +132,10 @@ def slug(words: str, taken: Mapping[str, Any]) -> str:
 
 
 def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[str, Any]:
-    """Return the schema of a placeholder: texts are listed; numbers are a range in steps of their last decimal."""
+    """Return the JSON schema of a placeholder with these values: an enum of texts, or a range of numbers.
+
+    The step of a range is the last decimal of the values.
+    """
     if any(isinstance(value, str) for value in values):
         return {"type": "string", "enum": list(dict.fromkeys(map(text, values)))}
     if len(set(values)) == 1:
@@ -141,12 +147,12 @@ def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[s
 
 
 def places_of(value: int | float) -> int:
-    """Return the number of decimals."""
+    """Return the number of decimal places of a number."""
     return max(0, -int(Decimal(str(value)).as_tuple().exponent))
 
 
 def _value(schema: Schema, value: Any) -> Any:
-    """Convert a value to its parameter's schema where possible; otherwise return it unchanged."""
+    """Convert a value to the type in its parameter's schema if possible; otherwise return the value unchanged."""
     kind, listed = schema.get("type"), schema.get("enum")
     if kind == "string" and isinstance(value, str | int | float):
         plain = _plain(str(value))
@@ -176,8 +182,10 @@ _ALONE = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
 
 
 def number_of(text: str) -> int | float | None:
-    """Return the number of a text such as `0.7`, `,7`, `-.5`; None for anything else, and for ambiguous ones such as
-    `1,000`."""
+    """Return the number that a text such as `0.7`, `,7` or `-.5` stands for; None for any other text.
+
+    A number that may have a thousands separator, such as `1,000`, is ambiguous and gives None.
+    """
     plain = text.strip().replace("\u2212", "-")
     if _THOUSANDS.fullmatch(plain) or not _ALONE.fullmatch(plain):
         return None

@@ -1,4 +1,4 @@
-"""The goals of a user's agent: canonical words with placeholders, and other ways to say them."""
+"""Define the goals of a user's agent: canonical sentences with placeholders, and other ways to say the same."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ _WAYS: TypeAdapter[Any] = TypeAdapter(dict[_TEXT, list[_TEXT] | None])
 _VALUES: TypeAdapter[Any] = TypeAdapter(
     dict[StrictStr, Annotated[list[StrictStr | StrictInt | _FLOAT], Field(min_length=1)]]
 )
-# One of so many ways to say a goal is kept from training: what is scored with it was never trained on.
+# Every fifth way to say a goal is held out from training, so that a score can use sentences that are new to the model.
 HELD_OUT_EVERY = 5
-MOST_SENTENCES = 1_000  # sentences of a way that are looked at
+MOST_SENTENCES = 1_000  # sentences that are checked at most for each way to say a goal
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One goal. `kind` is its template in canonical words (`go to the {thing}`), `values` are the values of its
-    placeholders, in order; `goal["thing"]` returns one of them."""
+    """A goal, with its template in canonical words as `kind` (`go to the {thing}`).
+
+    `values` has the values of the template's placeholders, in order; `goal["thing"]` returns one value.
+    """
 
     kind: str
     values: tuple[tuple[str, Any], ...] = ()
 
     def text(self) -> str:
-        """Return the canonical instruction."""
+        """Return the canonical instruction for this goal."""
         return _filled(self.kind, dict(self.values))
 
     def __getitem__(self, name: str) -> Any:
@@ -48,11 +50,11 @@ class Goal:
 
 
 class Goals:
-    """Templates in canonical words, each with other ways to say the same.
+    """The goals of an agent: templates in canonical words, each with other ways to say the same.
 
-    `placeholders` lists the texts or numbers for each `{name}` of a template. `words` are slots of the other ways only:
-    `{lead}` is any of its alternatives. `source` is the file in errors. Raises UserError for goals that are ambiguous
-    or cannot be filled in.
+    `placeholders` lists the texts or numbers for each `{name}` in a template. `words` lists the alternatives for slots
+    such as `{lead}`, which only the other ways may have. `source` is the file name for error messages. Raises UserError
+    if goals are ambiguous or cannot be filled in.
     """
 
     def __init__(
@@ -72,12 +74,12 @@ class Goals:
             for way in (kind, *others):
                 self._check(way, kind)
         if not self.ways:
-            raise self._wrong("there is no goal.", 'Write one: goals = {"go to the {thing}": ["drive to {thing}"]}.')
+            raise self._wrong("there are no goals.", 'Write one: goals = {"go to the {thing}": ["drive to {thing}"]}.')
         if both := sorted(set(self.placeholders) & set(slots)):
-            raise self._wrong(f"{{{both[0]}}} is a placeholder and a word.", "Rename one of them.")
+            raise self._wrong(f"{{{both[0]}}} is both a placeholder and a word.", "Rename one of the two.")
         self._apart()
 
-    # -- its goals ----------------------------------------------------------------------------------------------------
+    # -- goals --------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Goal]:
         """Yield every goal with every listed value, kind by kind."""
@@ -87,8 +89,10 @@ class Goals:
                 yield Goal(kind, tuple(zip(names, chosen, strict=True)))
 
     def spread(self, count: int) -> list[Goal]:
-        """Return all goals if there are at most `count`; otherwise `count` of them, kinds in turn with values spread
-        over their lists. The result is deterministic."""
+        """Return all goals, or a deterministic sample of `count` goals if there are more.
+
+        A sample takes one goal of each kind after the other, with random values.
+        """
         if len(few := list(itertools.islice(self, count + 1))) <= count:
             return few
         rng = random.Random(0)
@@ -100,11 +104,11 @@ class Goals:
         return self._goal(rng, rng.choice(tuple(self.ways)))
 
     def sentence(self, rng: random.Random, goal: Goal) -> str:
-        """Return one way to say a goal: the canonical words, or a way that is not held out."""
+        """Return a random training sentence for a goal: the canonical words, or a way that is not held out."""
         return self._say(rng, rng.choice(self._sides[goal.kind][0]), goal)
 
     def held_out(self, goal: Goal) -> tuple[str, ...]:
-        """Return the ways to say a goal that training never uses, one sentence each; none where a goal has too few."""
+        """Return a sentence for each held-out way to say a goal; an empty tuple if the goal has too few ways."""
         rng = random.Random(goal.text())
         return tuple(self._say(rng, pattern, goal) for pattern in self._sides[goal.kind][1])
 
@@ -121,8 +125,10 @@ class Goals:
         return GoalTools(agent, list(kinds.values()), self.recognise, self._in_turn)
 
     def recognise(self, text: str) -> Goal | None:
-        """Return the goal of a sentence, ignoring case, spaces and a full stop; None for any other sentence. A number
-        may be anywhere in the range of those listed."""
+        """Return the goal that a sentence names, or None if the sentence is not a way to say a goal.
+
+        Case, spaces and final punctuation do not matter. A number may be any value within the range of the listed ones.
+        """
         plain = _plain(text)
         for kind, pattern in self._patterns:
             if (match := pattern.fullmatch(plain)) is None:
@@ -133,29 +139,29 @@ class Goals:
         return None
 
     def texts(self) -> str:
-        """Return all words of all sentences, for a tokenizer."""
+        """Return a text with all words of all sentences, to build a tokenizer."""
         slots = [*self.placeholders.values(), *self._grammar.slots.values()]
         texts = [_SLOT.sub(" ", way) for kind, ways in self.ways.items() for way in (kind, *ways)]
         return " ".join([*texts, *(_text(value) for values in slots for value in values)])
 
     def taught(self) -> str:
-        """Return all words of training sentences."""
+        """Return a text with all words of the training sentences."""
         return " ".join(word for kept in self._sides.values() for way in kept[0] for word in self._words(way))
 
     def unknown(self, sentence: str) -> tuple[str, ...]:
-        """Return the words of a sentence that no training sentence has and that may change its meaning."""
+        """Return the words of a sentence that training sentences do not contain and that may change the meaning."""
         return self._known.unknown(sentence)
 
     def known(self, most: int = 8) -> str:
-        """Return the canonical templates and the values of their placeholders, for people."""
+        """Return a text for people with the canonical templates and the values of their placeholders."""
         kinds, names = [f'"{kind}"' for kind in self.ways], [name for kind in self.ways for name in _names(kind)]
         values = [f"{name}: {_values(self.placeholders[name], most)}" for name in dict.fromkeys(names)]
         return _first(kinds, most) + (f" ({'; '.join(values)})" if values else "")
 
-    # -- how -----------------------------------------------------------------------------------------------------------
+    # -- sentences and patterns -----------------------------------------------------------------------------------------
 
     def _words(self, way: str) -> list[str]:
-        """Return the words of a way, with all values of its slots."""
+        """Return the words of a way to say a goal, with all values of its slots."""
         filled = _SLOT.sub(
             lambda m: " ".join(map(_text, self._grammar.slots.get(m[1], self.placeholders.get(m[1], ())))), way
         )
@@ -165,7 +171,7 @@ class Goals:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _names(kind)))
 
     def _made(self, kind: str, arguments: Mapping[str, Any]) -> Goal:
-        """Return the goal of a tool's arguments, with the listed values."""
+        """Return the goal for the arguments of a goal tool; an argument becomes the equal listed value."""
         values = []
         for name in _names(kind):
             value, listed = arguments[name], self.placeholders[name]
@@ -189,8 +195,10 @@ class Goals:
 
     @cached_property
     def _sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Return for each kind the training ways and the held-out ways; a way that a training way covers is not held
-        out."""
+        """Return for each kind of goal the ways for training and the held-out ways.
+
+        A way whose sentences a training way also matches is not held out.
+        """
         sides = {}
         for kind, ways in self.ways.items():
             every = ways[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
@@ -200,7 +208,7 @@ class Goals:
         return sides
 
     def _all(self, way: str) -> list[str]:
-        """Return the sentences of a way with all its words, and one value for each placeholder."""
+        """Return the sentences of a way with all alternatives of its words, and one value for each placeholder."""
         values = {name: listed[0] for name, listed in self.placeholders.items()}
         return [_plain(_filled(text, values)) for text in itertools.islice(self._grammar.expand(way), MOST_SENTENCES)]
 
@@ -221,7 +229,7 @@ class Goals:
                 names.add(part)
                 values = self.placeholders[part]
                 parts.append(f"(?P<{part}>{_NUMBER if _numbers(values) else _any(tuple(map(_text, values)))})")
-        # Between them a space or none: a word may stand for nothing.
+        # Spaces between parts are optional, because an alternative of a word may be empty.
         return re.compile(r"\s*".join(parts))
 
     def _read(self, name: str, text: str) -> Any:
@@ -232,7 +240,7 @@ class Goals:
         listed = next((value for value in values if value == number), None)
         return number if listed is None and min(values) <= number <= max(values) else listed
 
-    # -- what is wrong with them ---------------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------------------
 
     def _table(self, name: str, written: Any, kind: TypeAdapter[Any]) -> dict[str, tuple[Any, ...]]:
         if isinstance(written, Mapping):
@@ -243,24 +251,25 @@ class Goals:
         except ValidationError as error:
             fault = error.errors()[0]
             place = ".".join([name, *(f"{part}" for part in fault["loc"][:2])])
-            hint = 'Write a table of lists. Words such as no, on and yes, and "a: b", stand in quotes in YAML.'
+            hint = 'Write a table of lists. In YAML, put words such as no, on and yes, and "a: b", in quotes.'
             raise self._wrong(f"{place}: {fault['msg']} (it is {fault['input']!r:.80}).", hint) from None
 
     def _check(self, way: str, kind: str) -> None:
         for name in _names(way):
             if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
-                # What the goal itself does not name is not a placeholder of its ways.
+                # A way may have only those placeholders that its goal has.
                 table, use = ("placeholders", "it stands for") if way == kind else ("words", "may be said there")
                 hint = f"List what {use} under {table}: {name}: [...]."
-                raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', hint)
+                raise self._wrong(f'"{way}": there are no values for {{{name}}}.', hint)
         if missing := sorted(set(_names(kind)) - set(_names(way))):
-            hint = "Say in each way what the goal needs, or make it a goal of its own."
-            raise self._wrong(f'"{way}" leaves {{{missing[0]}}} of "{kind}" open.', hint)
+            hint = "Use every placeholder of the goal in each way, or make this way a separate goal."
+            raise self._wrong(f'"{way}" does not contain {{{missing[0]}}} of "{kind}".', hint)
         if more := sorted((set(_names(way)) - set(_names(kind))) & set(self.placeholders)):
-            raise self._wrong(f'"{way}" has a {{{more[0]}}} that "{kind}" has not.', "Put it into both.")
+            problem = f'"{way}" has a placeholder {{{more[0]}}} that "{kind}" does not have.'
+            raise self._wrong(problem, "Put the placeholder into both.")
 
     def _apart(self) -> None:
-        """Raise UserError for two goals with the same words."""
+        """Raise UserError if two goals can be said with the same words."""
         rng = random.Random(0)
         for goal in self.spread(MOST_SENTENCES):
             kind = goal.kind
@@ -268,21 +277,21 @@ class Goals:
                 read = self.recognise(self._say(rng, way, goal))
                 if read is None or read.kind != kind or read.text() != goal.text():
                     other = f'"{kind}" with other values' if read is None or read.kind == kind else f'"{read.kind}"'
-                    raise self._wrong(f'"{way}" asks for "{kind}" and for {other}.', "Say one of them otherwise.")
+                    raise self._wrong(f'"{way}" means both "{kind}" and {other}.', "Use other words for one of them.")
 
     def _wrong(self, problem: str, hint: str) -> UserError:
         return UserError(f"{self.source}: {problem}", hint)
 
 
 def _arguments(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:
-    """Return a goal's values as its tool's arguments."""
+    """Return the arguments of a goal tool for the values of a goal."""
     return {name: _argument(schemas[name]["type"], value) for name, value in goal.values}
 
 
 def _argument(kind: str, value: Any) -> Any:
     if kind == "string":
         return _text(value)
-    # 2.0 of a list of whole numbers is the 2 of their schema.
+    # A value such as 2.0 is written as the integer 2 that the schema requires.
     return int(value) if kind == "integer" and float(value).is_integer() else value
 
 
@@ -291,7 +300,7 @@ def _names(template: str) -> tuple[str, ...]:
 
 
 def _values(listed: Sequence[Any], most: int) -> str:
-    """Return listed values for people; numbers as their range."""
+    """Return the listed values as text for people; numbers are shown as a range."""
     ends = sorted({min(listed), max(listed)}) if _numbers(listed) else []
     return " to ".join(map(_text, ends)) if len(ends) == 2 else _first(listed, most)
 

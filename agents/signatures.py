@@ -1,4 +1,4 @@
-"""Check that a user's functions take their arguments, before they are called, with file and line in errors."""
+"""Check that a user's functions accept the arguments that they will get, with file and line in error messages."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from rtcontrol.models.errors import UserError
 
 
 def defined(function: Callable[..., Any]) -> str:
-    """Return the file and line of a user's function, as `file.py:12`; its name if that is unknown."""
+    """Return the file and line of a user's function, as `file.py:12`, or the function's name if they are unknown."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 def check_called(functions: Mapping[str, tuple[Callable[..., Any], Sequence[str]]]) -> None:
-    """Raise UserError for functions, by name, that cannot be called with these arguments in this order, or that do
-    nothing when called (`async def`, a generator), with their lines and signatures."""
+    """Raise UserError if a function cannot be called with its arguments, or does nothing when called.
+
+    `functions` has, by name, a function and its positional arguments. An `async def` function or a generator does
+    nothing when called. The message has the function's line and signature.
+    """
     faults = [wrong for name, (function, given) in functions.items() if (wrong := _unlike(name, function, given))]
     if faults:
         raise UserError(" ".join(what for what, _ in faults), " ".join(hint for _, hint in faults))
 
 
 def idle(function: Callable[..., Any]) -> str | None:
-    """Return why a function does nothing when it is called; None if it does something."""
+    """Return the reason why a function does nothing when it is called, or None if it does something."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "is async, and nobody awaits it"
     return "has a yield, and nobody goes through it" if inspect.isgeneratorfunction(function) else None
@@ -34,13 +37,13 @@ def idle(function: Callable[..., Any]) -> str | None:
 def carry_out(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """Call a user's function and return its result.
 
-    Raises UserError where that is an awaitable, a future, a Ray ObjectRef or a generator: the work is not done.
+    Raises UserError if the result represents unfinished work: an awaitable, a future, a Ray ObjectRef or a generator.
     """
     value = function(*given, **named)
     if value is None or not unfinished(value):
         return value
     if inspect.iscoroutine(value):
-        value.close()  # no warning that it was never awaited
+        value.close()  # avoids Python's warning about a coroutine that was never awaited
     name, kind = getattr(function, "__name__", "the function"), type(value).__name__
     raise UserError(
         f"{defined(function)}: {name}() returned a {kind}: the work is not done, and may never be.",
@@ -56,13 +59,12 @@ def unfinished(value: Any) -> bool:
         or inspect.isgenerator(value)
         or inspect.isasyncgen(value)
         or callable(getattr(kind, "add_done_callback", None))
-        or all(callable(getattr(kind, name, None)) for name in ("get", "wait", "ready"))  # of multiprocessing
+        or all(callable(getattr(kind, name, None)) for name in ("get", "wait", "ready"))  # AsyncResult
     )
 
 
 def _unlike(name: str, function: Callable[..., Any], given: Sequence[str]) -> tuple[str, str] | None:
-    """Return what is wrong with a function that is called with these arguments, and the hint; None for a correct
-    one."""
+    """Return the error and the hint for a function that does not accept these arguments, or None if it does."""
     body = function.__init__ if inspect.isclass(function) else function
     bound = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []
     hint = f"Write `def {name}({', '.join([*bound, *given])}): ...`."
@@ -74,11 +76,11 @@ def _unlike(name: str, function: Callable[..., Any], given: Sequence[str]) -> tu
         signature.bind(*given)
     except ValueError:
         if not inspect.ismethod(function) or inspect.signature(function.__func__).parameters:
-            return None  # a function in C that does not tell
-        return f"{where} takes nothing, and is given {_listed([*bound, *given])}.", hint
+            return None  # a C function without a signature
+        return f"{where} takes nothing, but gets {_listed([*bound, *given])}.", hint
     except TypeError:
         takes = str(signature.replace(return_annotation=inspect.Signature.empty)) if signature.parameters else "nothing"
-        return f"{where} takes {takes}, and is given {_listed(given)}.", hint
+        return f"{where} takes {takes}, but gets {_listed(given)}.", hint
     return None
 
 

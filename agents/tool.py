@@ -1,4 +1,4 @@
-"""Tools from typed Python functions: JSON schema, validation and execution."""
+"""Make tools from typed Python functions, with JSON schema, validation and execution."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rtcontrol.models.schema.validator import Validator
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """Exactly these values, in declared order."""
+    """An annotation for a parameter that has exactly these values, in this order."""
 
     values: tuple[Any, ...]
 
@@ -39,7 +39,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Range:
-    """From `low` to `high`, both included, in steps of `step` (a number without a step is unbounded in its digits)."""
+    """An annotation for a number from `low` to `high`, both included, in steps of `step` (None: any digits)."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Text:
-    """A free string of at most `max_length` characters, optionally matching the regular expression `pattern`."""
+    """An annotation for text of at most `max_length` characters, which matches the regular expression `pattern`."""
 
     max_length: int
     pattern: str | None = None
@@ -64,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters of a group share one head, as they depend on each other (JSON schema key `x-group`)."""
+    """An annotation for parameters that depend on each other and share one head (JSON schema key `x-group`)."""
 
     name: str
 
@@ -74,7 +74,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Doc:
-    """A parameter's description."""
+    """An annotation with the description of a parameter."""
 
     text: str
 
@@ -85,19 +85,19 @@ class Doc:
 CONSTRAINTS = (OneOf, Range, Text, Group, Doc)
 
 
-# Of a tool that somebody else defines: a longer name fits no message of the wire.
+# Characters in the name of a remote tool at most; a longer name does not fit into protocol messages.
 MAX_NAME = 256
 
 
 class InvalidCall(ValueError):
-    """A call that its tools do not allow; the message names tool, parameter and rule."""
+    """An error for a call that the tools do not allow; the message names tool, parameter and rule."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool's schema and the function that executes it; `adapters` convert JSON values to the annotated types.
+    """A tool: its schema and the function that executes it; `adapters` convert JSON values to the annotated types.
 
-    `remote`: the definition comes from elsewhere, and its regular expressions are not trusted.
+    The definition of a `remote` tool comes from elsewhere, so its regular expressions are not trusted.
     """
 
     schema: ToolSchema
@@ -111,7 +111,7 @@ class Tool:
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether the tool is only described here, without a function that executes it."""
+        """Return whether the tool has no function here and is executed elsewhere."""
         return self.remote and getattr(self.function, "__module__", None) == __name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,10 +119,10 @@ class Tool:
 
 
 def tool(function: Callable[..., Any]) -> Tool:
-    """Make a tool of a function with annotated parameters; its docstring is the description.
+    """Make a tool of a function with annotated parameters; the function's docstring becomes the description.
 
-    A parameter with a default is optional. Raises UserError for a type that has no schema, an unannotated parameter,
-    `*args`, or a default outside the domain.
+    A parameter with a default is optional. Raises UserError for a type without a schema, a parameter without an
+    annotation, `*args`, or a default outside the domain.
     """
     name = function.__name__
     try:
@@ -159,10 +159,10 @@ def tool(function: Callable[..., Any]) -> Tool:
 
 
 def remote_tool(definition: Mapping[str, Any], room: Room | None = None) -> Tool:
-    """Return the tool of an OpenAI-style definition that is executed elsewhere: calling it raises. Arguments stay plain
-    JSON values. `room` is the remaining allowance of its set of tools.
+    """Return the tool of an OpenAI-style definition, which is executed elsewhere and raises an error if it is called.
 
-    Raises UserError with tool, parameter and remedy.
+    Arguments stay plain JSON values. `room` is the remaining size limit for the whole set of tools. Raises UserError
+    with tool, parameter and hint.
     """
     return _remote(ToolSchema.from_openai(definition, room))
 
@@ -170,7 +170,7 @@ def remote_tool(definition: Mapping[str, Any], room: Room | None = None) -> Tool
 def _remote(schema: ToolSchema) -> Tool:
     if len(schema.name) > MAX_NAME:
         problem = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
-        raise UserError(problem, f"Give it one of at most {MAX_NAME}.")
+        raise UserError(problem, f"Use a name of at most {MAX_NAME} characters.")
 
     def function(**arguments: Any) -> None:
         raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
@@ -189,7 +189,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], where: str) -> None:
-    """Raise UserError for listed values and defaults that the annotated type does not accept."""
+    """Raise UserError if the annotated type does not accept a listed value or a default."""
     domain = parameter.domain
     values = list(domain.values) if isinstance(domain, ClosedDomain) else []
     default = [parameter.schema["default"]] if "default" in parameter.schema else []
@@ -204,12 +204,12 @@ def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], wher
             adapter.validate_json(json.dumps(value), strict=True)
         except ValueError:
             raise UserError(
-                f"{where}: the value {value!r} is none of its annotated type.", "Correct the value or the annotation."
+                f"{where}: the value {value!r} is not of the annotated type.", "Correct the value or the annotation."
             ) from None
 
 
 def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.TypeAdapter[Any]]:
-    """Return JSON schema and converter of an annotation: our constraints on top of pydantic's schema of the type."""
+    """Return the JSON schema and the converter of an annotation: pydantic's schema with our constraints added."""
     extra: dict[str, Any] = {}
     annotation = _without_none(annotation)
     if get_origin(annotation) is Annotated:
@@ -236,7 +236,7 @@ def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.Ty
 
 
 def _without_none(annotation: Any) -> Any:
-    # `int | None = None` is an optional int: absence is `<|null|>`, so null is not a value of the parameter.
+    # `int | None = None` is an optional int. `<|null|>` stands for a missing argument, so null is not a value.
     if get_origin(annotation) in (typing.Union, types.UnionType):
         arms = [a for a in get_args(annotation) if a is not type(None)]
         if len(arms) == 1:
@@ -245,8 +245,10 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _made(source: Any, room: Room) -> Tool:
-    """Return the tool of a function, of a pydantic model (its class name and fields are name and parameters), or of an
-    OpenAI-style definition."""
+    """Return the tool of a function, a pydantic model, or an OpenAI-style definition.
+
+    The class name of a model becomes the tool's name, and its fields become the parameters.
+    """
     if isinstance(source, Tool):
         return source
     if isinstance(source, Mapping):
@@ -263,10 +265,10 @@ def _made(source: Any, room: Room) -> Tool:
 
 
 class Tools:
-    """An agent's tools: the model reads them, and calls are validated and executed by them.
+    """An agent's set of tools, which describes the tools to the model, and validates and executes calls.
 
-    Each is a function (or the `tool` of one), a pydantic model, or an OpenAI-style definition; the last two need
-    functions that execute them (`bind`).
+    Each tool is given as a function (or its `tool`), a pydantic model, or an OpenAI-style definition. Models and
+    definitions need functions that execute them (`bind`).
     """
 
     def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
@@ -284,18 +286,18 @@ class Tools:
         return iter(self._tools.values())
 
     def openai(self) -> list[dict[str, Any]]:
-        """Return the tools as OpenAI-style JSON, parameters in head order; reading it gives these tools."""
+        """Return the tools as OpenAI-style definitions, with parameters in head order; `Tools` accepts these again."""
         return [t.schema.exact() for t in self._tools.values()]
 
     def bind(self, **functions: Callable[..., Any]) -> Tools:
-        """Return the same tools, executed by other functions, such as an environment's."""
+        """Return the same tools, but executed by these functions, such as those of an environment."""
         if unknown := sorted(set(functions) - set(self._tools)):
             raise UserError(f"No tool {unknown[0]!r} to bind.", f"The tools are: {', '.join(self._tools)}.")
         bound = [replace(t, function=functions.get(n, t.function)) for n, t in self._tools.items()]
         return Tools(bound)
 
     def validate(self, call: Call) -> Call:
-        """Return the call if it is legal; raises InvalidCall with tool, parameter and rule."""
+        """Return the call if it is legal. Raises InvalidCall with tool, parameter and rule if not."""
         entry = self._tools.get(call.name)
         if entry is None:
             raise InvalidCall(f"unknown tool {call.name!r}; the tools are {', '.join(self._tools)}")
@@ -324,7 +326,7 @@ class Tools:
 
     @staticmethod
     def _fault(p: Parameter, value: Any) -> str | None:
-        """Return why a parameter does not accept a value; None if it does."""
+        """Return the reason why a parameter does not accept a value, or None if it does."""
         if value is None and p.nullable:
             return None
         if isinstance(p.domain, ClosedDomain):
@@ -333,7 +335,7 @@ class Tools:
         return None if fault is None else f": {fault}"
 
     def convert(self, call: Call) -> dict[str, Any]:
-        """Return the arguments of a valid call as the annotated types: an Enum's member, a dataclass."""
+        """Return the arguments of a valid call, converted to the annotated types such as an Enum or a dataclass."""
         adapters = self._tools[call.name].adapters
         return {k: adapters[k].validate_python(v) for k, v in call.arguments.items()}
 
@@ -342,11 +344,11 @@ class Tools:
         return self._tools[call.name].function(**self.convert(call))
 
     def remedies(self) -> dict[str, list[str]]:
-        """Return by tool what costs extra forward passes, and the remedy (`remedies_of`)."""
+        """Return for each tool the sentences of `remedies_of`: what costs extra forward passes, and what to change."""
         return {schema.name: remedies_of(schema) for schema in self.schemas}
 
     def warnings(self) -> list[str]:
-        """Return the remedies as sentences with their tools."""
+        """Return the remedies as sentences that start with the tool's name."""
         each = [(name, remedy) for name, remedies in self.remedies().items() for remedy in remedies]
         return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in each]
 
@@ -356,7 +358,7 @@ LISTED = f"bounds and a step (Range), or an enum (OneOf), of at most {MAX_CLOSED
 
 
 def remedies_of(tool: ToolSchema) -> list[str]:
-    """Return what costs extra forward passes, and the remedy, a sentence for each parameter or group."""
+    """Return a sentence for each parameter or group that costs extra forward passes, with what to change."""
     sentences: list[str] = []
     slots = tool.slots()
     for p in tool.parameters:

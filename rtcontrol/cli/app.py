@@ -1,4 +1,4 @@
-"""The command line: `rtcontrol run`, `envs`, `agents`, `doctor`, and what lives in modules of its own."""
+"""The command line: `rtcontrol run`, `envs`, `agents` and `doctor`; other modules of this package add the rest."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rtcontrol.telemetry.run_folder import Folder, version
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 
-GOALS = 12  # shown of an agent
-UNWRITTEN = "What was printed could not all be written"
+GOALS = 12  # goals that `rtcontrol agents` shows of an agent
+UNWRITTEN = "The output could not be written completely"
 
 RUN_EXAMPLES = f"""Run an agent in an environment at a fixed rate, and report every tick.
 
@@ -35,17 +35,18 @@ Examples:
     rtcontrol run --env lander --model expert --host inprocess --clock lockstep
     rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50   # docs/your-own-game.md
     rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine   # docs/schemas.md
-    rtcontrol run --env remote   # a client of the wire is the world: docs/protocol.md
+    rtcontrol run --env remote   # a client that connects is the world: docs/protocol.md
 
-While it runs, a line typed on the terminal is the new instruction (view.stdin: one from a pipe, too); /pause, /resume
-and /stop are for the safe call, /yes and /no for the call that waits (loop.confirm); /help and /goals list them all.
---view prints the address of a page that shows it all. Ctrl-C ends it with the safe call and the report.
+During the run, a line typed on the terminal is the new instruction (with view.stdin, also a line from a pipe). /pause,
+/resume and /stop control the safe call, /yes and /no answer for a call that needs approval (loop.confirm); /help and
+/goals list all. --view prints the address of a page that shows the run. Ctrl-C ends the run with the safe call and the
+report.
 
 {HELP}"""
 
 
 class LazyGroup(TyperGroup):
-    """Typer's group, plus groups that are imported on demand."""
+    """A Typer group whose subcommands in other modules are imported on first use."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *LAZY]
@@ -88,7 +89,7 @@ def _root(
         bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_versions)
     ] = False,
 ) -> None:
-    """Real-time LLM function calling for robots and games. The options below may stand anywhere in the line.
+    """Real-time LLM function calling for robots and games. The options below may appear anywhere in the command.
 
     Examples:
 
@@ -99,14 +100,14 @@ def _root(
 
 
 def start_run(options: RunOptions) -> int:
-    """Run in a new folder. Return the exit status."""
+    """Run in a new folder, and return the exit status."""
     base = named_by_time(Path(options.env).stem)
     streams = StandardStreams(escaped=False)
     with Shutdown() as ending, streams, Folder(options.out, base, options.overwrite) as folder:
         try:
             status = _start(options.at(folder.path), ending)
         except Interrupted as interrupted:
-            # Told here: Typer takes every KeyboardInterrupt for Ctrl-C.
+            # Caught here, because Typer treats every KeyboardInterrupt as Ctrl-C.
             status = interrupted.status
     if streams.out.failed:
         print(f"{UNWRITTEN}: {streams.out.failed}. The report is in {folder.path}, too.", file=sys.stderr)
@@ -135,7 +136,7 @@ command(app, (*FIRST_WEEK, "out", "live", "view"), options=RunOptions, name="run
 
 @command(app)
 def envs() -> None:
-    """List the environments, each with the agent that it is made for.
+    """List the environments, each with its default agent.
 
     Example: rtcontrol envs
     """
@@ -152,14 +153,14 @@ def envs() -> None:
 def agents(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One agent or its file, with its goals.")] = None,
 ) -> None:
-    """List the agents: their default instruction, their tools, their model.
+    """List the agents with their default instructions, tools and models.
 
     Examples: rtcontrol agents; rtcontrol agents lander
     """
     from rtcontrol.run import assembly, interpreting
 
     for title, entry in (assembly.agents() if name is None else {name: assembly.agent(name)}).items():
-        print(f'{title}  (model {entry.model}, told "{entry.instruction}")\n    {entry.description}')
+        print(f'{title}  (model {entry.model}, instruction "{entry.instruction}")\n    {entry.description}')
         for tool in entry.tools:
             parameters = ", ".join(p.name for p in tool.schema.parameters)
             print(f"    {tool.name}({parameters}): {tool.schema.description}")
@@ -171,7 +172,7 @@ def agents(
 
 @command(app)
 def doctor() -> None:
-    """Show what this machine can do: engines, GPU, Ray, versions; and the command that mends the rest.
+    """Check the installation on this machine (engines, GPU, Ray, versions), and show commands that fix problems.
 
     Example: rtcontrol doctor
     """
@@ -191,12 +192,12 @@ def main() -> None:
         code = app(words, obj=line, standalone_mode=False, prog_name="rtcontrol")
         status = code if isinstance(code, int) else 0
         if error := unwritten():
-            status = _complain(f"{UNWRITTEN}: {error}. Make room, or write it elsewhere.", status or 1)
+            status = _complain(f"{UNWRITTEN}: {error}. Free some space, or write to another place.", status or 1)
     except UserError as error:
         status = _complain(str(error), 2)
     except KeyboardInterrupt:
         status = 130
-    except (Exception, SystemExit) as error:  # a user's file may exit
+    except (Exception, SystemExit) as error:  # a user's file may call exit()
         if hasattr(error, "format_message"):
             status = _complain(_usage(error), 2)
         else:
@@ -206,20 +207,20 @@ def main() -> None:
 
 
 def _usage(error: Any) -> str:
-    """Return what is wrong with the words of a command line; nothing where its help was shown."""
+    """Return the message for a usage error of the command line; an empty text if the help was shown instead."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     if not text:
         return ""
     leaf = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
     settings = getattr(getattr(context, "command", None), "callback", None)
     paths = [entry.path for entry in getattr(settings, "settings", {}).values() if leaf in (entry.leaf, entry.name)]
-    hint = f" It is a setting: --set {paths[0]}=VALUE." if paths else ""
+    hint = f" Use the setting: --set {paths[0]}=VALUE." if paths else ""
     return f"{text.rstrip('.')}.{hint} See `{context.command_path if context else 'rtcontrol'} --help`."
 
 
 def _complain(text: str, status: int) -> int:
     if "--debug" in sys.argv:
         traceback.print_exc()
-    # A list in it is indented; what begins a line is nobody else's.
+    # Only indented lines, those of a list, may start a new line; other line breaks are escaped.
     print("\n".join(map(printable, re.split(r"\n(?= )", text))), file=sys.stderr)
     return status

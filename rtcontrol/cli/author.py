@@ -1,4 +1,4 @@
-"""`rtcontrol new`, `check` and `tools`: for authors of worlds and of tools."""
+"""The commands `rtcontrol new`, `check` and `tools`, for authors of worlds and tools."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ app_new, app_check, tools = group(), group(), group()
 
 
 def write(folder: Path) -> list[Path]:
-    """Write a game's folder, whose last part is its name. Return its files.
+    """Write the folder of a new game, which is named like the folder, and return the files.
 
-    Raises UserError for a name that Python files cannot have, and for a folder that exists.
+    Raises UserError if the name is not valid for Python files, or if the folder exists.
     """
     name = folder.resolve().name
     if not (name.isidentifier() and name.islower() and not keyword.iskeyword(name)):
@@ -52,7 +52,7 @@ def write(folder: Path) -> list[Path]:
 def new(
     folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.", show_default=False)],
 ) -> None:
-    """Start a game: a folder with a world, an agent (tools, words, expert), its goals and tests, which runs at once.
+    """Create a game that runs at once: a folder with a world, an agent (tools, expert), goals and tests.
 
     Examples (docs/your-own-game.md says what each part must hold):
 
@@ -71,27 +71,26 @@ def check(
     steps: int = setting("check", 200, "Steps with random calls.", ge=0),
     seed: int = setting("check", 0, "Seed of the first episode, and of the calls.", ge=0),
 ) -> None:
-    """Tell the author of a world what is wrong with it. One instance is made, reset, played by its agent's expert for
-    every goal, called at random and closed, on one thread, as in a run. A file that is world and agent needs no
-    --agent.
+    """Check a world for errors. As in a run, one thread creates an instance and resets it, plays every goal by the
+    agent's expert, makes random calls, and closes the instance. A file that has both world and agent needs no --agent.
 
     Examples:
 
         rtcontrol check my_world.py --agent my_agent.py
         rtcontrol check "gym:CartPole-v1?precision=3" --set check.steps=1000
 
-    Exit status: 0 if nothing is wrong; else 2, with the first thing that is.
+    Exit status: 0 if there is no error; else 2, with a message for the first error.
     """
     from rtcontrol.run.skills import check_world
 
     for line in check_world(world, agent, steps=steps, seed=seed):
         print(line)
-    print(f"{world}: nothing found wrong")
+    print(f"{world}: no errors")
 
 
 @tools.callback()
 def _tools() -> None:
-    """Look at tools: which of them take one forward pass, and what would make the others do so."""
+    """Show which tools need only one forward pass, and what makes the others slower."""
 
 
 @command(tools, name="check", figures=True)
@@ -103,10 +102,12 @@ def check_tools(
     model: str | None = setting("check", None, "Bundled name or checkpoint. (default: the tokenizer of lander)"),
     skip_unsupported: bool = setting("host", False, "Leave out tools that cannot be taken, and name them."),
 ) -> None:
-    """Show what a call of each tool costs: whether its values are listed (closed) or decoded token by token (free), the
-    forward passes of its worst call (with several tools two at least), its tokens in the cached prompt, the rules that
-    are checked after decoding, and the bound that would make it one pass. A tool that every session would refuse gives
-    exit status 2, or is left out (host.skip_unsupported). `run --tools` and `serve --tools` take the same SOURCE.
+    """Show the cost of calling each tool.
+
+    Values are listed (closed) or decoded token by token (free). For each tool there are the forward passes of the most
+    expensive call (at least two with several tools), the tokens in the cached prompt, the rules that are checked after
+    decoding, and hints for fewer passes. A tool that every session would refuse gives exit status 2, or is left out
+    (host.skip_unsupported). `run --tools` and `serve --tools` accept the same SOURCE.
 
     Examples:
 
@@ -118,7 +119,7 @@ def check_tools(
 
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and chats(model):
-        what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
+        what = f"{model} is a chat model: its passes depend on its call syntax, and cannot be counted here."
         raise UserError(what, "Leave check.model out, or name a checkpoint in ST format.")
     taken = tools_from(source, skip_unsupported=skip_unsupported)
     hints, console = taken.remedies(), for_people(line.json)

@@ -1,4 +1,4 @@
-"""`rtcontrol bench`: what is measured on this machine, next to its baselines."""
+"""The command `rtcontrol bench`, which measures speed on this machine and compares it with baselines."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def bench(
     samples: int | None = setting("bench", None, "train: samples of each way. (default: 4; 64 on a GPU)", ge=4),
     trips: int = setting("bench", 5000, "wire: round trips of each way.", ge=100),
 ) -> None:
-    """Measure on this machine, each way next to its baselines, in turns.
+    """Measure speed on this machine, alternating between the measured method and its baselines.
 
-    `decide`: one packed pass next to its floor, token-by-token decoding and JSON calls (also with forced tokens
-    skipped). Situations and tools are those of a bundled model, else the lander's; of the lander also long tools.
+    `decide` compares one packed pass with its lower bound, token-by-token decoding and JSON calls (also with forced
+    tokens skipped). Situations and tools are those of a bundled model, or else of the lander, also with long tools.
 
-    `serving`: one packed pass next to vLLM's best form on the same weights: SimpleTool's heads, and JSON under a
-    grammar. It runs in an environment that has vLLM.
+    `serving` compares one packed pass with vLLM on the same weights: SimpleTool's heads, and JSON under a grammar. It
+    needs an environment with vLLM.
 
-    `load`: many clients of one server: every tick's call, those that never came, and the misses by cause.
+    `load` connects many clients to one server, and counts calls per tick, missing calls, and misses by cause.
 
-    `train`: packed-tree training next to one sequence a head, in the shape of Qwen2.5-0.5B: samples a second.
+    `train` compares packed-tree training with one sequence per head, in samples per second on Qwen2.5-0.5B's shape.
 
-    `wire`: observation out to call in, over each transport, next to a bare echo of the same bytes.
+    `wire` measures the time from sending an observation to receiving the call, and of an echo, over each transport.
 
     Examples:
 
@@ -72,7 +72,7 @@ def _measure(what: str, arguments: tuple[Any, ...], line: CommandLine) -> None:
     from rtcontrol.bench.tables import TABLES
     from rtcontrol.telemetry.run_folder import describe
 
-    machine = describe()  # before anything is measured: the load is that of other work
+    machine = describe()  # before the measurement, so that the reported load is that of other programs
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
     module = importlib.import_module(f"rtcontrol.bench.{what}")

@@ -1,4 +1,4 @@
-"""Commands whose flags are settings: each setting also by `--set PATH=VALUE`, or in a file."""
+"""Register commands whose options are settings, given by flag, by `--set PATH=VALUE` or in a file."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rtcontrol.settings import GROUPS, Setting, read_file, required, settings_of
 
 ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`, for each of `rtcontrol settings`."
 FIGURES = "`--json FILE` writes all figures; - is standard output."
-SOURCES: list[Any] = []  # what has settings: options classes and functions of commands
-# Commands in modules of their own, imported at the first use.
+SOURCES: list[Any] = []  # objects that declare settings: options classes and functions of commands
+# Commands in other modules, which are imported on first use.
 LAZY = {
     "serve": "rtcontrol.cli.serve:app",
     "fit": "rtcontrol.cli.fit:app",
@@ -44,7 +44,7 @@ LAZY = {
 
 @dataclass
 class CommandLine:
-    """The options of every command, which may stand anywhere in the line."""
+    """The options that every command has, which may appear anywhere in the command line."""
 
     set: list[str]
     config: Path | None = None
@@ -52,7 +52,7 @@ class CommandLine:
     debug: bool = False
 
     def values(self, source: Any, command: str) -> dict[str, Any]:
-        """Return the values of the settings of a command by Python name: the file's, over them those of --set."""
+        """Return the values of a command's settings by Python name; values of --set override those of the file."""
         values = {} if self.config is None else read_file(self.config, source, command, has_setting)
         given: dict[str, Any] = {}
         for word in self.set:
@@ -66,7 +66,7 @@ class CommandLine:
 
 
 def split(words: Sequence[str]) -> tuple[CommandLine, list[str]]:
-    """Return the options of every command, and the other words. A bridge has its own. Raises UserError."""
+    """Separate the options that every command has from the other words, except for bridges. Raises UserError."""
     if "bridge" in words[:1]:
         return CommandLine([]), list(words)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -82,7 +82,7 @@ def split(words: Sequence[str]) -> tuple[CommandLine, list[str]]:
 
 
 def tree() -> dict[str, list[Setting]]:
-    """Return the settings of all commands by group, each once."""
+    """Return the settings of all commands by group, without duplicates."""
     for module in ("rtcontrol.cli.app", *(place.partition(":")[0] for place in LAZY.values())):
         importlib.import_module(module)
     each: dict[str, Setting] = {}
@@ -111,11 +111,11 @@ def command(
     help: str | None = None,
     figures: bool = False,
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Register a function as a command. What it returns is the exit status.
+    """Register a function, which returns an exit status, as a command.
 
-    Its settings are the fields of `options`, which it takes as `options`, or else those of its parameters that
-    `setting` declares. `flags` names the settings with a flag. Its other parameters are Typer's, but for `line`.
-    `figures`: it writes them where --json says.
+    The settings of the command are the fields of the class `options`, whose instance the function gets as `options`, or
+    else the parameters that `setting` declares. `flags` names the settings that have a flag. Typer handles the other
+    parameters except `line`. A command with `figures` writes its figures to the file of --json.
     """
 
     def register(function: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -178,7 +178,7 @@ def _value(entry: Setting, given: Any) -> Any:
 
 
 def _parameter(entry: Setting) -> inspect.Parameter:
-    """Return Typer's parameter of a flag: None if it is not given."""
+    """Return the Typer parameter for the flag of a setting; the value is None if the flag is not given."""
     kind: Any = bool | None if entry.kind is bool else list[str] | None if repeats(entry) else str | None
     words, metavar = flag_of(entry), "|".join(get_args(entry.kind)) if get_origin(entry.kind) is Literal else None
     if entry.default is True:

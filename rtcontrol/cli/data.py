@@ -1,4 +1,4 @@
-"""`rtcontrol data`: public sets, chats and records as rows to learn from."""
+"""The command `rtcontrol data`, which makes training rows from public data sets, chats and records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = group()
 
 @app.callback()
 def data() -> None:
-    """Rows to learn from: instruction, observation, tools, history and call."""
+    """Make rows for training, each with instruction, observation, tools, history and call."""
 
 
 @command(app, ("out",), figures=True)
@@ -47,8 +47,10 @@ def convert(
     balance: str | None = setting("data", None, BALANCE),
     seed: int = setting("data", 0, "Seed of whatever is sampled."),
 ) -> None:
-    """Turn public sets into rows: each call a row, with the calls before it in its history; tools in head order, at
-    most six argument heads. What gives no row is counted, with the reason and its first places.
+    """Convert public data sets to rows: one row per call, with the previous calls in the history.
+
+    Tools are in head order, with at most six argument heads. Samples that give no row are counted by reason, with an
+    example.
 
     Examples:
 
@@ -82,7 +84,7 @@ def from_recording(
     ],
     out: Path = setting("data", Path("rows.jsonl"), f"{OUT} (default: rows.jsonl)"),
 ) -> None:
-    """Turn records into rows: instruction, observation, tools, history and call of each tick whose call acted in time.
+    """Convert records of runs to rows, one for each tick whose call acted in time.
 
     Example:
 
@@ -101,7 +103,7 @@ def from_recording(
                     count += 1
                 if count == before:
                     hint = "Record with record.observations=yes, the default."
-                    raise UserError(f"{record} has no observations with a call: no row.", hint)
+                    raise UserError(f"{record} has no observations with a call, so it gives no rows.", hint)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{record} is not a record of a run ({type(error).__name__}: {error}).", "Give a run's record.mcap."
@@ -120,7 +122,7 @@ def synthesise(
     balance: str | None = setting("data", None, BALANCE),
     seed: int = setting("data", 0, "Seed of whatever is sampled."),
 ) -> None:
-    """Make up rows for given tools by templates: plain sentences with random values. What gives no row is counted.
+    """Generate rows for given tools from sentence templates with random values. Rejected rows are counted.
 
     Example: `rtcontrol data synthesise tools.json --set data.rows=2000 --out synthetic.jsonl`
     """
@@ -140,10 +142,11 @@ def synthesise(
 
 
 def _some(rows: Iterable[Row], tally: Tally) -> Iterator[Row]:
-    """Yield the rows. Raises UserError before anything is written if there is none."""
+    """Yield the rows. Raises UserError if there is none, before anything is written."""
     if (first := next(iterator := iter(rows), None)) is None:
         most = [f"{n} for {why}, as {tally.places[name, why][0]}" for (name, why), n in tally.dropped.most_common(1)]
-        raise UserError("There is no row.", f"Dropped most: {most[0]}." if most else "Give another SOURCE.")
+        hint = f"Most often dropped: {most[0]}." if most else "Give another SOURCE."
+        raise UserError("The source gives no rows.", hint)
     yield first
     yield from iterator
 

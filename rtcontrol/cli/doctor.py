@@ -1,4 +1,4 @@
-"""What this machine can do, and the command that mends what it cannot."""
+"""The checks of `rtcontrol doctor`: what works on this machine, and commands that fix the rest."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import numpy as np
 import rtcontrol.models
 from rtcontrol.telemetry.run_folder import cpu_model, version
 
-OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # the second keeps nothing from working
+OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # an optional part is not needed to run
 
 
 def examine() -> Iterator[tuple[str, str, str]]:
-    """Yield whether it is fine, what it is, and the command that mends it, one after the other; takes three seconds."""
+    """Yield for each check the result sign, a description, and the command that fixes a problem; takes 3 seconds."""
     machine = f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores"
     yield OK, f"{machine}, Python {platform.python_version()}", ""
     for package in ("torch", "transformers", "llguidance", "ray", "pyzmq", "gymnasium"):
         yield _package(package, MISSING, "pip install rtcontrol")
     yield _package("carla", OPTIONAL, "pip install 'rtcontrol[carla]' (only for --env carla-bridge)")
-    # Git without LFS leaves a pointer of a hundred bytes.
+    # Without LFS, git leaves a pointer file of a hundred bytes instead of the weights.
     weights = Path(rtcontrol.models.__path__[0]) / "zoo" / "lander" / "model.safetensors"
     size = weights.stat().st_size if weights.is_file() else 0
     whole = size > 100_000
@@ -55,7 +55,7 @@ def _gpu() -> tuple[str, str, str]:
 
 
 def _wake_up() -> tuple[str, str, str]:
-    """Sleep to an absolute grid at 100 Hz for two seconds, as cyclictest does."""
+    """Measure the wake-up latency of sleeps at 100 Hz for two seconds, as cyclictest does."""
     late = []
     due = time.monotonic_ns()
     for _ in range(200):
@@ -65,4 +65,4 @@ def _wake_up() -> tuple[str, str, str]:
     p50, p99 = np.percentile(late, [50, 99])
     text = f"wake-up lateness p50 {p50:.3f} ms, p99 {p99:.3f} ms, max {max(late):.3f} ms"
     fine = bool(p99 < 1.0)
-    return OK if fine else OPTIONAL, text, "" if fine else "close what else runs here, or run by `chrt -f 50`"
+    return OK if fine else OPTIONAL, text, "" if fine else "close other programs, or run with `chrt -f 50`"

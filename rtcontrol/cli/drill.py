@@ -12,7 +12,7 @@ from rtcontrol.drill.faults import FAULTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import setting
 
-HELP = f"""Run, inject faults in a seeded order, and check that each miss is reported with its true cause.
+HELP = f"""Inject faults into a run in a seeded order, and check that each miss is reported with its true cause.
 
 Examples:
 
@@ -21,14 +21,14 @@ Examples:
     rtcontrol drill --simulate --set "drill.seeds=[0, 200]"
     rtcontrol drill --simulate --seed 7 --set drill.trace=true
 
-Faults: {", ".join(FAULTS)}. docs/drill.md explains each, and lists the causes that its misses may have.
+Faults: {", ".join(FAULTS)}. docs/drill.md explains each fault, and the causes that its misses may have.
 
-`--simulate` runs no environment and no model. Loop, actuator, session and client run by simulated time, some
-thousands of ticks a second, with the faults of a network and of software, too. A seed is one run, with its rate and
-settings. The same seed gives the same run. For a rule that breaks the command is printed that shows it again.
+`--simulate` uses no environment and no model: loop, actuator, session and client run in simulated time, at thousands
+of ticks a second, also with faults of network and software. A seed determines a run with its rate and settings. If an
+invariant is violated, the command that repeats that run is printed.
 
-Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated; 3 if not; 2 wrong arguments;
-129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run ends in order, and the faults so far are judged).
+Exit status: 0 if every fault is attributed, no miss is unknown and no invariant is violated; 3 if not; 2 wrong
+arguments; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run ends in order, and the faults so far are judged).
 """
 SEEDS = 0, 100
 app = group()
@@ -56,7 +56,7 @@ def drill(
             raise UserError(message, "Leave them out, or --simulate.")
         chosen = range(*(seeds or SEEDS)) if seed is None else range(seed, seed + 1)
         if not chosen:
-            raise UserError("That is not a range of seeds.", 'Give "drill.seeds=[0, 100]", or one by --seed 7.')
+            raise UserError("drill.seeds is not a range of seeds.", 'Give "drill.seeds=[0, 100]", or one by --seed 7.')
         return _simulate(chosen, ticks, only, trace)
     if seeds is not None or trace:
         raise UserError("drill.seeds and drill.trace are for a simulated drill.", "Give --simulate with them.")
@@ -68,7 +68,7 @@ def drill(
 def _check_names(names: tuple[str, ...], faults: Any) -> None:
     for name in names:
         if name not in faults:
-            raise UserError(f"drill.only={name}: there is no such fault.", f"There are {', '.join(faults)}.")
+            raise UserError(f"drill.only={name}: there is no such fault.", f"Known faults: {', '.join(faults)}.")
 
 
 def _run(run: dict[str, Any], names: tuple[str, ...], rounds: int, out: Path) -> int:
@@ -88,7 +88,7 @@ def _run(run: dict[str, Any], names: tuple[str, ...], rounds: int, out: Path) ->
 
 
 def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> int:
-    """Run the seeds until the last, or a signal; print the table. Return the exit status."""
+    """Simulate the seeds until the last one or a signal, print the table, and return the exit status."""
     from rtcontrol.drill.simulation.campaign import SimTally, campaign, traced
     from rtcontrol.drill.simulation.faults import SIMULATED
     from rtcontrol.drill.simulation.run import scenario

@@ -1,4 +1,4 @@
-"""What commands share: how groups of them are made, and where their figures and their progress go."""
+"""Helpers that commands share: groups of commands, output of figures, and progress bars."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
 
 STDOUT = Path("-")
-LOG_WIDTH = 160  # of tables in a log file
+LOG_WIDTH = 160  # width of tables in a log file
 
 
 def group(**more: Any) -> typer.Typer:
-    """Return a group of commands, or the place of a single one."""
+    """Return a Typer app for a group of commands, or for a single command."""
     return typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -38,21 +38,21 @@ def group(**more: Any) -> typer.Typer:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UserError for a file that could not be written, before anything is measured."""
+    """Raise UserError if a file cannot be written; called before a measurement starts."""
     if path == STDOUT:
         return
     try:
         existed = path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
-        if not existed:  # what is refused later leaves no empty file
+        if not existed:  # so that a command that is refused later leaves no empty file
             path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
-    """Write the figures with the machine to the file of --json, if there is one; `-` is standard output. UserError."""
+    """Write figures and machine as JSON to `path`, if it is given; `-` is standard output. Raises UserError."""
     if path is None:
         return
     from rtcontrol.telemetry.run_folder import describe
@@ -69,7 +69,7 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
 
 
 def for_people(json_file: Path | None = None) -> Console:
-    """Return where tables go: standard output, unless the figures do. A log file has no width: its tables are wide."""
+    """Return the console for tables: standard output, or standard error if the figures go to standard output."""
     console = Terminal(stderr=json_file == STDOUT)
     if not console.is_terminal:
         console.width = max(console.width, LOG_WIDTH)
@@ -77,7 +77,7 @@ def for_people(json_file: Path | None = None) -> Console:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is, of any length and from any source."""
+    """Print a line without markup or wrapping, with unprintable characters escaped."""
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -92,9 +92,9 @@ def show_table(console: Console, table: FigureTable) -> None:
 
 
 class Progress:
-    """Show on standard error how much is done: a bar on a terminal, elsewhere a line each tenth.
+    """A progress display on standard error: a bar on a terminal, otherwise a line after each tenth.
 
-    `text` may name `done`, `total` and `percent`.
+    `text` may have the placeholders `done`, `total` and `percent`.
     """
 
     def __init__(self, text: str) -> None:
@@ -125,7 +125,7 @@ class Progress:
 
 
 def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows, and show how many there are so far."""
+    """Yield the rows, and show their number so far."""
     with Progress("{done} rows") as shown:
         for n, row in enumerate(rows, 1):
             shown(n, None)
@@ -134,10 +134,10 @@ def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
 
 @contextmanager
 def interrupted(out: Path, training: str) -> Iterator[None]:
-    """Say on Ctrl-C of a training what is kept in `out`, if its folder `training` has a state."""
+    """Report on Ctrl-C that a training can be resumed from `out`, if the folder `training` has a state."""
     try:
         yield
     except KeyboardInterrupt:
         if (out / training / "state.pt").is_file():
-            print(f"\nStopped; what was learnt is kept in {out}: the same command resumes.", file=sys.stderr)
+            print(f"\nStopped; the training is saved in {out}: the same command resumes it.", file=sys.stderr)
         raise

@@ -1,4 +1,4 @@
-"""`rtcontrol fit`: a controller for your tools."""
+"""The command `rtcontrol fit`, which trains a controller for a user's tools."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def fit(
     minutes: float = setting("fit", 15.0, "Training takes at most so long.", ge=0.01, le=WEEK),
     seed: int = setting("fit", 0, "Seed of weights and order.", ge=0, lt=1 << 63),
 ) -> None:
-    """Fit a controller to rows (instruction, observation, call), to a function that labels, or to a world's expert.
+    """Fit a controller to rows (instruction, observation, call), to a labelling function, or to a world's expert.
 
     One row a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
-    that do not fit the tools are refused by file and line. A tenth of the questions is held out and never trained on:
-    its score is shown while it trains, and ends the run if all of it is right. The same command resumes a run that was
+    that do not fit the tools are refused by file and line. A tenth of the questions is held out from training: its
+    score is shown, and the training ends when all of them are right. The same command resumes a training that was
     stopped; more --minutes continue one that ended.
 
     Examples (docs/training.md, docs/your-own-game.md):
@@ -75,18 +75,18 @@ def fit(
     if (worst := result.truth.worst()) is not None:
         say(console, worst)
     if result.score.right < result.score.count:
-        say(console, f"Not all is right yet: the same command with --minutes {2 * minutes:g} continues.")
+        say(console, f"Not all answers are right yet: the same command with --minutes {2 * minutes:g} continues.")
     say(console, f"Model: {result.folder} (card: {result.folder / 'README.md'})")
     save(line.json, {"folder": str(result.folder), **result.truth.to_dict(), "notes": list(result.notes)})
 
 
 class FitProgress(Progress):
-    """Show the time left, the newest held-out score and the loss."""
+    """A progress display with the time left, the newest held-out score and the loss."""
 
     score = "-"
 
     def tell(self, line: Mapping[str, Any]) -> None:
-        """Show what a training reports."""
+        """Show a report line of the training."""
         if (score := line.get("held_out")) is not None:
             self.score = f"{score['right']}/{score['count']}"
         left, spent = int(line["left_s"]), line["seconds"]

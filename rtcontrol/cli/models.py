@@ -1,4 +1,4 @@
-"""`rtcontrol models`: inspect, adopt, train and quantise checkpoints."""
+"""The commands of `rtcontrol models`: inspect, adopt, train and quantise checkpoints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
 from rtcontrol.settings import setting
 from rtcontrol_client.console import printable
 
-SHOWN_EVERY = 10  # steps
-CALIBRATED, COMPARED = 64, 200  # situations that quantised weights are calibrated and compared on
+SHOWN_EVERY = 10  # training steps between two progress lines
+CALIBRATED, COMPARED = 64, 200  # situations for the calibration and the comparison of quantised weights
 app = group(help="Inspect, adopt, train and quantise controller models.")
 
 
@@ -27,7 +27,7 @@ def info(
         str | None, typer.Argument(help="Bundled name, folder or hub id (default: list the bundled).")
     ] = None,
 ) -> None:
-    """Show what a checkpoint is: shape, tokenizer, prompt profile, size. Without a name, the bundled ones.
+    """Show a checkpoint's shape, tokenizer, prompt profile and size. Without a name, list the bundled models.
 
     Examples: `rtcontrol models info`; `rtcontrol models info lander`
     """
@@ -50,10 +50,10 @@ def adopt(
     out: Path | None = setting("train", None, "Folder or file to write to. (default: next to the weights)"),
     system: str | None = setting("train", None, "Format v2: the domain's prompt, text or file. (default: the file's)"),
 ) -> None:
-    """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
+    """Add a prompt template to a published SimpleTool checkpoint, or convert a base model to the ST format.
 
-    The template goes next to the weights. With --base, the 17 ST tokens are added, embedded as the mean of related
-    words, and the compact template; the result is for training: until then its calls are legal, and nonsense.
+    The template is written next to the weights. With --base, the compact template and the 17 ST tokens are added,
+    embedded as the mean of related words; before it is trained, the calls of the result are legal but meaningless.
 
     Examples:
 
@@ -88,10 +88,10 @@ def quantize(
     agent: str | None = setting("train", None, "Agent whose prompts calibrate it. (default: the model's)"),
     python: Path | None = setting("train", None, "Python with llmcompressor. (default: $RTCONTROL_QUANT_PYTHON)"),
 ) -> None:
-    """Quantise a checkpoint with llmcompressor on an agent's prompts; then count how often it decides as before.
+    """Quantise a checkpoint with llmcompressor on an agent's prompts, and count how often it decides as before.
 
-    llmcompressor lives in an environment of its own. What it writes runs with host.engine torch, which dequantises it
-    on loading, and with vllm.
+    llmcompressor needs its own Python environment. The quantised checkpoint runs with host.engine torch, which
+    dequantises it on loading, and with vllm.
 
     Example: `rtcontrol models quantize lander runs/lander-gptq --set train.python=quant/bin/python`
     """
@@ -133,8 +133,8 @@ def train(
 ) -> None:
     """Fine-tune a pretrained model (Qwen2, 2.5, 3, Llama) to the ST format by the recipe of docs/training.md.
 
-    Gives a merged checkpoint for our engines, vLLM and SimpleTool's server. The same command again resumes where it
-    was stopped. Its settings are `rtcontrol settings train`. Needs `pip install 'rtcontrol[train]'`.
+    The result is a merged checkpoint for our engines, vLLM and SimpleTool's server. The same command resumes a training
+    that was stopped. `rtcontrol settings train` lists the settings. Needs `pip install 'rtcontrol[train]'`.
 
     Examples:
 
@@ -144,7 +144,7 @@ def train(
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
     check_extras()
-    resolve(base)  # what is missing is reported before all else is loaded, which takes seconds
+    resolve(base)  # reports a missing checkpoint before the imports, which take seconds
 
     from rtcontrol.models.train.finetune import TRAINING, Job, finetune
 
@@ -165,13 +165,13 @@ def train(
 
 
 def _shape(checkpoint: Any) -> str:
-    """Return type, size and number of parameters."""
+    """Return a text with the model type, number and width of layers, and number of parameters."""
     from safetensors import safe_open
 
     config, count = checkpoint.config, 0
     for path in checkpoint.folder.glob("*.safetensors"):
         with safe_open(str(path), framework="pt") as file:
-            names = file.keys()  # not a dict
+            names = file.keys()  # the file is not a dict
             count += sum(prod(file.get_slice(name).get_shape()) for name in names)
     layers, width = config.get("num_hidden_layers"), config.get("hidden_size")
     return f"{config.get('model_type')}, {layers} layers of {width}, {count:,} parameters"

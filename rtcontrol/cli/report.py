@@ -1,4 +1,4 @@
-"""`rtcontrol report` and `rtcontrol replay`: what runs came to, and their decisions made again."""
+"""The commands `rtcontrol report`, which shows the results of runs, and `replay`, which decides them again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, load, parse
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
-# Of formats that are files: what they are called next to the record.
+# Suffixes of the report formats that are written to a file next to the record.
 FILES = {"html": ".html", "perfetto": ".pftrace"}
 app_report, app_replay = group(), group()
 
@@ -37,10 +37,10 @@ def report(
         list[str] | None, typer.Option(help="Exit status 3 unless it holds: 'miss_rate<=0.005'. May be repeated.")
     ] = None,
 ) -> int:
-    """Show what a run came to, from its record alone: also after it was killed.
+    """Show the results of a run from its record, also of a run that was killed.
 
-    Without --format, report.json is written next to the record, too, unless the run itself wrote it. A gate is a field
-    of report.json (dots lead inwards), a comparison and a number.
+    Without --format, report.json is also written next to the record, unless the run itself wrote it. A gate is a field
+    of report.json (with dots for nested fields), a comparison and a number.
 
     Examples:
 
@@ -70,10 +70,11 @@ def report(
 
 
 def _rendered(format: str, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
-    """Return the report; each format's module is imported only now. Raises UserError where its package is missing."""
+    """Return the report in a format, whose module is imported here. Raises UserError if its package is missing."""
     if format == "perfetto":
         if find_spec("perfetto") is None:
-            raise UserError("--format perfetto needs it, not installed here.", "pip install 'rtcontrol[formats]'.")
+            what = "--format perfetto needs a package that is not installed."
+            raise UserError(what, "Run `pip install 'rtcontrol[formats]'`.")
         from rtcontrol.telemetry import as_perfetto
 
         return as_perfetto.render(runs)
@@ -83,8 +84,10 @@ def _rendered(format: str, runs: Sequence[Recorded], gates: Sequence[Gate]) -> s
 
 
 def _beside(run: Recorded, suffix: str = ".json") -> Path:
-    """Return the path next to the record: report-2.json of record-2.mcap. A link there is removed: a folder from
-    elsewhere names no file to write to."""
+    """Return the path of the report next to a record: report-2.json for record-2.mcap.
+
+    A link at that path is removed, so that a folder from elsewhere cannot redirect the output.
+    """
     return no_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
 
 
@@ -104,10 +107,10 @@ def replay(
     agent: str | None = setting("replay", None, "FILE.py whose expert is meant by --model expert."),
     diff: bool = setting("replay", False, "Show each tick that was decided otherwise."),
 ) -> int:
-    """Decide recorded observations again, and compare with what was decided then, tick by tick.
+    """Decide recorded observations again, and compare the decisions with the recorded ones, tick by tick.
 
-    Without a clock, in order, each with the instruction and history that were recorded: twice gives the same. What was
-    recorded with record.observations=no cannot be replayed.
+    Each decision is made in order and without a clock, with the recorded instruction and history, so a second replay
+    gives the same result. A run with record.observations=no cannot be replayed.
 
     Exit status: 0; 2 a mistake in the command; 8 a tenth of the decisions or more ended in an error.
 
@@ -125,7 +128,7 @@ def replay(
     with Progress("{done} of {total} decisions") as shown:
         result, _ = decide_again(recorded, model, lambda done: shown(done, len(recorded.seen)), chosen)
     if not result["whole"]:
-        say(console, f"{file} was cut short: what it holds is replayed.")
+        say(console, f"{file} was cut short; the ticks that it contains are replayed.")
     for each in result["differing"] if diff else ():
         now_called = each["replayed"] or each["error"]
         say(console, f"tick {each['k']}, seen at {each['t_s']:.3f} s: {each['recorded']} then, {now_called} now")
@@ -138,8 +141,8 @@ def replay(
     if not mostly_errors(result["errors"], result["decisions"]):
         return 0
     print(
-        f"ERRORS: {result['errors']} of {result['decisions']} decisions ended in one, most often: "
-        f"{printable(str(result['commonest_error']))}. Correct it there.",
+        f"ERRORS: {result['errors']} of {result['decisions']} decisions ended in an error, most often: "
+        f"{printable(str(result['commonest_error']))}. Correct the code there.",
         file=sys.stderr,
     )
     return ERRED

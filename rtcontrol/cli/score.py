@@ -1,4 +1,4 @@
-"""`rtcontrol score`: a model in worlds. `rtcontrol eval`: a checkpoint on rows."""
+"""The commands `rtcontrol score`, which runs a model in worlds, and `eval`, which tests a checkpoint on rows."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def score(
     phrasings: str | None = setting("score", None, "JSONL file of what people say, or the world's list: held-out."),
     engine: str = setting("host", "torch", "What runs the model."),
 ) -> int:
-    """Run a model in lockstep on seeds that it was not trained on: goal by goal next to expert, no-op and random, and
-    told another goal than the one judged by; with score.phrasings, by what people say.
+    """Score a model in lockstep, on seeds that it was not trained on.
+
+    Each goal is compared with the expert, no-op and random, and with the model under another instruction than the goal.
+    With score.phrasings, the instructions are sentences that people say.
 
     Examples:
 
@@ -45,10 +47,10 @@ def score(
         rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine --model chat:URL   # docs/evaluation.md
         rtcontrol score --env paddle --set score.phrasings=list.jsonl   # or the world's list: held-out
 
-    A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null for what means nothing. With
-    --json all is kept raw, seed by seed. The page docs/evaluation.md says what is measured, and how.
+    A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null if the sentence names no goal.
+    With --json, the raw results of every seed are kept. docs/evaluation.md explains the measurement.
 
-    Exit status: 0; 2 a mistake in the command; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (what was measured is shown and
+    Exit status: 0; 2 an error in the command; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the results so far are shown and
     kept).
     """
     from rtcontrol.score.score import Scoring, Settings
@@ -109,7 +111,7 @@ def evaluate(
 
     if out is not None:
         if out.exists():
-            raise UserError(f"eval.out={out} is there already.", "Name a new file.")
+            raise UserError(f"The file eval.out={out} already exists.", "Name a new file.")
         check_writable(out)
     read = evaluating.read(source, limit)
     spec = DeciderSpec(model, (), engine, device=device, value_tokens=value_tokens)

@@ -1,4 +1,4 @@
-"""`rtcontrol serve`, `bridge`, `mcp` and `keys`: other programs connect."""
+"""The commands `rtcontrol serve`, `bridge`, `mcp` and `keys`, with which other programs connect."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rtcontrol_client.console import StandardStreams
 from rtcontrol_client.ros2 import cli as ros2_cli
 from rtcontrol_client.shutdown import Interrupted, Shutdown
 
-EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
+EXAMPLES = """Serve clients over the network; each client sends its own tools, or names an agent.
 
 Examples:
 
@@ -41,9 +41,9 @@ Examples:
     rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys   # `rtcontrol keys new NAME` makes the keys
     rtcontrol serve --agent paddle --http 0.0.0.0:8080 --set serve.token_file=token   # others show the token
 
-docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
-report in --out. Exit status: 0; 1 internal error; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the
-first one ends all sessions with their safe calls, a second one changes nothing, a third one leaves).
+docs/protocol.md describes the protocol for clients, docs/security.md the access rules. Each session has its record and
+report in --out. Exit status: 0; 1 internal error; 2 error in the options; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the
+first signal ends all sessions with their safe calls, a second one has no effect, a third one exits at once).
 """
 LOOK_S = 0.2
 FLAGS = ("agent", "model", "tools", "host", "bind", "keys", "http", "replicas", "out")
@@ -94,7 +94,7 @@ def _run_replicas(options: ServeOptions, ending: Shutdown) -> int:
         ending.of(lambda name: None)
         while not ending.called():
             if (died := ray.died()) is not None:
-                raise UserError(f"Ray's {died} has ended, and the servers with it.", "Start again.")
+                raise UserError(f"Ray's {died} has ended, and so have the servers.", "Start the command again.")
             time.sleep(LOOK_S)
         say(f"{ending.name}: ending the servers")
     return ending.status
@@ -108,9 +108,9 @@ bridges = group()
 
 @bridges.callback()
 def bridge() -> None:
-    """Join a robot or a simulator to a server.
+    """Connect a robot or a simulator to a server.
 
-    Unity and Godot games bring their own client: docs/clients.md, bridges/unity, bridges/godot.
+    Unity and Godot games have their own clients: docs/clients.md, bridges/unity, bridges/godot.
 
     Examples:
 
@@ -120,7 +120,7 @@ def bridge() -> None:
     """
 
 
-# Their options are those of `python -m rtcontrol_client.ros2` (or carla), which runs without the rest of rtcontrol.
+# A bridge has the options of `python -m rtcontrol_client.ros2` (or carla), which runs without the rest of rtcontrol.
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
@@ -129,7 +129,7 @@ def _pass_on(main: Callable[..., int], name: str, help: str) -> None:
         sys.stdout.flush()
         try:
             status = main(context.args, f"rtcontrol bridge {name}")
-        except SystemExit as ended:  # argparse's, which has shown its help or what is wrong
+        except SystemExit as ended:  # raised by argparse, which has shown its help or an error
             status = int(ended.code or 0)
         raise typer.Exit(status)
 
@@ -150,10 +150,10 @@ def mcp(
     session: str | None = setting("mcp", None, "One of a server's sessions. (default: the newest)"),
     token_file: Path | None = setting("mcp", None, "The server's access token, if it requires one."),
 ) -> None:
-    """Let a slow agent supervise a fast loop, by MCP: status, misses with their causes; pause, stop, deny.
+    """Let a slow agent supervise a control loop over MCP: read status and misses; pause, stop and deny calls.
 
-    It instructs, resumes and confirms only with --instruct. No tick waits for it. It starts also before there is a run,
-    finds the next one, and ends with its stdin. Needs pip install 'rtcontrol[mcp]'.
+    With --instruct, the agent may also instruct, resume and confirm. No tick waits for the agent. The command may start
+    before a run, connects to the next run, and ends when its stdin closes. Needs pip install 'rtcontrol[mcp]'.
 
     Examples:
 
@@ -163,19 +163,19 @@ def mcp(
     if find_spec("mcp") is None:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")
     if not connect.startswith(("http://", "https://")):
-        raise UserError(f"--connect {connect!r} is not an address.", "Write such as http://127.0.0.1:8080.")
+        raise UserError(f"--connect {connect!r} is not an address.", "Give an address such as http://127.0.0.1:8080.")
     from rtcontrol.gateway.mcp_server import ViewClient, server, watch
     from rtcontrol.gateway.options import read_token
 
-    # Standard output is the protocol's alone.
+    # Standard output is reserved for the protocol.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     if token_file is not None and not token_file.is_file():
-        raise UserError(f"mcp.token_file {token_file} is not a file.", "Give the one that the server was started with.")
+        raise UserError(f"mcp.token_file {token_file} is not a file.", "Give the token file of the server.")
     view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
     offered = server(view, instruct)
     if sys.stdin is not None and sys.stdin.isatty():
-        print("An agent starts this: it speaks MCP on stdin and stdout. Ctrl-C ends it.", file=sys.stderr)
-    # The thread that reads stdin waits for it; there is nothing to put in order.
+        print("This command speaks MCP on stdin and stdout, for an agent. Ctrl-C ends it.", file=sys.stderr)
+    # Exit at once on Ctrl-C: the thread that reads stdin cannot be interrupted, and there is nothing to clean up.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     asyncio.run(watch(view, offered.run_stdio_async()))
 
@@ -189,9 +189,9 @@ def new(
     name: Annotated[str, typer.Argument(help="The client's name.")],
     keys: Path | None = KEYS,
 ) -> None:
-    """Make a key pair for a client and put its public half on the allow-list, also of a running server.
+    """Create a key pair for a client, and add its public key to the allow-list; a running server accepts it, too.
 
-    The server's pair is made on first use. Another folder: --set serve.keys=FOLDER
+    The first use also creates the key pair of the server. For another folder: --set serve.keys=FOLDER
 
     Example: `rtcontrol keys new left-arm`
     """
@@ -212,7 +212,7 @@ def show(keys: Path | None = KEYS) -> None:
     """
     with _keys(keys) as folder:
         if not (server := folder / f"{key_files.SERVER}.key").exists():
-            raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
+            raise UserError(f"There are no keys in {folder}.", "Create one: rtcontrol keys new NAME")
         each = {f"{key_files.SERVER} (this server)": key_files.load_public(server), **key_files.clients(folder)}
         for name, public in each.items():
             print(f"{key_files.fingerprint(public)}  {name}")
@@ -223,23 +223,23 @@ def revoke(
     name: Annotated[str, typer.Argument(help="The client's name.")],
     keys: Path | None = KEYS,
 ) -> None:
-    """Take a client off the allow-list. A running server closes its session within a second.
+    """Remove a client from the allow-list. A running server closes the client's session within a second.
 
     Example: `rtcontrol keys revoke left-arm`
     """
     with _keys(keys) as folder:
         if name not in key_files.clients(folder):
             raise UserError(f"There is no key {name!r} in {folder}.", "See `rtcontrol keys list`.")
-        (folder / f"{name}.key").unlink()  # this half admits
+        (folder / f"{name}.key").unlink()  # the public key is the one that admits the client
         (folder / f"{name}.key_secret").unlink(missing_ok=True)
     print(f"Revoked {name}")
 
 
 @contextmanager
 def _keys(keys: Path | None) -> Iterator[Path]:
-    """Yield the key folder: that of the command, or the user's. Raises UserError."""
+    """Yield the key folder of the command's option, or else the user's default. Raises UserError."""
     if (folder := keys or key_files.default_folder()) is None:
-        raise UserError("There is no home folder to keep keys in.", "Give --set serve.keys=FOLDER.")
+        raise UserError("There is no home folder for the keys.", "Give --set serve.keys=FOLDER.")
     try:
         yield folder
     except key_files.KeyFileError as error:

@@ -1,4 +1,4 @@
-"""`rtcontrol settings`, and `python -m rtcontrol.cli.settings`, which writes docs/settings.md."""
+"""The command `rtcontrol settings`; `python -m rtcontrol.cli.settings` writes docs/settings.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _line(entry: Setting) -> str:
 
 
 def _default(entry: Setting) -> str:
-    """Return the default as a file has it; nothing where there is none that it can."""
+    """Return the default of a setting in TOML form; an empty text if there is none that TOML can express."""
     return "" if entry.default in (None, MISSING, Path()) else json.dumps(entry.default)
 
 

@@ -1,1 +1,1 @@
-"""One run from its options to its exit status: assembled, checked for fit, run, reported."""
+"""Assemble, check, run and report a control run, from the options of the run to the exit status."""

@@ -1,4 +1,4 @@
-"""Deciding from Python: a model once, and a session for each set of tools (`rtcontrol.load`)."""
+"""Make decisions from Python: `rtcontrol.load` returns a model, which opens a session for each set of tools."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from rtcontrol.records import Doubt
 from rtcontrol.run.model_compatibility import difference, trained_on
 
 MAX_DEADLINE_MS = 3_600_000.0
-WAKE_S = 0.000_25  # a thread takes so long to wake: one that is to wake at an instant itself would be late
+WAKE_S = 0.000_25  # time that a thread takes to wake: a wait must end this much before its deadline
 Definitions = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 T = TypeVar("T")
 
 
 class InTime:
-    """Do one piece of work after another on a thread, which starts with the first, and ends with its owner."""
+    """A worker thread that does one piece of work at a time, each with a deadline for the caller."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "decide")
-        self._last: Future[Any] | None = None  # nothing else may start before it is over
+        self._last: Future[Any] | None = None  # no other work may start before this work has ended
 
     def settle(self) -> None:
-        """Wait for work that is late."""
+        """Wait until work that missed its deadline has ended."""
         if self._last is not None:
             wait([self._last])
             self._last = None
 
     def until(self, by_s: float, work: Callable[[], T], late: Callable[[], None]) -> list[T]:
-        """Return the result of `work`, alone in a list, if it is there by this instant of `time.monotonic`.
+        """Return a list with the result of `work`, or an empty list if `work` does not end by `by_s`.
 
-        Else return nothing, drop whatever it returns or raises, and call `late` if it has started. It waits for work
-        that is late before.
+        `by_s` is an instant of `time.monotonic`. A late result or exception is dropped, and `late` is called if `work`
+        has started. Earlier work that is still running delays the start of `work`.
         """
-        # Else the caller may get the interpreter 5 ms after the working thread was to give it up.
+        # With the default switch interval, the caller may get the interpreter 5 ms too late.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         future = self._last = self._pool.submit(work)
         wait([future], max(0.0, by_s - WAKE_S - time.monotonic()))
@@ -62,10 +62,11 @@ class InTime:
 
 @dataclass(frozen=True, slots=True)
 class SessionDecision(Decision):
-    """A decision of a session: `call` is what may act. `confidence` goes by `function` and the parameters' names.
+    """A decision of a session, with the `call` to execute.
 
-    Where it is too unsure, `held` says so in words, and `unsure` is what it would have called; `missed`: it was not
-    there by its deadline. Then `call` is the session's safe call, None where it has none.
+    `confidence` has a value for `function` and for each parameter name. If the model is too unsure, `held` gives the
+    reason and `unsure` has the call that the model preferred. `missed` is true if the decision missed its deadline.
+    In both cases `call` is the session's safe call, or None if the session has no safe call.
     """
 
     held: str | None = None
@@ -74,10 +75,10 @@ class SessionDecision(Decision):
 
 
 class Model:
-    """A checkpoint by bundled name, folder or hub id; its weights are loaded with the first session, once for all.
+    """A checkpoint that is given by bundled name, folder or hub id; the first session loads the weights.
 
-    `engine` is torch, transformers or vllm; `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU
-    where there is one); `threads` limits torch's CPU threads (None: one for a small model). Raises UserError.
+    `engine` is torch, transformers or vllm. `dtype` is auto, fp32 or bf16. `device` is a torch device name (None: a GPU
+    if the machine has one). `threads` limits torch's CPU threads (None: one for a small model). Raises UserError.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Model:
     ) -> None:
         if is_endpoint(name):
             hint = f"Use it by `rtcontrol run --model {name.partition(':')[0]}:URL` or `rtcontrol serve`."
-            raise UserError(f"{name} is an endpoint, not a model: there is nothing of it to load.", hint)
+            raise UserError(f"{name} is an endpoint, not a model, and cannot be loaded.", hint)
         registry.check(engine)
         registry.check_options(engine, dtype, device, threads)
         resolve(name)
@@ -105,18 +106,18 @@ class Model:
         min_confidence: float | Mapping[str, float] | None = None,
         safe_call: Call | None = None,
     ) -> ModelSession:
-        """Return a session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a
-        bundled or fitted model was trained on).
+        """Return a session that decides with these tools.
 
-        The prompt shows as many calls as in training, where that is known, else 6. Where a fitted model learnt so, a
-        decision may be to leave the active call.
+        `tools` are functions, pydantic models or OpenAI-style definitions (None: the tools that a bundled or fitted
+        model was trained on). The prompt shows as many calls as in training, or 6 if that number is not known. A fitted
+        model that learnt to do so may also decide to keep the active call.
 
-        A decision that is less sure than `min_confidence` is held (None: than the checkpoint's gate, where it has one
-        for these tools; 0: none is): a number is for all, a mapping for `function` and parameters. `safe_call` takes
-        its place, and that of one that is late.
+        A decision with less confidence than `min_confidence` is held, and `safe_call` replaces the call; `safe_call`
+        also replaces a late decision. A number applies to all heads, a mapping to `function` and parameters. None means
+        the checkpoint's own gate for these tools, if there is one; 0 means no gate.
 
-        Raises UserError for tools that cannot be decoded, for a safe call that they do not allow, and for a model that
-        was trained on others, unless `untrained`: its calls are legal then, and nonsense.
+        Raises UserError if the tools cannot be decoded, if they do not allow the safe call, or if the model was trained
+        on other tools. With `untrained`, such a model is accepted; the calls are then legal but meaningless.
         """
         bundled = next((agent for world in BY_AGENT.values() if (agent := world.controller()).model == self.name), None)
         learnt = TrainingMetadata.of(resolve(self.name))
@@ -124,28 +125,28 @@ class Model:
             tools = bundled.tools
         elif tools is None:
             if learnt is None or learnt.tools is None:
-                raise UserError(f"{self.name} does not say which tools it learnt.", "Give session(tools).")
+                raise UserError(f"The model {self.name} does not name the tools it learnt.", "Give session(tools).")
             tools = Tools(learnt.tools)
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
-                f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense."
+                f"The model {self.name} was trained on other tools: its calls would be legal but meaningless."
                 + difference(chosen.schemas, self.name),
-                "Load a model that was trained on these, or say session(tools, untrained=True).",
+                "Load a model that was trained on these tools, or write session(tools, untrained=True).",
             )
         knows = learnt is not None and learnt.knows(chosen.schemas)
         gate = confidence_gate(chosen, min_confidence, learnt if knows else None)
         if safe_call is not None:
             _check_safe(chosen, safe_call)
         history = learnt.history if learnt is not None else 6 if bundled is None else bundled.history
-        # Of tools that it never saw, null says nothing.
+        # The null function has a meaning only for tools that the model was trained on.
         allow_null = learnt is not None and learnt.allow_null and knows
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **self._options, history=history, allow_null=allow_null)
         return ModelSession(chosen, spec.build(), gate, safe_call)
 
 
 class ModelSession:
-    """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
+    """A session that makes one decision at a time with one set of tools; any thread may call `cancel`."""
 
     def __init__(self, tools: Tools, decider: STDecider, gate: ConfidenceGate, safe_call: Call | None = None) -> None:
         self.tools, self.decider, self.gate, self.safe_call = tools, decider, gate, safe_call
@@ -156,13 +157,13 @@ class ModelSession:
     def decide(
         self, text: str, instruction: str, history: Sequence[Call | str] = (), *, deadline_ms: float | None = None
     ) -> SessionDecision:
-        """Return the call for an observation (`text`) and an instruction, after these calls (or their `Call.text()`),
-        the newest last.
+        """Return the decision for an observation (`text`), an instruction and the previous calls.
 
-        With `deadline_ms` it returns by then, whatever the model does: what is not there is `missed`. The forward pass
-        under way continues, and its result is dropped; the next decision waits for it, within its own deadline.
+        `history` has the previous calls, or their `Call.text()`, the newest last. With `deadline_ms` the method returns
+        in time even if the model is late; the decision is then `missed`. The forward pass continues, its result is
+        dropped, and the next decision waits for the pass to end, within the deadline of that next decision.
 
-        Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
+        Raises UserError if the prompt is too long, DecodeError if no legal call can be decoded, and Cancelled.
         """
         called_s = time.monotonic()
         shown = [call.text() if isinstance(call, Call) else call for call in history]
@@ -177,11 +178,11 @@ class ModelSession:
         return self.given(results[0]) if results else SessionDecision(self.safe_call, missed=True)
 
     def settle(self) -> None:
-        """Wait for a decision that missed its deadline, and is still under way."""
+        """Wait until a decision that missed its deadline has ended."""
         self._in_time.settle()
 
     def given(self, decision: Decision) -> SessionDecision:
-        """Return a decision as the gate lets it through, with parameters' names."""
+        """Apply the confidence gate to a decision, and return the result with the names of the parameters."""
         values = {field.name: getattr(decision, field.name) for field in fields(Decision)}
         doubt, call = self.gate.doubt(decision), decision.call
         names = self._names.get(call.name, {}) if call is not None else {}
@@ -193,36 +194,38 @@ class ModelSession:
         return SessionDecision(**values | {"call": self.safe_call}, held=held, unsure=call)
 
     def execute(self, call: Call) -> Any:
-        """Run the function of a call's tool. Raises InvalidCall (of rtcontrol.agents) for a call that the tools do not
-        allow, and UserError for a tool that has no function here."""
+        """Run the Python function of the called tool, and return its result.
+
+        Raises rtcontrol.agents.InvalidCall if the tools do not allow the call; UserError if the tool has no function.
+        """
         if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
             raise UserError(
                 f"The tool {call.name} has no function here.",
-                f"Give the functions: session(Tools([...]).bind({call.name}=function)); or use call.arguments (of a "
+                f"Bind a function: session(Tools([...]).bind({call.name}=function)); or use call.arguments (for a "
                 f"pydantic model: {call.name}(**call.arguments)).",
             )
         return self.tools.execute(self.tools.validate(call))
 
     def cancel(self) -> None:
-        """Give up the decision under way, before its next forward pass."""
+        """Cancel the current decision before its next forward pass."""
         self.decider.cancel()
 
     def info(self) -> dict[str, Any]:
-        """Return what decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
+        """Return a description of the decider: engine, dtype, device, cached prefix tokens, layout of the passes."""
         return self.decider.info()
 
 
 def why_held(doubt: Doubt, head: str, call: Call | None) -> str:
-    """Return in words why a decision is held back."""
+    """Return a sentence that explains why a decision is held back."""
     if call is None:
-        return "the instruction is not understood: the model answers that it asks for nothing here"
-    return f"{head} is {doubt.confidence:.3f} sure, and acts from {doubt.least:.3f} on"
+        return "the instruction is not understood: according to the model, it names no goal for these tools"
+    return f"the confidence of {head} is {doubt.confidence:.3f}, and must be at least {doubt.least:.3f} to act"
 
 
 def confidence_gate(
     tools: Tools, least: float | Mapping[str, float] | None, learnt: TrainingMetadata | None
 ) -> ConfidenceGate:
-    """Return the gate of `least`, else that of a checkpoint that knows the tools. Raises UserError."""
+    """Return the confidence gate with the limits `least`, or else the gate of the checkpoint. Raises UserError."""
     if least is None and learnt is not None and learnt.gate is not None:
         return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null)
     floors: Any = least if isinstance(least, Mapping) else {"": least or 0.0}
@@ -230,7 +233,7 @@ def confidence_gate(
     for head, floor in floors.items():
         if head and head not in known:
             problem = f"min_confidence names {head!r}, which no tool has."
-            raise UserError(problem, f"There are {', '.join(sorted(known))}.")
+            raise UserError(problem, f"Known names: {', '.join(sorted(known))}.")
         if not 0 <= floor <= 1:
             raise UserError(f"min_confidence={least} is not a probability.", "Give 0 (no gate) to 1.")
     return ConfidenceGate(floors, tools)
@@ -240,4 +243,5 @@ def _check_safe(tools: Tools, safe_call: Call) -> None:
     try:
         tools.validate(safe_call)
     except InvalidCall as error:
-        raise UserError(f"The safe call is none of these tools ({error}).", "Give such as Call('stop', {}).") from None
+        problem = f"These tools do not allow the safe call ({error})."
+        raise UserError(problem, "Give a call such as Call('stop', {}).") from None

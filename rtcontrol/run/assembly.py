@@ -1,4 +1,4 @@
-"""Put a run's parts together by their names: agent, environment, decider, host."""
+"""Build the parts of a run from their names: agent, environment, decider and host."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rtcontrol.run.user_files import (
 if TYPE_CHECKING:
     from rtcontrol.envs.gym import GymWorld
 
-# Name and one sentence; `cli.app` starts them.
+# Environments that `cli.app` starts, each with a sentence for `rtcontrol envs`.
 JOINED: dict[str, str] = {
     "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in (carla.standin).",
     "gym:ID": "Any Gymnasium world: gym:CartPole-v1, gym:Pendulum-v1?levels=7&precision=1 (docs/your-own-game.md).",
@@ -48,14 +48,14 @@ JOINED: dict[str, str] = {
 }
 # Requests to a first decider that is far away: at 16 Hz each tick is sent to one that answers within 250 ms.
 IN_FLIGHT = 4
-BELOW = 0.5  # a backup decides where the least sure head of the first decider is less sure
+BELOW = 0.5  # a backup decides if any head of the first decider has less confidence than this
 
 
 # -- agents and environments ------------------------------------------------------------------------------------------
 
 
 def unknown(env: str) -> UserError:
-    """Return the error of an environment that does not exist."""
+    """Return the UserError for the name of an environment that does not exist."""
     known = ", ".join((*WORLDS, *sorted(JOINED)))
     return UserError(f"There is no environment called {env!r}.", f"Known ones: {known}, or a .py file.")
 
@@ -66,10 +66,10 @@ def agents() -> dict[str, Agent]:
 
 
 def agent(name: str, env: str = "", thread: WorldThread | None = None) -> Agent:
-    """Return a bundled agent, that of a Gymnasium world, or that of a user's Python file.
+    """Return a bundled agent, the agent of a Gymnasium world, or the agent of a user's Python file.
 
-    What a file for the Gymnasium world `env` leaves out is that world's: the one of the `thread`, else one that is made
-    for this alone, and closed. Raises UserError.
+    The Gymnasium world `env` supplies what the file leaves out. That world is the one on the `thread`, or else a
+    temporary one that is closed again. Raises UserError.
     """
     if name.endswith(".py"):
         return user_agent(name, agent(env, env=env, thread=thread) if is_gym(env) else None)
@@ -82,7 +82,7 @@ def agent(name: str, env: str = "", thread: WorldThread | None = None) -> Agent:
 
 
 def default_agent(env: str) -> str:
-    """Return the agent that an environment is made for. Raises UserError."""
+    """Return the name of the agent that an environment is made for. Raises UserError if there is none."""
     if is_gym(env):
         return env
     if env.endswith(".py"):
@@ -97,7 +97,8 @@ def default_agent(env: str) -> str:
 def environment(name: str, chosen: Agent, thread: WorldThread) -> Environment:
     """Return a bundled environment, or the simulation of a Python file or of Gymnasium. Raises UserError.
 
-    A user's world is made on the `thread`, unless it is there already, for the goals and tools of the agent `chosen`.
+    A user's world is created on the `thread`, unless the thread already has one. The world is created for the goals and
+    tools of the agent `chosen`.
     """
     if not (name.endswith(".py") or is_gym(name)):
         if name not in WORLDS:
@@ -105,13 +106,16 @@ def environment(name: str, chosen: Agent, thread: WorldThread) -> Environment:
         return WORLDS[name].make()
     tools = [tool.name for tool in chosen.tools]
     if is_gym(name):
-        gym_world(name, thread)  # the one instance, which names and tools are of
+        gym_world(name, thread)  # creates the only instance, which supplies the names and tools
     world = thread.make(lambda: user_world(name, chosen.goals, tools=tools, world=thread.world))
     return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
 
 
 def gym_world(name: str, thread: WorldThread) -> GymWorld:
-    """Return the Gymnasium world of the thread, made there if need be; its module is imported here."""
+    """Return the Gymnasium world of the thread, and create it on that thread if needed.
+
+    The module of the world is imported on the caller's thread.
+    """
     from rtcontrol.envs.gym import GymWorld, load
 
     if thread.world is None:
@@ -121,9 +125,9 @@ def gym_world(name: str, thread: WorldThread) -> GymWorld:
 
 
 def sample(config: RunConfig, env: Environment) -> Observation | None:
-    """Return an observation to check and to warm up with, before `env` starts; None if it has none to show.
+    """Return an observation for checks and warm-up before `env` starts; None if the environment has none yet.
 
-    Raises UserError for a simulation that fails at once, when it is instructed and reset.
+    Raises UserError if the simulation fails when it is instructed and reset.
     """
     preview = getattr(env, "preview", None)
     if preview is None:
@@ -147,14 +151,14 @@ def _expert(world: BundledWorld, request: DecisionRequest) -> Call:
     return world.skill().expert_policy([(request.instruction, request.observation)])[0]
 
 
-# By the agent whose tools the expert of an environment calls.
+# Expert policies of the environments, by the name of the agent whose tools they call.
 EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
     name: partial(_expert, world) for name, world in BY_AGENT.items()
 }
 
 
 def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
-    """Return the recipe of what decides. Raises UserError for a model or an engine that does not exist."""
+    """Return the source of the run's decider. Raises UserError if the model or the engine does not exist."""
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
 
@@ -171,7 +175,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
             return ExpertSource(UserExpert(chosen, config.period_ns))
         if (expert := EXPERTS.get(chosen.name) or EXPERTS.get(config.env)) is None:
             hint = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
-            raise UserError(f"No scripted expert of the agent {chosen.name} is known here.", hint)
+            raise UserError(f"The agent {chosen.name} has no scripted expert.", hint)
         return ExpertSource(expert)
     if is_policy(model):
         return PolicySource.parse(model, tools, config.period_ns, waits)
@@ -192,7 +196,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
 
 
 def reads_data(source: DeciderSource) -> bool:
-    """Return whether it decides by the raw observation, which never leaves the process; only such make plans."""
+    """Return whether a decider reads the raw observation, which never leaves the process; only these make plans."""
     scripted = isinstance(source, ExpertSource) and isinstance(source.function, UserExpert)
     return scripted or isinstance(source, PolicySource)
 
@@ -201,13 +205,13 @@ def reads_data(source: DeciderSource) -> bool:
 
 
 def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent) -> Host:
-    """Return where it decides; with a backup, that of the agent `chosen`. Raises UserError."""
+    """Return the host that runs the decider; with a backup, a host for both. Raises UserError."""
     if config.backup is None:
         return planned(config, source, _place(config, source, model), chosen)
     backup_model = model_for(chosen.tools.schemas, config.backup)
     backup, local = decider(config, chosen, backup_model), isinstance(source, STSource)
     if not local or config.host == "inprocess":
-        # A decider that is far away only waits, and a script takes no time: no process is needed for that.
+        # A remote decider only waits and a script takes no time, so neither needs a process.
         return backed(config, source, _place(config, backup, backup_model), chosen)
     from rtcontrol.hosts.standby import two_hosts
 
@@ -215,14 +219,14 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent) ->
 
 
 def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
-    """Return a first decider on threads of this process, with its backup."""
+    """Return a host that runs the first decider on threads of this process, and has the host `backup`."""
     terms = _handover(config, isinstance(source, STSource))
     first = planned(config, source, InProcessHost(source, terms.in_flight), chosen)
     return BackupHost(first, backup, terms)
 
 
 def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent) -> Host:
-    """Return the host; where its answers may be plans, one that executes them."""
+    """Return the host, wrapped in one that executes plans if the decider's answers may be plans."""
     if not reads_data(source) or config.calls_per_tick > 1:
         return host
 
@@ -238,7 +242,7 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent)
 
 
 def _handover(config: RunConfig, local: bool) -> Handover:
-    """Return when the backup decides; requests to a `local` first decider hold each other up."""
+    """Return the rule for when the backup decides; a `local` first decider handles one request at a time."""
     return Handover(BELOW, config.period_ns, config.pipeline if local else IN_FLIGHT)
 
 

@@ -1,4 +1,4 @@
-"""`rtcontrol run --env carla-bridge`: the world is CARLA, joined by a bridge in its own process."""
+"""`rtcontrol run --env carla-bridge`: run in CARLA by a bridge that has its own process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rtcontrol_client.shutdown import Interrupted, Shutdown
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
 
-# The bridge brakes its car to a halt first: 3 s of driving, and then some.
+# The bridge first brakes its car to a halt, which takes more than 3 s.
 END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
 AGENT = "driver"
 MODULE = "rtcontrol_client.carla.standin"
@@ -35,13 +35,13 @@ log = logging.getLogger("rtcontrol.run.carla_bridge")
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's, for a child that runs the client's modules, also those of a tree that is not installed."""
+    """Return environment variables for a child process that imports the client's modules, installed or not."""
     folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a program that ends when its stdin does, and so never outlives us. Ctrl-C is for us alone."""
+    """Start a program that ends when its stdin closes, so that it never outlives this process; it ignores Ctrl-C."""
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -54,7 +54,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: float) -> int:
-    """Give the order to end, and wait; then terminate and kill. Return the exit status."""
+    """Ask a process to end and wait for it, then terminate it, then kill it. Return the exit status."""
     for end, within_s in ((order, seconds), (process.terminate, TERM_S), (process.kill, TERM_S)):
         with contextlib.suppress(OSError):
             end()
@@ -65,16 +65,17 @@ def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: flo
 
 
 class BridgeProcess:
-    """The bridge's process while it is entered. Its stdout has a line of JSON an event (`begun`, `ready`, `mistake`).
+    """A context manager that runs the bridge's process and reads events from its stdout.
 
-    `failed` says why there is no bridge any more, where that ended the run.
+    Each event is a line of JSON: `begun`, `ready` or `mistake`. If the run ended because the bridge ended, `failed` is
+    the reason.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.failed: UserError | None = None
         self._command = list(command)
         self._process: subprocess.Popen[str] | None = None
-        self._journal: Path | None = None  # lists what it leaves on the server if it dies
+        self._journal: Path | None = None  # lists the objects that a dead bridge leaves on the server
         self._ready = False
         self._changed = threading.Event()
         self._closing = False
@@ -82,32 +83,32 @@ class BridgeProcess:
         self._thread = threading.Thread(target=self._watch, name="bridged", daemon=True)
 
     def await_ready(self) -> None:
-        """Wait until the bridge has its world. Raises UserError where it cannot live."""
+        """Wait until the bridge has its world. Raises UserError if the bridge ends before."""
         while not self._ready:
             self._changed.wait(0.1)
             self._changed.clear()
             self.check()
 
     def check(self) -> None:
-        """Raise UserError where there is no bridge any more; called while its hello is waited for."""
+        """Raise UserError if the bridge has ended; called while the server waits for the bridge's hello."""
         if self.failed is not None:
             raise self.failed
 
     def joined(self, loop: ControlLoop) -> None:
-        """Take the loop of its session, which ends when the bridge does."""
+        """Store the control loop of the bridge's session; the loop is stopped when the bridge ends."""
         self._loop = loop
         if self.failed is not None:
             loop.stop("bridge")
 
     def close(self) -> None:
-        """Let the bridge end in order, and undo what it could not."""
+        """Ask the bridge to end, and clean up what the bridge left on the server."""
         process, closed, self._closing = self._process, self._closing, True
         if closed or process is None or process.stdin is None:
             return
         try:
             _end(process, process.stdin.close, END_S)
             self._thread.join(CLEAN_S + 5.0)
-        except BaseException:  # a caller that cannot wait must not leave a frozen server either
+        except BaseException:  # an interrupted wait must not leave a frozen server
             process.kill()
             process.wait()
             self._tidy()
@@ -131,7 +132,7 @@ class BridgeProcess:
         over = self._closing or (self._loop is not None and self._loop.ended_by is not None)
         if self.failed is None and not over:
             what = f"The CARLA bridge ended before the run (exit status {process.returncode})."
-            self.failed = UserError(what, "Its last words stand above.")
+            self.failed = UserError(what, "The last messages of the bridge are above.")
         self._changed.set()
         if self.failed is not None and self._loop is not None:
             self._loop.stop("bridge")
@@ -147,11 +148,11 @@ class BridgeProcess:
                 case "mistake":
                     self.failed = UserError(event["what"], event["remedy"])
         except (ValueError, TypeError, KeyError):
-            return  # a library's own words
+            return  # output of a library
         self._changed.set()
 
     def _tidy(self) -> None:
-        """Undo what a bridge left on the server."""
+        """Remove what a dead bridge left on the server."""
         if self._journal is None or not self._journal.exists():
             return
         command = [*self._command[: self._command.index("-m") + 2], "--clean", str(self._journal)]
@@ -166,9 +167,9 @@ class BridgeProcess:
 
 
 class StandIn:
-    """The stand-in's process, which listens at `port` once this is made. Raises UserError where it does not start.
+    """The process of the CARLA stand-in, which listens at `port`. Raises UserError if the process does not start.
 
-    `state` is where it writes what it knows of the world (JSON), every second and at its end.
+    The stand-in writes the state of its world as JSON to the file `state`, every second and at its end.
     """
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
@@ -178,11 +179,11 @@ class StandIn:
         line = self.process.stdout.readline()
         if not line.startswith(LISTENING):
             self.end()
-            raise UserError("The CARLA stand-in does not start.", "Its own words stand above.")
+            raise UserError("The CARLA stand-in does not start.", "The messages of the stand-in are above.")
         self.port = int(line.rpartition(":")[2])
 
     def end(self) -> int:
-        """End it, and return its exit status; it writes its state first."""
+        """End the stand-in, which first writes its state, and return the exit status."""
         with self.process:
             return _end(self.process, self.process.terminate, TERM_S)
 
@@ -196,8 +197,9 @@ class StandIn:
 def run_carla(
     options: RunOptions, ending: Shutdown, run: Callable[[RunOptions, Shutdown, str, BridgeProcess], int]
 ) -> int:
-    """Check CARLA, then `run` with the bridge as the client at an endpoint. Return the run's exit status, 1 where the
-    bridge gave up. Raises UserError before anything runs where the bridge cannot drive.
+    """Check CARLA, then call `run` with the bridge as the client at an endpoint.
+
+    Return the run's exit status, or 1 if the bridge gave up. Raises UserError before the run if no bridge can drive.
     """
     if importlib.util.find_spec("carla") is None:
         hint = "Install it: pip install 'rtcontrol[carla]' (there are wheels for Python 3.11 and 3.12)."
@@ -205,7 +207,7 @@ def run_carla(
     options = replace(options, env=STANDIN if options.carla_standin else CARLA, agent=options.agent or AGENT)
     host, port, status = options.carla_host, options.carla_port, INTERNAL
     with contextlib.ExitStack() as stack:
-        guardian = Guardian()  # it removes its folder, however we end
+        guardian = Guardian()  # the guardian removes the folder however this process ends
         stack.callback(guardian.end)
         folder = Path(guardian.folder)
         if options.carla_standin:
@@ -228,19 +230,19 @@ def run_carla(
 
 
 def _command(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
-    """Return the bridge's command line."""
+    """Return the command line that starts the bridge."""
     values = {"once": True, "endpoint": endpoint, "host": host, "port": port, "connect_timeout_s": 0}
     values |= {"hz": options.hz, "clock": options.clock, "seed": options.seed, "town": options.town}
-    values["agent"] = ""  # the server has one agent: whichever it is
+    values["agent"] = ""  # empty: the only agent of the server
     values["trace"] = options.out / "trace.jsonl" if options.trace else None
     values["standin"] = options.carla_standin
-    # The lights of the stand-in change since it was started: from their first state again.
+    # A reload sets the traffic lights of the stand-in to their first state; they change from its start on.
     values["reload"] = options.carla_standin and options.clock == "lockstep"
     settings = (f"--set={name}={value}" for name, value in values.items() if value is not None)
     return [sys.executable, "-m", "rtcontrol_client.carla", *settings]
 
 
 def _keep(state: Path, out: Path) -> None:
-    """Keep the stand-in's last state in the run's folder."""
+    """Copy the last state of the stand-in to the run's folder."""
     if state.exists() and out.is_dir():
         shutil.copy(state, out / "standin.json")

@@ -1,4 +1,4 @@
-"""Interpreters of instructions: a checkpoint, or a chat endpoint."""
+"""Build interpreters, which map instructions to goals with a checkpoint or a chat endpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def goal_tools(agent: Agent) -> GoalTools | None:
         return agent.goals.goal_tools(agent.name)
     world = BY_AGENT.get(agent.name)
     if world is None or world.controller().tools.openai() != agent.tools.openai():
-        return None  # another agent's tools under a bundled name
+        return None  # a bundled name with the tools of another agent
     return world.phrasings().goal_tools
 
 
@@ -33,34 +33,34 @@ def goals_of(agent: Agent) -> GoalTools:
     """Return the agent's goals as tools. Raises UserError if it has none."""
     if (goals := goal_tools(agent)) is None:
         raise UserError(
-            f"loop.interpreter: the agent {agent.name} has no goals that words could be mapped to.",
+            f"loop.interpreter: the agent {agent.name} has no goals that an instruction could be mapped to.",
             "Write `goals = {...}` in its file (docs/your-own-game.md), or leave loop.interpreter out.",
         )
     return goals
 
 
 def of_goals(name: str, goals: GoalTools, limit_s: float = LIMIT_S, engine: str = "torch") -> Interpreter:
-    """Return the interpreter of this name, not started: a checkpoint, or a chat endpoint, in this process. Raises
-    UserError for a name that is neither."""
+    """Return an interpreter in this process, not yet started. Raises UserError if `name` is neither a checkpoint nor a
+    chat endpoint."""
     source = _source(name, goals.definitions, engine)
     gate = gate_of(name, goals.tools.schemas) if isinstance(source, STSource) else None
     return Interpreter(shown(name), goals, source, GATE if gate is None else gate, limit_s)
 
 
 def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
-    """Return the interpreter of a run's settings, if they name one. Raises UserError."""
+    """Return the interpreter that a run's settings name, or None. Raises UserError."""
     if config.interpreter is None:
         return None
     return of_goals(config.interpreter, goals_of(agent), engine=config.engine)
 
 
 def check(name: str, engine: str = "torch") -> None:
-    """Raise UserError for a name that is not an interpreter's."""
+    """Raise UserError if no interpreter has this name."""
     _source(name, ({"name": "look"},), engine)
 
 
 def shown(name: str) -> str:
-    """Return its name for people and records: of an endpoint its model, or else its address."""
+    """Return the name of an interpreter for display and records; for an endpoint, the model or else the address."""
     if not is_chat(name):
         return Path(name).name
     url, _, model = name.removeprefix(f"{CHAT}:").partition("#")
@@ -72,7 +72,8 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
     if is_chat(name):
         return EndpointSource.parse(name, listed, allow_null=True)
     if name in PLAIN or is_endpoint(name) or name.partition(":")[0] == "openai":
-        raise UserError(f"loop.interpreter={name} understands nothing.", f"Give a checkpoint, or {CHAT}:URL#NAME.")
+        hint = f"Give a checkpoint, or {CHAT}:URL#NAME."
+        raise UserError(f"loop.interpreter={name} cannot interpret instructions.", hint)
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
@@ -83,7 +84,7 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
 
 
 class Interpreters:
-    """A server's interpreters: one for each agent, shared by its sessions."""
+    """The interpreters of a server: one for each agent, shared by all sessions with that agent."""
 
     def __init__(self, name: str | None, engine: str) -> None:
         self._name, self._engine = name, engine

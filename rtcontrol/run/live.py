@@ -1,4 +1,4 @@
-"""What people see while a run is on: a live view or log lines, and a page; and what they type goes to the loop."""
+"""Show a run in the terminal and on a web page, and pass what people type to the control loop."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import MAX_LINE, printable
 
-# A program of a room above this one: nothing of it is imported here, and its threads share nothing with the loop's.
+# The page's program is in a higher layer, so it is not imported; its threads do not share an interpreter with the loop.
 PROGRAM = "rtcontrol.gateway.view"
-LOGGER = logging.getLogger("rtcontrol")  # its warnings are shown while there is a view
+LOGGER = logging.getLogger("rtcontrol")  # the live view shows the warnings of this logger
 EVERY_S = 0.25
-START_S, END_S = 30.0, 3.0  # of the page's process
-MOST_DATA = 64  # fields of an observation that the page draws by
+START_S, END_S = 30.0, 3.0  # time limits for the page's process to start and to end
+MOST_DATA = 64  # fields of an observation that are sent to the page at most
 LOG_EVERY_S = 5.0
-QUIET_S = 5.0  # a message that comes again is shown as seldom
+QUIET_S = 5.0  # a repeated message is shown again only after this time
 
 
 class Viewer:
-    """The page of a run, in its own process: prints its address, then feeds it as long as it lives.
+    """The web page of a run, in its own process, and the threads that send data to the page and read its messages.
 
-    It reads the recorder's side, and asks nothing of the loop that the loop waits for. Raises UserError where the
-    address cannot be bound.
+    The threads read the recorder's data and never block the control loop. Raises UserError if the page's address cannot
+    be bound.
     """
 
     def __init__(self, options: RunOptions, say: Callable[[str], None]) -> None:
         self._say = say
-        self._number = 0  # of the last tick that it received
-        self._picture: RemotePicture | None = None  # the last one that it received
-        self._answer: str | None = None  # to the page's last message
+        self._number = 0  # the last tick that was sent to the page
+        self._picture: RemotePicture | None = None  # the last picture that was sent to the page
+        self._answer: str | None = None  # the answer to the page's last message
         self._stop = threading.Event()
         self._feeder: threading.Thread | None = None
         self._process = subprocess.Popen(
             [sys.executable, "-m", PROGRAM, str(options.view_port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is the run's
+            start_new_session=True,  # so that Ctrl-C reaches only the run
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
         self._in, self._out = self._process.stdin, self._process.stdout
@@ -70,18 +70,18 @@ class Viewer:
         say(f"watch it at {first['url']}")
 
     def watch(self, loop: ControlLoop) -> None:
-        """Feed the page, and do what people say there."""
+        """Start to send the run's state to the page, and to carry out the messages of the page."""
         self._feeder = threading.Thread(target=self._feed, args=(loop,), name="viewer-feed", daemon=True)
         self._feeder.start()
         threading.Thread(target=self._listen, args=(loop,), name="viewer-listen", daemon=True).start()
 
     def close(self) -> None:
-        """Send what there is to see at the end; then the page ends."""
+        """Send the final state to the page, and end the page's process."""
         self._stop.set()
         if self._feeder is not None:
             self._feeder.join(END_S)
         try:
-            if self._feeder is None or not self._feeder.is_alive():  # else it waits for a page that does not read
+            if self._feeder is None or not self._feeder.is_alive():  # a live feeder is blocked: the page does not read
                 with contextlib.suppress(OSError):
                     self._in.close()
             self._process.wait(END_S)
@@ -91,13 +91,13 @@ class Viewer:
         self._out.close()
 
     def _feed(self, loop: ControlLoop) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the page is gone
+        with contextlib.suppress(OSError, ValueError):  # the page's process has ended
             while not self._stop.wait(EVERY_S):
                 self._send(loop, over=False)
             self._send(loop, over=True)
 
     def _send(self, loop: ControlLoop, over: bool) -> None:
-        """Write what is to be seen; waits for a page that does not keep up, which misses what happens meanwhile."""
+        """Send the current state to the page; blocks while the page is slow, so that a slow page gets fewer states."""
         shown = snapshot(loop, self._number) | {"over": over, "said": self._answer}
         self._number = shown["number"]
         if isinstance(loop.env, RemoteEnvironment) and (newest := loop.env.pictures.newest) is not self._picture:
@@ -114,12 +114,12 @@ class Viewer:
                 elif "say" in message:
                     self._answer = loop.operator.say(message["say"], "page", message.get("k"))
                     self._say(self._answer)
-            except Exception as error:  # the next one may be a stop
+            except Exception as error:  # continue, as the next message may be a stop
                 self._say(f"the page's message cannot be carried out ({type(error).__name__}: {error})")
 
 
 def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
-    """Return what is to be seen of a run, as `Recent` has it, with the run's settings and state."""
+    """Return the state of a run for the page: the ticks after tick `since`, the counts, and the run's settings."""
     config = loop.config
     shown = loop.recent.snapshot(since)
     asking = loop.operator.asking
@@ -130,8 +130,8 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     shown["asking"] = None if asking is None or asking.denied else shown["asking"]
     if isinstance(loop.env, RemoteEnvironment):
         shown["picture_age_s"] = loop.env.pictures.age_s()
-    with contextlib.suppress(Exception):  # a world that broke down is the loop's to report
-        # Of a world elsewhere nothing is taken that its loop waits for.
+    with contextlib.suppress(Exception):  # the loop reports a world that failed
+        # Never query a remote world here, as its control loop would have to wait.
         if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:
             numbers = {k: v for k, v in list(seen.data.items())[:MOST_DATA] if isinstance(v, int | float)}
             shown |= {"data": numbers, "seed": config.seed + seen.epoch - 1}
@@ -139,7 +139,7 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
 
 
 def _message(out: IO[bytes]) -> dict[str, Any] | None:
-    """Return the next line that is an object; None at the end."""
+    """Return the next JSON object of a stream, without lines that have none; None at the end of the stream."""
     with contextlib.suppress(OSError, ValueError):  # closed
         for line in out:
             with contextlib.suppress(ValueError):
@@ -149,9 +149,9 @@ def _message(out: IO[bytes]) -> dict[str, Any] | None:
 
 
 class LiveView(logging.Handler):
-    """Show a run from its own thread: the loop's thread only ever appends a line to a queue.
+    """A view that shows a run in the terminal from its own thread; the loop's thread only appends lines to a queue.
 
-    `say` may be called from any thread. The same message is shown once in a while, not once a tick.
+    `say` may be called from any thread. A repeated message is shown once in `QUIET_S`, not once per tick.
     """
 
     def __init__(self, options: RunOptions) -> None:
@@ -160,7 +160,7 @@ class LiveView(logging.Handler):
         self._live, self._stdin = options.live and self._console.is_terminal, options.stdin
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
-        self._phase = "", 0.0  # and since when
+        self._phase = "", 0.0  # the phase, and the time at which it started
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._viewer = Viewer(options, self.say) if options.view else None
@@ -172,7 +172,7 @@ class LiveView(logging.Handler):
         self.say(record.getMessage())
 
     def watch(self, loop: ControlLoop) -> None:
-        """Show this loop; stdin is read where somebody can type, or where the options say so."""
+        """Start to show this loop; stdin is read if it is a terminal, or if the options require it."""
         LOGGER.addHandler(self)
         LOGGER.propagate = False
         self._thread = threading.Thread(target=self._run, args=(loop,), name="view", daemon=True)
@@ -210,7 +210,7 @@ class LiveView(logging.Handler):
         now = time.monotonic()
         while self._lines:
             line = self._lines.popleft()
-            # Two ticks' lines differ in their number only.
+            # Lines of two ticks count as the same message if they differ only in the tick number.
             kind = line.split(": ", 1)[1] if line.startswith("tick ") else line
             if now - self._shown.get(kind, -QUIET_S) >= QUIET_S:
                 if len(self._shown) > 100:
@@ -222,7 +222,7 @@ class LiveView(logging.Handler):
         self._console.print(printable(line, MAX_LINE), markup=False, highlight=False, soft_wrap=True)
 
     def _status(self, loop: ControlLoop) -> str:
-        """Return the phase and its seconds while there are no ticks; else the newest counts."""
+        """Return a status line: the phase and its duration before the first tick, else the newest counts."""
         phase, since_s = self._phase
         if phase != "running":
             return f"{phase}, {time.monotonic() - since_s:.0f} s ..."
@@ -249,8 +249,8 @@ def _can_read_stdin(piped: bool) -> bool:
     try:
         descriptor = sys.stdin.fileno()
         if not os.isatty(descriptor):
-            return piped  # what a script or a service leaves there is not meant for us, unless an option says so
-        # A background job that reads its terminal would be stopped by it.
+            return piped  # the stdin of a script or a service is read only if an option says so
+        # The terminal would stop a background job that reads it.
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except (AttributeError, OSError, ValueError):
         return False
@@ -258,7 +258,7 @@ def _can_read_stdin(piped: bool) -> bool:
 
 def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # a bad byte is shown as such, and does not end the reading
+        sys.stdin.reconfigure(errors="replace")  # so that an invalid byte does not end the reading
     with contextlib.suppress(OSError, ValueError):
         for text in filter(None, (line.removeprefix("\ufeff").strip() for line in sys.stdin)):
             try:
@@ -270,7 +270,7 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
 
 
 def _instruct(loop: ControlLoop, text: str, by: str) -> str | None:
-    """Do what a word such as /pause says, and return the answer; else give the loop its instruction."""
+    """Execute a command such as /pause and return the answer; pass any other text to the loop as an instruction."""
     answer = take_word(text, by, loop.operator, loop.instructions)
     if answer is None:
         loop.instruct(text)

@@ -1,4 +1,4 @@
-"""Which model may decide for given tools: never one that was trained on others."""
+"""Check that a model may decide with the given tools: a model that was trained on other tools may not."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ NAME_IT = (
 
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
-    """Return whether the model was trained on exactly these tools, as its checkpoint says. None: not known, one that
-    reads any tools, or nothing that is trained."""
+    """Return whether the model was trained on exactly these tools, according to its checkpoint.
+
+    None if that is not known, if the model reads any tools, or if it is not a trained model.
+    """
     learnt = learnt_of(model)
     return None if learnt is None else learnt.knows(tools) or (None if learnt.any_tools else False)
 
 
 def learnt_of(model: str) -> TrainingMetadata | None:
-    """Return what the checkpoint of a bundled name, a folder or a hub id says that it learnt; None where it does not,
-    for what is not a checkpoint, and for one that is not on this disk (its tools are known when it was fetched)."""
+    """Return the training metadata of a model's checkpoint (bundled name, folder or hub id).
+
+    None if the checkpoint has no metadata or is not on this disk, or if the model is not a checkpoint.
+    """
     if model in PLAIN or is_endpoint(model):
         return None
     folder = ZOO / model if model in zoo() else user_path(model)
@@ -41,16 +45,17 @@ def learnt_of(model: str) -> TrainingMetadata | None:
 
 
 def shown(agent: Agent, model: str) -> Agent:
-    """Return the agent as the model learnt to be prompted: with no more history than in its training, and a call that
-    may stay active where that was learnt and the agent is of nothing but tools.
+    """Return the agent with the prompt settings that the model was trained with.
 
-    A null function of a model with a gate says that it does not understand, where the agent does not ask for null.
+    The history is no longer than in training. An agent that consists of tools only may keep the active call if the
+    model learnt to. With a gated model, the null function means that the instruction is not understood, unless the
+    agent itself allows null.
     """
     learnt = learnt_of(model)
     if learnt is None:
         return agent
     history = min(agent.history, learnt.history)
-    if not learnt.knows(agent.tools.schemas):  # what it learnt of null was said of other tools
+    if not learnt.knows(agent.tools.schemas):  # the model learnt the meaning of null for other tools
         return replace(agent, history=history)
     doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
     allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
@@ -58,16 +63,16 @@ def shown(agent: Agent, model: str) -> Agent:
 
 
 def has_heads(model: str) -> bool:
-    """Return whether the model tells how probable each value is."""
+    """Return whether the model has heads, which give the probability of each value."""
     return not (model in PLAIN or is_endpoint(model) or chats(model))
 
 
 def hysteresis_for(text: str | None, model: str) -> float | None:
-    """Return the margin of loop.hysteresis. Raises UserError for a model without heads."""
+    """Return the margin of the setting loop.hysteresis. Raises UserError if the model has no heads."""
     if text is None:
         return None
     if not has_heads(model):
-        problem = f"loop.hysteresis compares the probabilities of values, and the model {model} tells none."
+        problem = f"loop.hysteresis compares the probabilities of values, but the model {model} does not give any."
         hint = (
             "Leave loop.hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/training.md)."
         )
@@ -76,31 +81,31 @@ def hysteresis_for(text: str | None, model: str) -> float | None:
 
 
 def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:
-    """Return the gate of the function head that the model's checkpoint names for these tools."""
+    """Return the confidence gate of the function head from the model's checkpoint, if it knows these tools."""
     learnt = learnt_of(model)
     return learnt.gate if learnt is not None and learnt.knows(tools) else None
 
 
 def gated(config: Config, model: str, tools: Sequence[ToolSchema]) -> Config:
-    """Return the settings with the model's gate for these tools, unless they have their own."""
+    """Return the settings with the model's confidence gate for these tools, unless the settings already have one."""
     gate = gate_of(model, tools) if config.min_confidence is None else None
     return config if gate is None else replace(config, min_confidence={"function": gate})
 
 
 def model_for(tools: Sequence[ToolSchema], named: str | None, hint: str = NAME_IT) -> str:
-    """Return the model that is named, or else the bundled one that was trained on exactly these tools.
+    """Return the named model, or else the bundled model that was trained on exactly these tools.
 
-    Raises UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
-    The `hint` says how the caller comes to one of {known}.
+    Raises UserError if there is no such model, or if the named model was trained on other tools, because its calls
+    would be legal but meaningless. `hint` says how to choose one of the {known} models.
     """
     knowing = {name: len(learnt.tool_sets) for name in zoo() if (learnt := learnt_of(name)) and learnt.knows(tools)}
-    bundled = min(knowing, key=knowing.__getitem__, default=None)  # the one that learnt little else
+    bundled = min(knowing, key=knowing.__getitem__, default=None)  # prefer the model that learnt the fewest tools
     model = named or bundled
     if model is None or trained_on(tools, model) is False:
-        problem = "No model here was trained on these tools, and none was named."
+        problem = "No bundled model was trained on these tools, and no other model was named."
         if model is not None:
             problem = (
-                f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
+                f"The model {Path(model).name} was trained on other tools: its calls would be legal but meaningless."
             )
             problem += difference(tools, model)
         known = ", ".join(f'"{name}"' for name in (bundled, "random") if name)
@@ -109,26 +114,26 @@ def model_for(tools: Sequence[ToolSchema], named: str | None, hint: str = NAME_I
 
 
 def difference(tools: Sequence[ToolSchema], model: str) -> str:
-    """Return a sentence that names the first difference from the tools of a model; empty if there is none to name."""
+    """Return a sentence with the first difference between these tools and a model's; an empty text if not known."""
     learnt = learnt_of(model)
     first = None if learnt is None else learnt.difference(tools)
     return "" if first is None else f" First difference: {first}."
 
 
 def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
-    """Return a notice of a model that may not have been trained on these tools; None where there is nothing to say."""
+    """Return a notice if the model may not have been trained on these tools; otherwise None."""
     if model in PLAIN or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
     if chats(model):
         return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/engines.md)."
     if (learnt := learnt_of(model)) is not None and learnt.any_tools:
-        return f"The model {Path(model).name} reads any tools, and was not trained on these."
-    return f"Whether the model {Path(model).name} was trained on these tools is not known."
+        return f"The model {Path(model).name} accepts any tools, and was not trained on these."
+    return f"It is not known whether the model {Path(model).name} was trained on these tools."
 
 
 def rate_mismatch(model: str, hz: float) -> str | None:
-    """Return a notice of a model that was trained at another rate: a call's effect is another then."""
+    """Return a notice if the model was trained at another rate, at which a call has another effect; otherwise None."""
     learnt = learnt_of(model)
     if learnt is None or learnt.rate_hz in (None, hz):
         return None
-    return f"The model {Path(model).name} was trained at {learnt.rate_hz:g} Hz, and decides at {hz:g} here (--hz)."
+    return f"The model {Path(model).name} was trained at {learnt.rate_hz:g} Hz, but this run has {hz:g} Hz (--hz)."

@@ -1,4 +1,4 @@
-"""What `rtcontrol run` takes, and what of it excludes each other."""
+"""The options of `rtcontrol run`, and the check that they go together."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.settings import BIND, KEYS, setting, settings_of
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
-# Settings of one environment, and those that one has no use for.
+# Settings that only one environment has, and settings that an environment does not have.
 FOR = {
     REMOTE: ("bind", "keys", "record_pictures"),
     CARLA: ("carla_host", "carla_port", "town", "carla_standin", "trace"),
 }
 NOT_FOR = {CARLA: ("tools", "calls_per_tick", "episodes")}
-# The rate that the machine reaches is measured over the decisions of so many seconds.
+# The achievable rate is measured over the decisions of this many seconds.
 WARMUP_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(RunConfig):
-    """A run's settings with what the command line adds to them. Raises UserError for what does not go together.
+    """The settings of a run, with those that only the command line has.
 
-    The run of `--env carla-bridge` has the environment `carla-standin` in the stand-in.
+    Raises UserError if two options exclude each other. A run with `--env carla-bridge` in the stand-in has the
+    environment `carla-standin`.
     """
 
     bind: tuple[str, ...] = BIND
@@ -56,16 +57,16 @@ class RunOptions(RunConfig):
         if self.instruction is not None and not self.instruction.strip():
             raise UserError("--instruct is empty.", "Write it, or leave it out for the agent's instruction.")
         if self.tools is not None and self.model == "expert":
-            raise UserError("--model expert calls the tools that it was written for, not --tools.", "Give another.")
+            raise UserError("--model expert cannot call the tools of --tools.", "Give another model.")
 
     def at(self, out: Path) -> Self:
-        """Return the options for this folder, with what depends on the other options filled in."""
+        """Return the options for a run in the folder `out`, with all dependent options filled in."""
         endless = self.duration_s is not None or self.env in (CARLA, STANDIN)
         episodes = 5 if self.episodes is None and not endless else self.episodes
         return replace(self, out=out, episodes=episodes, warmup_s=self.warmup_s or WARMUP_S)
 
 
 def named_by_time(name: str) -> Path:
-    """Return the default folder of what starts now."""
+    """Return the default folder of a run that starts now: runs/NAME-TIME."""
     name = re.sub(r"[^\w.-]+", "-", name)
     return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"

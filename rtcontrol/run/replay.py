@@ -1,4 +1,4 @@
-"""Decide recorded observations again, with another model, and compare tick by tick."""
+"""Decide recorded observations again with another model, and compare the decisions tick by tick."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ MORE = "Record one with `record.observations=yes` (the default), and give its re
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An observation that was decided, as its `request`. `call`: what was decided then (as text, `null` for the null
-    function; None where the tick missed without a decision)."""
+    """A recorded decision: the `request` with the observation, and the `call` that was decided.
+
+    `call` is a text: `null` for the null function; None if the tick missed without a decision.
+    """
 
     t_s: float
     request: DecisionRequest
@@ -35,7 +37,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end."""
+    """A record's header and at least one observation, in the order of ticks; `whole` is false if it was cut short."""
 
     path: Path
     header: Mapping[str, Any]
@@ -43,23 +45,25 @@ class Recording:
     whole: bool
 
     def model(self, named: str | None) -> str:
-        """Return the model that is named, or else the recorded one. Raises UserError where that is not bundled: any
-        other name is an address, a hub's id or a path in a file that others may have written."""
+        """Return the named model, or else the recorded model. Raises UserError if the recorded model is not bundled.
+
+        A recorded name is not trusted: it may be an address, a hub id or a path that somebody else wrote.
+        """
         recorded = str(self.header["model"])
         if named is None and recorded not in (*PLAIN, *zoo()):
             name = repr(recorded[:200])
-            what = f"{self.path} names the model that decided it, {name}. A name in a file is not obeyed."
-            raise UserError(what, f"If you trust it, write --model {name}. Or give another, such as --model random.")
+            what = f"{self.path} was decided by the model {name}. A model that only a file names is not loaded."
+            raise UserError(what, f"If you trust the model, write --model {name}. Else name another (--model random).")
         return named or recorded
 
     def agent(self) -> Agent:
-        """Return the agent that decided, with the same tools, without a model."""
+        """Return the recorded agent, with the same tools but without a model."""
         header = self.header
         return Agent(
             name=str(header["agent"]),
             description=f"The agent of the recording {self.path}.",
             tools=Tools(header["tools"]),
-            observe=lambda data: "",  # the recorded text is decided by
+            observe=lambda data: "",  # not used: decisions are made by the recorded text
             instruction=self.seen[0].request.instruction,
             fallback=Fallback(hold_ms=float(header["hold_ms"])),
             model="",
@@ -69,7 +73,7 @@ class Recording:
 
 
 def recording(path: Path) -> Recording:
-    """Return the recording of a file. Raises UserError for what cannot be read, or has no observations."""
+    """Return the recording in a file. Raises UserError if the file cannot be read or has no observations."""
     header: dict[str, Any] = {}
     observed: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
@@ -96,7 +100,7 @@ def recording(path: Path) -> Recording:
 
 def _seen(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> Seen:
     request = DecisionRequest(
-        k,  # what is random by the tick's number is the same again
+        k,  # the same tick number, as it seeds random choices
         event["epoch"],
         event["observation"],
         event["instruction"],
@@ -108,7 +112,7 @@ def _seen(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str
 
 
 def _restored(value: Any) -> Any:
-    """Return recorded data as the world gave it: a record has infinite numbers and NaN as texts."""
+    """Return recorded data in the world's form; a record writes infinite numbers and NaN as texts."""
     if isinstance(value, dict):
         return {key: _restored(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -122,11 +126,11 @@ def replay(
     progress: Callable[[int], None] = lambda done: None,
     own: Agent | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the comparison, and each decision: what was `recorded` and `replayed` (None: an `error`, or a miss then).
+    """Return the comparison, and a list with the `recorded` and `replayed` call of each decision.
 
-    Nothing here waits for a clock, and each decision has the history that was recorded: two replays differ in
-    `decide_ms` alone. The expert is that of the agent `own`, where it has one. Raises UserError for a model that cannot
-    decide this, and for one that the record alone names.
+    `recorded` is None for a miss, `replayed` for an `error`. A replay does not wait for a clock, and each decision has
+    the recorded history, so two replays differ only in `decide_ms`. If the agent `own` has an expert, that one is used.
+    Raises UserError if the model cannot decide with these tools, or if only the record names the model.
     """
     header, agent = recording.header, recording.agent()
     if own is not None:
@@ -142,7 +146,7 @@ def replay(
     )
     decider = build(assembly.decider(config, agent, chosen))
     decisions, decide_ms = list[dict[str, Any]](), list[float]()
-    answer(decider, recording.seen[0].request)  # what the first decision sets up is no tick's time
+    answer(decider, recording.seen[0].request)  # warm up, so that no measured decision includes the setup
     for seen in recording.seen:
         reply, request = answer(decider, seen.request), seen.request
         tick = {"k": request.tick, "t_s": seen.t_s, "instruction": request.instruction}

@@ -1,4 +1,4 @@
-"""A run on one page: settings -> parts (world, agent, decider, host, record) -> loop -> report -> exit status."""
+"""Run an agent in an environment: build the parts from the settings, run the loop, report, return the exit status."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
 
 OK, INTERNAL, MISTAKE, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
-ERRED = 8  # 7 is a bridge's, for no server
-ERRED_SHARE = 0.1  # of the ticks: so many errors are no accident
+ERRED = 8  # 7 is the exit status of a bridge that finds no server
+ERRED_SHARE = 0.1  # a run with errors in this share of its ticks has failed
 HELP = """Exit status: 0; 1 internal error, or a simulator lost for good; 2 mistake in what was given; 3 too many misses
 (loop.max_miss_rate), or one with loop.on_miss=stop; 4 the safe call was not active at the end; 5 the decoder was lost
 for good; 6 record or report incomplete (disk full); 8 a tenth of the ticks or more ended in an error of code; 128 and
@@ -48,7 +48,7 @@ Wrap = Callable[[Agent, Environment, DeciderSource], tuple[Agent, Environment, D
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of, besides its settings. `sample` is an observation to warm up with."""
+    """The parts of a run besides its settings; `sample` is an observation for the warm-up."""
 
     agent: Agent
     env: Environment
@@ -62,8 +62,8 @@ class Parts:
 def run(options: RunOptions, ending: Shutdown, wrap: Wrap | None = None) -> int:
     """Run in the folder `options.out`, write record and report, print the table. Return the exit status.
 
-    Errors pass through, after the safe call and the report; where that call is not active, they are printed. `wrap`
-    may replace agent, environment and decider's source.
+    Errors are raised after the safe call and the report; they are printed instead if the safe call is not active.
+    `wrap` may replace the agent, the environment and the source of the decider.
     """
     thread = WorldThread(options.env)
     try:
@@ -76,16 +76,16 @@ def run(options: RunOptions, ending: Shutdown, wrap: Wrap | None = None) -> int:
 
 
 def _run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: WorldThread) -> int:
-    """`run`, with the thread of the one instance of its world, which is closed whatever comes of it."""
+    """Run as `run` does, with a thread for the only instance of the world; the world is closed in any case."""
     if options.env.endswith(".py"):
-        load_module(options.env, "--env")  # here: what it sets up once may be for the main thread alone, as signals are
+        load_module(options.env, "--env")  # on the main thread, as the file may set up signal handlers
     options, chosen = _settings(options, _agent(options, thread))
     ending.retake()
     source = assembly.decider(options, chosen, str(options.model))
     if assembly.reads_data(source) and options.backup is None:
         options = replace(options, host="inprocess")
     world = assembly.environment(options.env, chosen, thread)
-    with closing(world):  # also where it never starts
+    with closing(world):  # also closes a world that never started
         chosen, env, source = (chosen, world, source) if wrap is None else wrap(chosen, world, source)
         sample = assembly.sample(options, env)
         fit(chosen, env.name, env.bindings, sample)
@@ -95,12 +95,12 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: World
         host = assembly.host(options, source, str(options.model), chosen)
         parts = Parts(chosen, env, host, sample, interpreting.of_config(options, chosen))
         view = LiveView(options)
-        ending.retake()  # the world's construction and first reset ran its code, and a model's
+        ending.retake()  # the code of the world or the model may have replaced the signal handlers
         return run_loop(options, parts, view, ending)
 
 
 def _settings(options: RunOptions, chosen: Agent) -> tuple[RunOptions, Agent]:
-    """Return the settings with agent, model, instruction and gate filled in, and the agent as that model learnt it."""
+    """Return the settings with agent, model, instruction and gate filled in, and the agent adapted to that model."""
     schemas = chosen.tools.schemas
     instruction = chosen.instruction if options.instruction is None else options.instruction
     own = "" if chosen.expert is None else "--model expert is the agent's own. "
@@ -110,11 +110,11 @@ def _settings(options: RunOptions, chosen: Agent) -> tuple[RunOptions, Agent]:
 
 
 def _agent(options: RunOptions, thread: WorldThread) -> Agent:
-    """Return the agent, with the tools of --tools; of these alone for a user's world without an agent. UserError."""
+    """Return the agent with the tools of --tools, or a tools-only agent for a user's world. Raises UserError."""
     tools = None if options.tools is None else tools_from(options.tools, skip_unsupported=options.skip_unsupported)
     if tools is not None and options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
-            raise UserError("--tools without an agent: nothing says what to do.", "Say it: --instruct TEXT.")
+            raise UserError("A run with --tools and no agent has no instruction.", "Give one: --instruct TEXT.")
         return tools_only_agent(Path(str(options.tools)).stem, tools, options.instruction, Fallback(None))
     chosen = assembly.agent(options.agent or assembly.default_agent(options.env), options.env, thread)
     return chosen if tools is None else replace(chosen, tools=tools)
@@ -127,7 +127,7 @@ def run_loop(
     ending: Shutdown,
     joined: Callable[[ControlLoop], None] = lambda loop: None,
 ) -> int:
-    """Run a loop of these parts to its exit status, as `run` says. `joined` receives the loop before it runs."""
+    """Run the control loop of these parts, report, and return the exit status. `joined` first receives the loop."""
     loop = _loop(config, parts, view, ending)
     joined(loop)
     recorder, started, sound, written = loop.recorder, True, True, True
@@ -142,10 +142,10 @@ def run_loop(
         started = loop.state.launched or not isinstance(error, UserError)
         if not loop.state.unsafe:
             raise
-        # The status says what is graver: that the machine may move on.
-        print(printable(f"The run broke down: {errors.text(error)} ({errors.where(error)})."), file=sys.stderr)
+        # The exit status reports the graver fact that the machine may still move, so the error is only printed.
+        print(printable(f"The run failed: {errors.text(error)} ({errors.where(error)})."), file=sys.stderr)
     finally:
-        ending.shielded = True  # before anything that a signal could cut short
+        ending.shielded = True  # from here on, no signal may interrupt the shutdown
         try:
             view.close()
             write_end(loop)
@@ -183,8 +183,10 @@ def _loop(config: RunConfig, parts: Parts, view: LiveView, ending: Shutdown) -> 
 
 
 def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:
-    """Write and show the report; return whether the counts agree, and whether it was written. Never raises, so as not
-    to hide why the run ended."""
+    """Write and show the report; return whether the counts agree, and whether the report was written.
+
+    Never raises an exception, because that would hide why the run ended.
+    """
     path = config.out / "report.json"
     sound = True
     try:
@@ -203,12 +205,12 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
     if refused is None:
         print(printable(f"report: {path}"))
     else:
-        print(f"The report could not be written to {config.out} ({refused}): it stands above only.", file=sys.stderr)
+        print(f"The report could not be written to {config.out} ({refused}); it is only shown above.", file=sys.stderr)
     return sound, refused is None
 
 
 def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None, sound: bool, written: bool) -> int:
-    """Return the exit status, and print what it means."""
+    """Return the exit status of a run, and print the reasons for it."""
     account, recorder, ended, limit = loop.account, loop.recorder, loop.ended_by or "", config.max_miss_rate
     above = limit is not None and account.miss_rate > limit
     complete, erred = written and not recorder.lost, mostly_errors(account.erred, account.ticks)
@@ -216,22 +218,22 @@ def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None,
     messages = []
     if code == UNSAFE:
         messages.append(
-            "The safe call could not be brought into force: what was called last may still act. Stop the machine by "
-            f"other means; each attempt stands in {recorder.file.path}."
+            "The safe call could not be made active, so the last call may still act. Stop the machine by other means; "
+            f"{recorder.file.path} has each attempt."
         )
     if recorder.lost:
         messages.append(f"The record lacks {recorder.lost} lines: the disk takes no more ({recorder.file.error}).")
     if ended == "host":
         messages.append("The decoder was lost for good: start the run again, or use `--host inprocess`.")
     if ended == "miss":
-        messages.append("Ended by a miss, as loop.on_miss=stop asks.")
+        messages.append("The run ended at a miss, because of loop.on_miss=stop.")
     if above:
         messages.append(f"Miss rate {account.miss_rate:.4f} is above {limit:g}.")
     if erred:
         most = max(account.errors.values(), key=lambda error: error["count"], default={"error": "", "where": ""})
         messages.append(
-            f"ERRORS: {account.erred} of {account.ticks} ticks ended in one, most often: {most['error'].rstrip('.')} "
-            f"({most['where']}). Correct it there."
+            f"ERRORS: {account.erred} of {account.ticks} ticks ended in an error, most often: "
+            f"{most['error'].rstrip('.')} ({most['where']}). Correct the code there."
         )
     for message in messages:
         print(printable(message), file=sys.stderr)
@@ -239,8 +241,11 @@ def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None,
 
 
 def status(ended_by: str, safe: bool, complete: bool, missed: bool, sound: bool, erred: bool) -> int:
-    """Return the exit status of a run that ended so: whether its safe call was active, record and report are complete,
-    there were too many misses, the counts agree, and errors dominated it."""
+    """Return the exit status for the way in which a run ended.
+
+    `safe`: the safe call was active. `complete`: record and report are complete. `missed`: there were too many misses.
+    `sound`: the counts agree. `erred`: too many ticks ended in an error.
+    """
     if not safe:
         return UNSAFE
     if ended_by == "host":
@@ -251,5 +256,5 @@ def status(ended_by: str, safe: bool, complete: bool, missed: bool, sound: bool,
 
 
 def mostly_errors(errors: int, ticks: int) -> bool:
-    """Return whether so many errors dominate so many ticks or decisions."""
+    """Return whether a run with this many errors in its ticks or decisions has failed."""
     return errors > 0 and errors >= ERRED_SHARE * ticks

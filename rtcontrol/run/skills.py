@@ -1,4 +1,4 @@
-"""A world and an agent, bundled or the user's, as the skill that is trained and scored; and the check of a world."""
+"""Combine a world and an agent into a skill for training and scoring, and check worlds (`rtcontrol check`)."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from rtcontrol.run.user_files import (
 from rtcontrol.telemetry.events import plain
 from rtcontrol_client.console import printable
 
-LIMIT_S = 300.0  # an episode that lasts longer, in its own time, counts as one that never ends
-TRIED = 40  # goals, of which the expert decides for one of each kind before anything starts
-REMEMBERED = 65_536  # observations: held-out rows come back to them long after
-SCORED = 8  # goals, or one of each kind
-# Of `rtcontrol check`: how long the expert plays, how many goals; characters that are shown; the time of a tick.
+LIMIT_S = 300.0  # an episode that is longer, in simulated time, counts as endless
+TRIED = 40  # goals that are sampled to try the expert on one goal of each kind before a training or score
+REMEMBERED = 65_536  # observations that are kept, as held-out rows use them long after they were made
+SCORED = 8  # goals that are scored at least; one of each kind if there are more kinds
+# For `rtcontrol check`: time for the expert's episodes, goals at most, characters shown at most, duration of a tick.
 PLAYED_S, MOST_GOALS, SHOWN, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserSkill(Skill):
-    """A skill whose goals and expert are the user's.
+    """A skill with a user's goals and expert.
 
-    It is scored by a few of `all_goals`, and by the ways to say them that are held out. The maker of a world closes it;
-    `open` are those that are not closed yet.
+    A score uses a few of `all_goals` and their held-out phrasings. The code that makes a world must close it; `open`
+    has the worlds that are not closed yet.
     """
 
     agent: Agent
@@ -58,15 +58,17 @@ class UserSkill(Skill):
     open: set[OpenWorld] = field(default_factory=set)
 
     def close(self) -> None:
-        """Close the worlds that are open yet, each, whichever fails. Raises UserError for those that do."""
+        """Close all open worlds, even if closing one of them fails. Raises UserError if it does."""
         with ExitStack() as worlds:
             for world in self.open.copy():
                 worlds.callback(world.close)
 
 
 def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Skill:
-    """Return the skill of a bundled environment, or of a world and an agent's file with goals and expert. Raises
-    UserError where something of it is missing."""
+    """Return the skill of a bundled environment, or of a world and an agent's file with goals and expert.
+
+    Raises UserError if goals, expert or safe call are missing.
+    """
     chosen = assembly.agent(agent or assembly.default_agent(env), env)
     goals = chosen.goals
     if goals is None or chosen.expert is None:
@@ -74,13 +76,13 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         if bundled is not None and agent in (None, registry.WORLDS[env].agent):
             return bundled
         raise UserError(
-            f"The agent {chosen.name} has no {'goals' if goals is None else 'expert'}: what is right is not known.",
+            f"The agent {chosen.name} has no {'goals' if goals is None else 'expert'}, so its calls cannot be judged.",
             "Write `goals = {...}` and `def expert(data, goal): ...` in its file, and give it with --agent FILE.py "
             "(docs/your-own-game.md).",
         )
     if (still := chosen.fallback.safe_call) is None:
         raise UserError(
-            f"The agent {chosen.name} has no call that is safe.", 'Write `fallback = Call("stop")`: what does nothing.'
+            f"The agent {chosen.name} has no safe call.", 'Write such as `fallback = Call("stop")` in its file.'
         )
     texts, scored = _Texts(chosen), tuple(goals.spread(max(SCORED, len(goals.ways))))
     worlds: set[OpenWorld] = set()
@@ -116,12 +118,12 @@ def _world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[Ope
         checked: Any = OpenWorld(env, world, agent.tools, worlds)
         return checked
     if (bundled := registry.skill(env)) is None:
-        raise UserError(f"The world {env} cannot be trained in.", "Give a .py file, or a bundled environment.")
+        raise UserError(f"The world {env} cannot be used for training.", "Give a .py file, or a bundled environment.")
     return bundled.make()
 
 
 def _look_over(skill: UserSkill, world: Any) -> None:
-    """Raise UserError for what is wrong with it, before anything starts."""
+    """Try the skill's expert and tools on one goal of each kind. Raises UserError for the first defect."""
     for goal in {goal.kind: goal for goal in skill.all_goals.spread(TRIED)}.values():
         world.judge_by(goal)
         world.reset(0)
@@ -132,20 +134,20 @@ def _look_over(skill: UserSkill, world: Any) -> None:
 
 
 def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call:
-    """Return what the expert calls now. Raises UserError where it raises, or gives no legal call."""
+    """Return the expert's call for an observation and a goal. Raises UserError if the expert fails or gives no call."""
     name = expert.agent.name
     try:
         calls = expert.calls(data, goal)
     except ExpertError as error:
         raise UserError(f"The expert of the agent {name} fails: {error}.", "Correct it there.") from error
     if not calls:
-        problem = f'The expert of the agent {name}, told "{goal.text()}", gave no call.'
-        raise UserError(problem, "Give the call that continues.")
+        problem = f'The expert of the agent {name} returned no call for the goal "{goal.text()}".'
+        raise UserError(problem, "Return the call that continues.")
     return calls[0]
 
 
 class _Texts:
-    """An agent's texts, and the observation that each one was of, the last one."""
+    """A cache from the texts of an agent's observations to the latest raw observation with that text."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -156,13 +158,16 @@ class _Texts:
         self.observed.pop(text, None)
         self.observed[text] = copy.deepcopy(dict(data))
         if len(self.observed) > REMEMBERED:
-            del self.observed[next(iter(self.observed))]  # the oldest: worlds that run in turns need the others
+            del self.observed[next(iter(self.observed))]  # drop the oldest, as alternating worlds need the others
         return text
 
 
 class OpenWorld:
-    """A user's world as `Judged`, one of the `open` ones until it is closed: what it raises is a UserError with its
-    line. A tool that it has no function for is executed by the tool's, as in a run."""
+    """A user's world in the form of `Judged`, which is in the set `open` until it is closed.
+
+    Its exceptions become UserErrors with the line of the user's code. As in a run, a tool that the world does not bind
+    is executed by the tool's own function.
+    """
 
     def __init__(self, env: str, world: UserWorld, tools: Tools, open: set[OpenWorld]) -> None:
         self._env, self._world, self._open = env, world, open
@@ -198,25 +203,25 @@ def _act(tools: Tools, name: str, /, **arguments: Any) -> None:
 
 
 def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) -> list[str]:
-    """Try a world (`gym:ID`, a .py file, or a bundled one), and return what it showed.
+    """Test a world (`gym:ID`, a .py file, or a bundled one), and return the results as lines of text.
 
-    One instance is made on its thread, reset twice to `seed`, played by its agent's expert, called at random for so
-    many `steps`, and closed. Raises UserError for the first thing that is wrong.
+    One instance is created on its thread, reset twice to `seed`, played by its agent's expert, called at random for
+    `steps` steps, and closed. Raises UserError for the first defect.
     """
     with closing(WorldThread(world)) as thread:
         if world.endswith(".py"):
-            load_module(world, "--env")  # here: what it sets up once may be for the main thread alone
+            load_module(world, "--env")  # on the main thread, as the file may set up signal handlers
         chosen = assembly.agent(agent or assembly.default_agent(world), world, thread)
         lines = thread.do(lambda: _Trial(world, chosen, seed, thread).lines(steps))
         thread.close()
         if thread.fault:
-            hint = f"Correct its close(): it ends, with the step under way, within {CLOSE_S:g} s, and raises nothing."
+            hint = f"Correct its close(): it must end the current step within {CLOSE_S:g} s, without an exception."
             raise UserError(thread.fault, hint)
     return lines
 
 
 class _Trial:
-    """A world that is tried, on its thread."""
+    """The test of a world, which runs on the world's thread."""
 
     def __init__(self, env: str, agent: Agent, seed: int, thread: WorldThread) -> None:
         self._env, self._agent, self._seed = env, agent, seed
@@ -235,8 +240,8 @@ class _Trial:
         first, second = self._start(self._seed), self._start(self._seed)
         if plain(first) != plain(second):
             names = [str(name) for name in {**first, **second} if plain(first.get(name)) != plain(second.get(name))]
-            problem = f"The world {env}: two resets to the seed {self._seed} are not the same (in {', '.join(names)})."
-            raise UserError(problem, "Draw all that is random from the seed, in each reset.")
+            problem = f"The world {env}: two resets with the seed {self._seed} differ (in {', '.join(names)})."
+            raise UserError(problem, "Derive all random values from the seed, in each reset.")
         fit(agent, env, self._world.functions, Observation(0, 0, 0, first))
         calls = [random_call([tool], random.Random(0)).text() for tool in agent.tools.schemas]
         return [
@@ -254,7 +259,7 @@ class _Trial:
         return data
 
     def _act(self, call: Call, steps: int) -> Episode | None:
-        """Execute a call and make so many steps; return how the episode ended, if it did."""
+        """Execute a call, then step the world `steps` times; return the episode if it ended, else None."""
         self._world.bindings[call.name](**call.arguments)
         for _ in range(steps):
             self._world.step()
@@ -263,7 +268,7 @@ class _Trial:
         return None
 
     def _by_expert(self) -> list[str]:
-        """Play each goal by the agent's expert, as far as the time allows."""
+        """Let the agent's expert play every goal until the time is up, and return a line with the results."""
         if self._agent.expert is None or self._agent.goals is None:
             return []
         until_s, ends, world = time.monotonic() + PLAYED_S, list[bool](), self._world
@@ -282,7 +287,7 @@ class _Trial:
         return [f"tried: its expert played {len(ends)} of {len(goals)} goals to their end ({sum(ends)} succeeded)"]
 
     def _at_random(self, steps: int) -> str:
-        """Step with random calls, episode after episode."""
+        """Step the world with random calls, episode after episode, and return a line with the result."""
         rng, ended = random.Random(self._seed), 0
         self._start(self._seed)
         for _ in range(steps):

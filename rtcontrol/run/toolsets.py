@@ -1,4 +1,4 @@
-"""Tools from where people have them: Python functions and pydantic models, OpenAI tools JSON, MCP servers."""
+"""Read tools from Python files, from JSON files with OpenAI-style tools, and from MCP servers."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from rtcontrol_client.console import printable
 
 MCP = "mcp:"
 TIMEOUT_S = 30.0
-# Of an MCP server's list, of its bytes, and of what is shown of an error.
+# Limits for MCP servers: time and bytes for a list of tools, and characters shown of an error.
 MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
 HINT = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
 
 
 def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
-    """Return the tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`.
+    """Return the tools of a .json, .jsonl (one tool a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
-    model that is a part of another one is not a tool. Raises UserError where there are none, and for those that cannot
-    be taken; with `skip_unsupported` they are left out, and named on stderr.
+    model that is a part of another one is not a tool. Raises UserError if there are no tools or if one is not
+    supported; with `skip_unsupported`, unsupported tools are left out and reported on stderr.
     """
     if source.startswith(MCP):
         return _read(source, listed(source.removeprefix(MCP)), skip_unsupported)
@@ -58,7 +58,7 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
         raise UserError(f"{source} cannot be read as tools ({error}).", hint) from None
     definitions = content.get("tools", [content]) if isinstance(content, Mapping) else content
     if not isinstance(definitions, list):
-        raise UserError(f"{source} holds no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
+        raise UserError(f"{source} has no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
     return _read(source, definitions, skip_unsupported)
 
 
@@ -89,8 +89,11 @@ def _read(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
 
 @dataclass(frozen=True)
 class ToolCost:
-    """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in
-    the cached prompt. `checked`: see `checked_rules`."""
+    """The cost of a call of one tool.
+
+    `passes` counts the forward passes of the most expensive call, in the more expensive layout. `prefix_tokens` counts
+    the tokens that describe the tool in the cached prompt. `checked` is the result of `checked_rules`.
+    """
 
     name: str
     closed: bool
@@ -101,8 +104,10 @@ class ToolCost:
 
 
 def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
-    """Return by parameter which keywords of its schema are checked once a value is decoded: no mask enforces them.
-    Those of the root schema stand under "the call"."""
+    """Return, by parameter, the schema keywords that no mask enforces and that are checked after decoding.
+
+    The key "the call" has the keywords of the root schema.
+    """
     free = {p.name: p.domain for p in tool.parameters if isinstance(p.domain, Free)}
     rules = {name: list(mask_of(domain, f"Tool {tool.name}, {name}").checked) for name, domain in free.items()}
     if tool.rules is not None:
@@ -111,8 +116,10 @@ def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
 
 
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
-    """Return the cost of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded,
-    as a session does."""
+    """Return the cost of each tool in a session with all of these tools.
+
+    Raises UserError if a session would refuse the tools because they cannot be decoded.
+    """
     plan = compile_plan(tools, tokenizer, overflow=overflow)
     DecoderCore(plan, tokenizer, tokenizer.size)  # compiles the grammars of the free values
     budget = Budget()
@@ -136,7 +143,7 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
 
 
 def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None:
-    """Raise UserError for a tool that every session would be refused."""
+    """Raise UserError for a tool that every session would refuse."""
     for tool in tools:
         DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
 
@@ -145,14 +152,14 @@ def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None
 
 
 def listed(server: str) -> list[dict[str, Any]]:
-    """Return the definitions of all tools of a server. Raises UserError where it gives no list."""
+    """Return the definitions of all tools of an MCP server. Raises UserError if the server returns no list."""
     if not server.strip():
-        raise UserError(f"{MCP} names no server.", HINT)
+        raise UserError(f"{MCP} must be followed by a server.", HINT)
     try:
         import mcp  # noqa: F401
     except ImportError:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.") from None
-    # The library logs a traceback of each line that is no message.
+    # The library logs a traceback for each line that is not a message.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         try:
@@ -168,12 +175,14 @@ def listed(server: str) -> list[dict[str, Any]]:
             stderr.seek(0)
             if last := stderr.read().strip().rpartition("\n")[2].strip():
                 why = f"{why}; its last line: {last[:SHOWN]}"
-            raise UserError(f"{MCP}{server} gave no list of tools ({why}).", HINT) from None
+            raise UserError(f"{MCP}{server} did not return a list of tools ({why}).", HINT) from None
 
 
 def http_client(server: str) -> Any:
-    """Return an `httpx2.AsyncClient` for MCP's transport, which follows no redirects. Reading from it raises UserError
-    for answers that are compressed, or longer than `MOST_BYTES` in all."""
+    """Return an `httpx2.AsyncClient` for MCP's transport, which follows no redirects.
+
+    Reading raises UserError if an answer is compressed, or if the answers exceed `MOST_BYTES` in total.
+    """
     import httpx2
 
     left = MOST_BYTES
@@ -187,7 +196,7 @@ def http_client(server: str) -> Any:
             async for part in self._stream:
                 left -= len(part)
                 if left < 0:
-                    problem = f"{MCP}{server} answers more than {MOST_BYTES} bytes."
+                    problem = f"{MCP}{server} sends more than {MOST_BYTES} bytes."
                     raise UserError(problem, "Give a server with fewer tools.")
                 yield part
 
@@ -196,8 +205,8 @@ def http_client(server: str) -> Any:
 
     async def look(response: httpx2.Response) -> None:
         if packed := packed_by(response.headers):
-            problem = f"{MCP}{server} answers packed ({packed}), though the request does not allow it."
-            raise UserError(problem, "Let it, or the proxy before it, heed accept-encoding: identity.")
+            problem = f"{MCP}{server} sends a compressed answer ({packed}), although the request does not allow it."
+            raise UserError(problem, "Let the server or its proxy respect accept-encoding: identity.")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = Counted(response.stream)
 
@@ -205,7 +214,7 @@ def http_client(server: str) -> Any:
 
 
 async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
-    """Return all pages of the list. `stderr` takes what a command writes there."""
+    """Return the tools on all pages of an MCP server's list; the server command's stderr is written to `stderr`."""
     from mcp import Client, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
@@ -229,4 +238,4 @@ async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
             if not cursor:
                 return tools
     problem = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or {MOST_BYTES} bytes."
-    raise UserError(problem, "Give a server whose list has an end.")
+    raise UserError(problem, "Give a server with a shorter list.")

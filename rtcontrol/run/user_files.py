@@ -1,4 +1,4 @@
-"""A user's files: loaded once, as world, agent, goals and expert, and judged before anything runs."""
+"""Load a user's Python files (world, agent, goals, expert), and check them before a run starts."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from rtcontrol.models.errors import UserError, read_text
 GOALS = ("goals", "placeholders", "words")  # tables of a file of goals
 WORLD = ("reset", "step", "observe")  # a class with these methods is a world
 CORRECT = "Correct it there, or use another version of the package that fails."
-HISTORY = 6  # calls that an agent of nothing but tools shows
+HISTORY = 6  # calls that the prompt of a tools-only agent shows
 _loaded: dict[Path, ModuleType] = {}
 
 
 def load_module(name: str, option: str) -> ModuleType:
-    """Return the module of a Python file, which runs once, however often it is named. Raises UserError if it fails."""
+    """Return the module of a Python file, which is executed only once. Raises UserError if the file fails."""
     path = Path(name).resolve()
     if not path.is_file():
         raise UserError(f"{option} {name}: there is no such file.", "Give the path of a Python file.")
     if path in _loaded:
         return _loaded[path]
-    # A unique name: a file called json.py must not stand in for the module of that name.
+    # A unique module name, so that a file called json.py does not replace the module json.
     title = f"rtcontrol_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(title, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # its neighbours can be imported; they hide no module
+        sys.path.append(str(path.parent))  # at the end: files in the same folder can be imported, and hide no module
     sys.modules[title] = module
     try:
         spec.loader.exec_module(module)
@@ -62,14 +62,14 @@ def load_module(name: str, option: str) -> ModuleType:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error of the user's code as text, with the line of theirs that it comes from."""
-    # Where nothing of theirs ran, as in a file that cannot be parsed, the text has the line.
+    """Return the text of an error in the user's code, with the file and line."""
+    # The text of a syntax error already has the line.
     place = None if isinstance(error, SyntaxError) else errors.where(error)
     return errors.text(error) if place is None or place.startswith("<") else f"{errors.text(error)}, {place}"
 
 
 def contents(files: Iterable[str | None]) -> dict[str, str]:
-    """Return a digest of each of the files that are on this disk, by its name."""
+    """Return a digest of each existing file, by file name."""
     texts = {name: Path(name).read_bytes() for name in files if name is not None and Path(name).is_file()}
     return {name: hashlib.sha256(text).hexdigest()[:16] for name, text in texts.items()}
 
@@ -78,16 +78,16 @@ def contents(files: Iterable[str | None]) -> dict[str, str]:
 
 
 def is_gym(name: str) -> bool:
-    """Return whether an environment is a Gymnasium world."""
+    """Return whether the name of an environment stands for a Gymnasium world."""
     return name.startswith("gym:")
 
 
 def user_world(
     name: str, goals: Goals | None, limit_s: float | None = None, tools: Collection[str] = (), world: Any = None
 ) -> UserWorld:
-    """Return the simulation of a Python file, made from its one class, or a Gymnasium world (or the one given).
+    """Return the simulation of a Python file, which has one world class, or a Gymnasium world (by default `world`).
 
-    `tools` are the names that the agent calls. What was started and cannot be used is closed. Raises UserError.
+    `tools` are the names of the agent's tools. A world that was created but cannot be used is closed. Raises UserError.
     """
     if is_gym(name):
         from rtcontrol.envs.gym import GymWorld
@@ -101,16 +101,16 @@ def user_world(
         return UserWorld(world, title, goals, limit_s, tools)
     except BaseException as error:
         started = half_made(error, lambda value: isinstance(value, kind)) if world is None else world
-        with suppress(Exception):  # the message says why it cannot be used
+        with suppress(Exception):  # the original error is the one to report
             shut(started)
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
-        hint = "It is called without arguments; correct its __init__."
-        raise UserError(f"{title} cannot be made ({reason(error)}).", hint) from error
+        hint = "The class is called without arguments; correct its __init__."
+        raise UserError(f"{title} cannot be created ({reason(error)}).", hint) from error
 
 
 def _world_class(name: str) -> type[Any]:
-    """Return the one world of a file: a class that another one builds on is a part of it."""
+    """Return the only world class of a file; the base class of another world class does not count."""
     module = load_module(name, "--env")
     own = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
     worlds = [c for c in own if all(callable(getattr(c, method, None)) for method in WORLD)]
@@ -124,14 +124,16 @@ def _world_class(name: str) -> type[Any]:
 
 
 def holds_agent(module: ModuleType) -> bool:
-    """Return whether a file is (also) an agent's: it has an `agent`, tools or an expert."""
+    """Return whether a file defines an agent: whether it has an `agent`, tools or an expert."""
     parts = vars(module)
     return bool({"agent", "tools", "expert"} & set(parts)) or any(isinstance(value, Tool) for value in parts.values())
 
 
 def user_tools(name: str) -> Tools:
-    """Return the tools of a Python file: of its `agent`, its `tools`, or its decorated functions and pydantic models; a
-    model that is a part of another one is not a tool. Raises UserError if there are none."""
+    """Return the tools of a Python file: those of its `agent`, its `tools`, or its decorated functions and models.
+
+    A pydantic model that is a part of another model is not a tool. Raises UserError if there are no tools.
+    """
     module = load_module(name, "FILE")
     if isinstance(agent := vars(module).get("agent"), Agent):
         return agent.tools
@@ -152,17 +154,17 @@ def user_tools(name: str) -> Tools:
 
 
 def _module(value: Any) -> str:
-    """Return where it was defined: what a file imports belongs to another."""
+    """Return the name of the module that defined a value, to tell definitions of a file from its imports."""
     return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
 
 
 def tools_only_agent(name: str, tools: Tools, instruction: str, fallback: Fallback) -> Agent:
-    """Return an agent that reads observations as `render` words them, and names no model."""
+    """Return an agent with these tools, whose observations are texts of `render`, and which has no default model."""
     return Agent(name, "Tools that were given.", tools, render, instruction, fallback, model="", history=HISTORY)
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Return `key value` pairs in their order: `x 0.25 on true at 1 2`. Arrays are left out: they are for agents."""
+    """Return an observation as text, `key value` by `key value`: `x 0.25 on true at 1 2`. Arrays are left out."""
     return " ".join(f"{key} {_worded(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
 
 
@@ -179,8 +181,10 @@ def _worded(value: Any) -> str:
 
 
 def user_agent(name: str, base: Agent | None = None) -> Agent:
-    """Return the agent of a Python file: its `agent`, or one of its `tools`, `observe`, `fallback`, `instruction`,
-    `history` and `model`; with its `goals` and `expert`. What the file leaves out is that of `base`. Raises UserError.
+    """Return the agent of a Python file, with the file's `goals` and `expert`. Raises UserError.
+
+    A file without `agent` has the parts `tools`, `observe`, `fallback`, `instruction`, `history` and `model`. The agent
+    `base` supplies the parts that the file leaves out.
     """
     module = load_module(name, "--agent")
     agent = vars(module).get("agent")
@@ -200,7 +204,7 @@ def _agent_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Ag
     tools = base.tools if base is not None and "tools" not in parts else user_tools(name)
     instruction = parts.get("instruction") or (None if goals is None else next(iter(goals)).text())
     if not isinstance(instruction, str):
-        raise UserError(f"{name} says nowhere what to do.", 'Write `instruction = "..."`, or `goals = {...}`.')
+        raise UserError(f"{name} has no instruction.", 'Write `instruction = "..."`, or `goals = {...}`.')
     fallback = parts.get("fallback", ())
     if not isinstance(fallback, Fallback):
         calls = fallback if isinstance(fallback, list | tuple) else [fallback]
@@ -222,9 +226,12 @@ def _goals(module: ModuleType, name: str) -> Goals | None:
 
 
 def user_goals(file: Path, where: str) -> Goals:
-    """Return the goals of a .yaml or .json file: a table `goals`, canonical words to other ways to say it, with tables
-    `placeholders` and `words` where those need them. Raises UserError with the line."""
-    hint = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md; put ways in quotes."
+    """Return the goals of a .yaml or .json file. Raises UserError with the line of an error.
+
+    The table `goals` maps canonical words to other ways to say the same; the tables `placeholders` and `words` list the
+    values of the slots.
+    """
+    hint = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md; put sentences in quotes."
     try:
         tables = yaml.safe_load(read_text(file))  # reads JSON, too
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -238,14 +245,15 @@ def user_goals(file: Path, where: str) -> Goals:
 
 
 class ExpertError(Exception):
-    """The user's expert raised, or gave no legal call; the message names file and line."""
+    """An error of the user's expert: an exception, or a result without a legal call. The message has file and line."""
 
 
 @dataclass(frozen=True)
 class UserExpert:
-    """An agent's expert as a function of requests. A list of calls is a plan: one now, then one each `step_ns`.
+    """An agent's expert as a function of decision requests.
 
-    Raises UserError for words that name no goal; ExpertError where the expert raises or gives no legal call.
+    If the expert returns a list of calls, the result is a plan: one call now, then one every `step_ns`. Raises
+    UserError if the instruction names no goal, and ExpertError if the expert fails or returns no legal call.
     """
 
     agent: Agent
@@ -257,27 +265,27 @@ class UserExpert:
         goal = goals.recognise(request.instruction)
         if goal is None:
             problem = f"The expert of the agent {self.agent.name} does not know {request.instruction[:80]!r}."
-            raise UserError(problem, f"Say a goal of {goals.source} in its words: {goals.known()}.")
+            raise UserError(problem, f"Use the words of a goal in {goals.source}: {goals.known()}.")
         if not isinstance(data, Mapping):
-            raise ExpertError("only the text of the observation is here, and the expert reads the observation itself")
+            raise ExpertError("the request has only the observation's text, but the expert needs the raw observation")
         calls = self.calls(data, goal)
         if len(calls) > 1 and self.step_ns:
             return Plan(calls, self.step_ns)
         return calls[0] if calls else None
 
     def calls(self, data: Mapping[str, Any], goal: Goal) -> tuple[Call, ...]:
-        """Return what it calls now and after; nothing where it gives no call, and may."""
+        """Return the expert's call for now, then those of later steps; none if the agent allows null."""
         function: Callable[..., Any] = self.agent.expert  # type: ignore[assignment]
         try:
             value = function(data, goal)
         except Exception as error:
-            raise ExpertError(f'told "{goal.text()}" it raised {reason(error)}') from error
+            raise ExpertError(f'for the goal "{goal.text()}" it raised {reason(error)}') from error
         if value is None and self.agent.allow_null:
             return ()
-        where = f'{defined(function)}: told "{goal.text()}" the expert gave'
+        where = f'{defined(function)}: for the goal "{goal.text()}" the expert returned'
         calls = tuple(value) if isinstance(value, list | tuple) and value else (value,)
         if odd := [call for call in calls if not isinstance(call, Call)]:
-            raise ExpertError(f'{where} {odd[0]!r:.80}, no call: return Call("tool", {{"parameter": value}})')
+            raise ExpertError(f'{where} {odd[0]!r:.80}, not a call: return Call("tool", {{"parameter": value}})')
         try:
             return tuple(map(self.agent.tools.validate, calls))
         except InvalidCall as error:
@@ -285,7 +293,7 @@ class UserExpert:
 
 
 def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:
-    """Ask an agent's expert once, before anything runs. Raises UserError where it gives no legal call."""
+    """Try an agent's expert on a sample before the run starts. Raises UserError if it returns no legal call."""
     if agent.expert is None:
         return
     try:
@@ -298,8 +306,11 @@ def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:
 
 
 def fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], sample: Observation | None) -> None:
-    """Check that an agent and an environment belong together. Raises UserError for a tool that nothing executes, one
-    that its executor does not take, or a `sample` that the agent cannot read."""
+    """Check that an agent and an environment fit together.
+
+    Raises UserError if no function executes a tool, if a tool's function does not accept its parameters, or if the
+    agent cannot read the observation `sample`.
+    """
     for tool in agent.tools:
         where = f"Agent {agent.name}, tool {tool.name}, environment {env}"
         executor = bindings.get(tool.name)
@@ -309,7 +320,7 @@ def fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], samp
             lacks = "tool has no function" if tool.elsewhere else "tool's own function does nothing"
             problem = f"{where}: the environment has no binding of this name, and the {lacks}."
             has = ", ".join(bindings) or "none"
-            raise UserError(problem, f"It has: {has}. Rename the tool, bind it, or write its body.")
+            raise UserError(problem, f"Bindings: {has}. Rename the tool, bind it, or write its body.")
     if sample is not None:
         check_observation(agent, env, sample.data)
 
@@ -320,31 +331,31 @@ def _check_executor(where: str, executor: Callable[..., Any], parameters: Any) -
     try:
         signature = inspect.signature(executor)
     except (TypeError, ValueError):
-        return  # a function in C without one
+        return  # a C function without a signature
     for names in ([p.name for p in parameters if p.required], [p.name for p in parameters]):
         try:
             signature.bind(**dict.fromkeys(names))
         except TypeError as error:
             problem = f"{where}: the environment's function does not take ({', '.join(names)}): {error}."
-            hint = "Give tool and binding the same parameters; those that are optional need defaults in both."
+            hint = "Give tool and binding the same parameters; optional parameters need defaults in both."
             raise UserError(problem, hint) from None
 
 
 def _does_nothing(function: Callable[..., Any]) -> bool:
-    """Return whether a function's body is empty but for its docstring."""
+    """Return whether a function's body has nothing except a docstring."""
     code = getattr(function, "__code__", None)
     return code is not None and len(code.co_code) <= len((lambda: None).__code__.co_code)
 
 
 def check_observation(agent: Agent, env: str, data: Mapping[str, Any]) -> None:
-    """Raise UserError for an observation that the agent cannot read."""
+    """Raise UserError if the agent cannot read this observation."""
     where = f"Agent {agent.name} cannot read the observation of the environment {env}"
     try:
         text = agent.observe(data)
-    except UserError:  # a Gymnasium world's NaN: that says what to do
+    except UserError:  # has a hint already, such as for a NaN of a Gymnasium world
         raise
     except Exception as error:
         keys = ", ".join(map(str, data)) if hasattr(data, "keys") else type(data).__name__
-        raise UserError(f"{where} ({reason(error)}).", f"It holds: {keys}. Correct the agent's observe.") from error
+        raise UserError(f"{where} ({reason(error)}).", f"It contains: {keys}. Correct the agent's observe.") from error
     if not isinstance(text, str):
-        raise UserError(f"{where}: its observe gave {type(text).__name__}, not text.", "Return a str.")
+        raise UserError(f"{where}: observe returned {type(text).__name__}, not text.", "Return a str.")

@@ -43,7 +43,7 @@ MISTAKES = [
     ("--set loop.calls_per_tick=2", "--agent FILE.py) with history=1 and a model"),
     ("--model /nowhere/at/all", "/nowhere/at/all"),
     ("--frobnicate", "No such option: --frobnicate"),
-    ("--hold-ms 3", "It is a setting: --set loop.hold_ms=VALUE"),
+    ("--hold-ms 3", "Use the setting: --set loop.hold_ms=VALUE"),
     ("--modle lander", "--model"),
     ("--set loop.holdms=3", "The nearest one is loop.hold_ms"),
     ("--set serve.http=h:1", "--set serve.http is not a setting of `rtcontrol run`"),
@@ -175,7 +175,7 @@ def test_output_that_cannot_be_written_is_an_error_and_a_run_names_the_folder_of
             for words in (["envs"], [*EXPERT, "--clock", "lockstep", "--episodes", "1", "--out", str(out)])
         )
     assert listed.returncode == 1 and "Traceback" not in listed.stderr
-    assert listed.stderr.startswith("What was printed could not all be written: [Errno 28] No space left on device")
+    assert listed.stderr.startswith("The output could not be written completely: [Errno 28] No space left on device")
     # The run is incomplete.
     assert flown.returncode == 6 and f"No space left on device. The report is in {out}, too." in flown.stderr
     assert (out / "report.json").is_file()

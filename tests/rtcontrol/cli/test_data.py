@@ -72,7 +72,10 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
         (["convert", "openai={chats}", "--set", "data.balance=1,2", "--out", "{tmp}/o.jsonl"], "are not shares"),
         (["convert", "openai={chats}", "--out", "/proc/o.jsonl"], "/proc/o.jsonl cannot be written"),
         (["convert", "openai={tmp}/bad.jsonl", "--out", "{tmp}/o.jsonl"], "bad.jsonl:2"),
-        (["convert", "openai={tmp}/no_row.jsonl", "--out", "{tmp}/o.jsonl"], "There is no row. Dropped most: 1 for no"),
+        (
+            ["convert", "openai={tmp}/no_row.jsonl", "--out", "{tmp}/o.jsonl"],
+            "gives no rows. Most often dropped: 1 for no",
+        ),
     ],
 )
 def test_a_mistake_is_one_paragraph_and_nothing_is_written(

@@ -106,8 +106,8 @@ def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytes
     file.write_text("from mcp.server.fastmcp import FastMCP\n")
     assert call("tools", "check", f"mcp:{sys.executable} {file}") == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert "gave no list of tools" in line and "FastMCP was renamed" in line
-    for wrong, says in (("mcp:no-such-command-here", "gave no list of tools"), ("mcp:", "names no server")):
+    assert "did not return a list of tools" in line and "FastMCP was renamed" in line
+    for wrong, says in (("mcp:no-such-command-here", "did not return a list"), ("mcp:", "followed by a server")):
         assert call("tools", "check", wrong) == 2 and says in capfd.readouterr().err
 
 
@@ -121,7 +121,7 @@ def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.
     file.write_text(SERVER)
     port = free_port()
     place = f"mcp:http://127.0.0.1:{port}"
-    assert "gave no list of tools" in refused(capsys, "tools", "check", f"{place}/mcp")
+    assert "did not return a list of tools" in refused(capsys, "tools", "check", f"{place}/mcp")
     with subprocess.Popen([sys.executable, str(file), str(port)], stderr=subprocess.DEVNULL) as server:
         try:
             until(lambda: listens(port))
@@ -141,7 +141,7 @@ CYCLE = {"properties": {"p": LOOP}, "$defs": {"P": {"type": "array", "items": LO
     [
         ("nothing.json", None, "cannot be read as tools"),
         ("torn.json", "[{", "cannot be read as tools"),
-        ("number.json", "3", "holds no list of tools"),
+        ("number.json", "3", "has no list of tools"),
         ("empty.py", "x = 1", "has no tools"),
         ("nothing.py", None, "there is no such file"),
         ("cycle.json", json.dumps([{"name": "t", "parameters": CYCLE}]), "parameter p: #/$defs/P refers to itself"),

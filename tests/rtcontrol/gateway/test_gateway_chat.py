@@ -241,7 +241,11 @@ def gate(allow_null: bool = False) -> CheckpointGate:
 
 def test_call_below_gate_is_held_with_reason() -> None:
     held = gate().held(created(BURN, 0.12, ("dance",)))
-    assert held is not None and "function is 0.120 sure, and acts from 0.500 on" in held and '"dance"' in held
+    assert (
+        held is not None
+        and "the confidence of function is 0.120, and must be at least 0.500 to act" in held
+        and '"dance"' in held
+    )
     assert gate().held(created(BURN, 0.9)) is None
 
 
@@ -270,5 +274,5 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
     answer = asyncio.run(decided(request, request.offer(), decide))
     reported = completion(request, answer)["choices"][0]
     assert reported["finish_reason"] == "stop" and "tool_calls" not in reported["message"]
-    assert "acts from 0.500 on" in reported["message"]["content"]
+    assert "must be at least 0.500" in reported["message"]["content"]
     assert [(fields[1], fields[-1]) for fields in requested] == [("dance", ORDERS)]

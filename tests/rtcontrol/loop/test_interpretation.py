@@ -113,7 +113,7 @@ def test_an_interpreter_needs_goals_and_must_be_one() -> None:
     with pytest.raises(UserError, match="no goals"):
         interpreting.goals_of(cart_agent())
     for name, said in (
-        ("noop", "understands nothing"),
+        ("noop", "cannot interpret instructions"),
         ("chat:nowhere", "The URL of chat is not valid"),
         ("missing", "missing"),
     ):

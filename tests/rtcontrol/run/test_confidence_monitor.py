@@ -49,7 +49,7 @@ def test_run_is_gated_as_its_checkpoint_says(driver: Path, capsys: pytest.Captur
     report = fly(driver, "drive at 60", "--hz", "8")
     said = "".join(capsys.readouterr())
     assert "not understood" not in said and report["held"] < 0.1 * report["ticks"]
-    assert "The model driver was trained at 16 Hz, and decides at 8 here" in said
+    assert "The model driver was trained at 16 Hz, but this run has 8 Hz" in said
     assert fly(driver, "make tea", "--set", "loop.min_confidence=0")["held"] == 0  # what is asked for wins
 
 

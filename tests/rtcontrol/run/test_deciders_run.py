@@ -36,7 +36,7 @@ def test_run_with_a_backup_reports_who_decided(tmp_path: Path, capsys: pytest.Ca
             ("--model", "lander", "--set", "host.backup=lander", "--set", "host.standby=true", "--host", "ray"),
             "host.standby and host.backup exclude",
         ),
-        (("--set", "loop.interpreter=noop"), "understands nothing"),
+        (("--set", "loop.interpreter=noop"), "cannot interpret instructions"),
         (("--set", "loop.interpreter=chat:nowhere"), "The URL of chat is not valid"),
         (("--set", "loop.interpreter=/nowhere/at/all"), "/nowhere/at/all"),
         (("--model", "decisions:nowhere"), "The URL of decisions is not valid"),

@@ -86,7 +86,7 @@ def serving(folder: Path, page: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("size", "cursor", "says"), [(1, "'again'", "whose list has an end"), (6000, "str(n)", "or 10000 bytes")]
+    ("size", "cursor", "says"), [(1, "'again'", "with a shorter list"), (6000, "str(n)", "or 10000 bytes")]
 )
 def test_list_without_end_or_of_too_many_bytes_is_refused(
     size: int, cursor: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -281,8 +281,8 @@ def test_safe_call_that_is_not_active_has_its_own_status(
         monkeypatch.setattr(LoopCore, "_expire", breaks)
     assert lander(tmp_path) == run_module.UNSAFE
     err = capsys.readouterr().err
-    assert "could not be brought into force" in err and "the valve is stuck" in err
-    assert ("The run broke down: RuntimeError" in err) is (broken is not None)
+    assert "could not be made active" in err and "the valve is stuck" in err
+    assert ("The run failed: RuntimeError" in err) is (broken is not None)
     assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 

@@ -81,10 +81,10 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
     ("world", "agent", "says"),
     [
         ((), (("goals = {", "unused = {"),), "its expert has no goals"),
-        ((), (("def expert", "def unused"),), "is known here"),
+        ((), (("def expert", "def unused"),), "has no scripted expert"),
         ((), (("x, y = data", "x, y = nothing, data"),), "NameError: name 'nothing' is not defined, yard_agent.py:16"),
-        ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "yard_agent.py:15: told"),
-        ((), (("x, y = data", "return 3\n    x, y = data"),), "no call: return Call("),
+        ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "agent.py:15: for the goal"),
+        ((), (("x, y = data", "return 3\n    x, y = data"),), "not a call: return Call("),
         ((), (('Call("drive", {"way": "stop"})', '{"way": "stop"}'),), "its `fallback` is not a call"),
         ((("self.step_s = 0.05", "self.step_s = 0"),), (), "step_s = 0"),
         ((("def judge_by", "def told"),), (), "has no instruct (or judge_by)"),
@@ -115,7 +115,7 @@ DECIDE, TEXT = "decide", "no_observation"
     ("change", "error", "cause"),
     [
         (("x, y = data", "assert FIRST, 'tired'\n    x, y = data"), "AssertionError: tired", DECIDE),
-        (("x, y = data", 'if not FIRST: return Call("drive", {"way": "up"})\n    x, y = data'), "told", DECIDE),
+        (("x, y = data", 'if not FIRST: return Call("drive", {"way": "up"})\n    x, y = data'), "for the goal", DECIDE),
         (('    return " ".join(', '    FIRST or exit()\n    return " ".join('), "SystemExit: None", TEXT),
     ],
 )
@@ -132,7 +132,7 @@ def test_failing_user_code_ends_with_status_and_line(
     assert made["misses_by_cause"][cause] > 5 and made["ended_by"] == "duration"
     said = capsys.readouterr().err
     last = said.splitlines()[-1]
-    assert last.startswith(f"ERRORS: {made['misses_by_cause'][cause]} of {made['ticks']} ticks ended in one")
+    assert last.startswith(f"ERRORS: {made['misses_by_cause'][cause]} of {made['ticks']} ticks ended in an error")
     assert error in said and "bad.py:" in last
 
 
@@ -163,7 +163,7 @@ def test_expert_wrong_for_one_goal_is_reported(tmp_path: Path, when: str) -> Non
     wrong_call = f'{PLACE}    if {when}: return Call("anchor")\n'
     told = str(wrong(tmp_path, (PLACE, wrong_call), steps=1000))
     assert "unknown tool 'anchor'; the tools are drive" in told
-    assert f"both.py:{BOTH[: BOTH.index(PLACE)].count(chr(10))}: told" in told
+    assert f"both.py:{BOTH[: BOTH.index(PLACE)].count(chr(10))}: for the goal" in told
 
 
 SIGNATURES = [
@@ -185,7 +185,7 @@ def test_wrong_signature_is_reported_by_its_line(tmp_path: Path, old: str, new: 
 
 def test_reset_that_is_random_is_reported(tmp_path: Path) -> None:
     told = wrong(tmp_path, ("rng = random.Random(seed)", "rng = random"))
-    assert "two resets to the seed 0 are not the same" in str(told)
+    assert "two resets with the seed 0 differ" in str(told)
 
 
 def test_endless_episode_is_reported(tmp_path: Path) -> None:

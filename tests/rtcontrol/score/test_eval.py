@@ -67,4 +67,4 @@ def test_answers_are_kept_one_a_line(capsys: pytest.CaptureFixture[str], lander_
     answers = [json.loads(line) for line in out.read_text().splitlines()]
     assert [one["id"] for one in answers] == [f"r{n}" for n in range(ROWS)]
     assert all(len(one["calls"]) == 1 and one["confidence"].keys() >= {"function"} for one in answers)
-    assert "is there already" in refused(capsys, "eval", str(lander_file), *given)
+    assert "already exists" in refused(capsys, "eval", str(lander_file), *given)
