@@ -182,7 +182,7 @@ _ALONE = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
 
 
 def number_of(text: str) -> int | float | None:
-    """Return the number that a text such as `0.7`, `,7` or `-.5` stands for; None for any other text.
+    """Return the number of a text such as `0.7`, `,7` or `-.5`; None for any other text.
 
     A number that may have a thousands separator, such as `1,000`, is ambiguous and gives None.
     """

@@ -158,7 +158,7 @@ class Goals:
         values = [f"{name}: {_values(self.placeholders[name], most)}" for name in dict.fromkeys(names)]
         return _first(kinds, most) + (f" ({'; '.join(values)})" if values else "")
 
-    # -- sentences and patterns -----------------------------------------------------------------------------------------
+    # -- sentences and patterns --------------------------------------------------------------------------------------
 
     def _words(self, way: str) -> list[str]:
         """Return the words of a way to say a goal, with all values of its slots."""

@@ -52,7 +52,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Text:
-    """An annotation for text of at most `max_length` characters, which matches the regular expression `pattern`."""
+    """An annotation for text of at most `max_length` characters that matches the regular expression `pattern`."""
 
     max_length: int
     pattern: str | None = None
@@ -236,7 +236,7 @@ def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.Ty
 
 
 def _without_none(annotation: Any) -> Any:
-    # `int | None = None` is an optional int. `<|null|>` stands for a missing argument, so null is not a value.
+    # `int | None = None` is an optional int. `<|null|>` means a missing argument, so null is not a value.
     if get_origin(annotation) in (typing.Union, types.UnionType):
         arms = [a for a in get_args(annotation) if a is not type(None)]
         if len(arms) == 1:

@@ -73,8 +73,8 @@ def _rendered(format: str, runs: Sequence[Recorded], gates: Sequence[Gate]) -> s
     """Return the report in a format, whose module is imported here. Raises UserError if its package is missing."""
     if format == "perfetto":
         if find_spec("perfetto") is None:
-            what = "--format perfetto needs a package that is not installed."
-            raise UserError(what, "Run `pip install 'rtcontrol[formats]'`.")
+            problem = "--format perfetto needs a package that is not installed."
+            raise UserError(problem, "Run `pip install 'rtcontrol[formats]'`.")
         from rtcontrol.telemetry import as_perfetto
 
         return as_perfetto.render(runs)

@@ -78,7 +78,7 @@ def contents(files: Iterable[str | None]) -> dict[str, str]:
 
 
 def is_gym(name: str) -> bool:
-    """Return whether the name of an environment stands for a Gymnasium world."""
+    """Return whether this is the name of a Gymnasium world."""
     return name.startswith("gym:")
 
 

@@ -65,11 +65,11 @@ def test_no_way_is_held_out_that_a_trained_one_says_with_some_of_its_words() -> 
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"goals": {}}, "there is no goal"),
-        ({"goals": {"go to {x}": []}}, "nothing is listed for {x}"),
-        ({"goals": {"go to {x}": ["go there"]}, "placeholders": {"x": ["a"]}}, "leaves {x}"),
-        ({"goals": {"go": ["go to {x}"]}, "placeholders": {"x": ["a"]}}, "has a {x}"),
-        ({"goals": {"go": ["move"], "come": ["move"]}}, '"move" asks for "come" and for "go"'),
+        ({"goals": {}}, "there are no goals"),
+        ({"goals": {"go to {x}": []}}, "there are no values for {x}"),
+        ({"goals": {"go to {x}": ["go there"]}, "placeholders": {"x": ["a"]}}, "does not contain {x}"),
+        ({"goals": {"go": ["go to {x}"]}, "placeholders": {"x": ["a"]}}, "has a placeholder {x}"),
+        ({"goals": {"go": ["move"], "come": ["move"]}}, '"move" means both "come" and "go"'),
         ({"goals": {"go": "move"}}, "goals.go: Input should be a valid list"),
         ({"goals": {"go": [3]}}, "goals.go.0: Input should be a valid string"),
         ({"goals": {"go to {x}": []}, "placeholders": {"x": "abc"}}, "placeholders.x: Input should be a valid list"),

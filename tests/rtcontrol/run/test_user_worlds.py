@@ -68,7 +68,7 @@ def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFi
     for text, says in (
         ("goals: [", "goals.yaml, which cannot be read"),
         ("goals: {go: []}\naims: {}", "unknown tables"),
-        ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml: "go to {x}": nothing is listed for {x}'),
+        ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml: "go to {x}": there are no values for {x}'),
         ("placeholders: {x: [a]}", "no table of goals"),
     ):
         goals.write_text(text)
@@ -167,11 +167,11 @@ def test_expert_wrong_for_one_goal_is_reported(tmp_path: Path, when: str) -> Non
 
 
 SIGNATURES = [
-    ("def reset(self, seed)", "def reset(self)", "Yard.reset() takes nothing, and is given (seed)."),
-    ("def step(self)", "def step(self, dt)", "Yard.step() takes (dt), and is given nothing."),
+    ("def reset(self, seed)", "def reset(self)", "Yard.reset() takes nothing, but gets (seed)."),
+    ("def step(self)", "def step(self, dt)", "Yard.step() takes (dt), but gets nothing."),
     ("def step(self)", "async def step(self)", "Yard.step() is async, and nobody awaits it."),
     ("def drive(self", "async def drive(self", "the environment's function is async, and nobody awaits it."),
-    ("def expert(data, goal)", "def expert(data)", "expert() takes (data), and is given (data, goal)."),
+    ("def expert(data, goal)", "def expert(data)", "expert() takes (data), but gets (data, goal)."),
 ]
 
 
