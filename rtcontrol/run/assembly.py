@@ -113,9 +113,7 @@ def environment(name: str, chosen: Agent, thread: WorldThread) -> Environment:
 
 def gym_world(name: str, thread: WorldThread) -> GymWorld:
     """Return the Gymnasium world of the thread, and create it on that thread if needed.
-
-    The module of the world is imported on the caller's thread.
-    """
+    The module of the world is imported on the caller's thread."""
     from rtcontrol.envs.gym import GymWorld, load
 
     if thread.world is None:
@@ -126,9 +124,7 @@ def gym_world(name: str, thread: WorldThread) -> GymWorld:
 
 def sample(config: RunConfig, env: Environment) -> Observation | None:
     """Return an observation for checks and warm-up before `env` starts; None if the environment has none yet.
-
-    Raises UserError if the simulation fails when it is instructed and reset.
-    """
+    Raises UserError if the simulation fails when it is instructed and reset."""
     preview = getattr(env, "preview", None)
     if preview is None:
         return None

@@ -168,9 +168,7 @@ class BridgeProcess:
 
 class StandIn:
     """The process of the CARLA stand-in, which listens at `port`. Raises UserError if the process does not start.
-
-    The stand-in writes the state of its world as JSON to the file `state`, every second and at its end.
-    """
+    The stand-in writes the state of its world as JSON to the file `state`, every second and at its end."""
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
         command = [sys.executable, "-m", MODULE, "--port", "0", "--leash", *options]
@@ -198,9 +196,7 @@ def run_carla(
     options: RunOptions, ending: Shutdown, run: Callable[[RunOptions, Shutdown, str, BridgeProcess], int]
 ) -> int:
     """Check CARLA, then call `run` with the bridge as the client at an endpoint.
-
-    Return the run's exit status, or 1 if the bridge gave up. Raises UserError before the run if no bridge can drive.
-    """
+    Return the run's exit status, or 1 if the bridge gave up. Raises UserError before the run if no bridge can drive."""
     if importlib.util.find_spec("carla") is None:
         hint = "Install it: pip install 'rtcontrol[carla]' (there are wheels for Python 3.11 and 3.12)."
         raise UserError("--env carla-bridge needs CARLA's client.", hint)

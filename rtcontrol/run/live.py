@@ -150,9 +150,7 @@ def _message(out: IO[bytes]) -> dict[str, Any] | None:
 
 class LiveView(logging.Handler):
     """A view that shows a run in the terminal from its own thread; the loop's thread only appends lines to a queue.
-
-    `say` may be called from any thread. A repeated message is shown once in `QUIET_S`, not once per tick.
-    """
+    `say` may be called from any thread. A repeated message is shown once in `QUIET_S`, not once per tick."""
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(logging.WARNING)

@@ -26,18 +26,14 @@ NAME_IT = (
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
     """Return whether the model was trained on exactly these tools, according to its checkpoint.
-
-    None if that is not known, if the model reads any tools, or if it is not a trained model.
-    """
+    None if that is not known, if the model reads any tools, or if it is not a trained model."""
     learnt = learnt_of(model)
     return None if learnt is None else learnt.knows(tools) or (None if learnt.any_tools else False)
 
 
 def learnt_of(model: str) -> TrainingMetadata | None:
     """Return the training metadata of a model's checkpoint (bundled name, folder or hub id).
-
-    None if the checkpoint has no metadata or is not on this disk, or if the model is not a checkpoint.
-    """
+    None if the checkpoint has no metadata or is not on this disk, or if the model is not a checkpoint."""
     if model in PLAIN or is_endpoint(model):
         return None
     folder = ZOO / model if model in zoo() else user_path(model)

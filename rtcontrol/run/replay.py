@@ -26,9 +26,7 @@ MORE = "Record one with `record.observations=yes` (the default), and give its re
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A recorded decision: the `request` with the observation, and the `call` that was decided.
-
-    `call` is a text: `null` for the null function; None if the tick missed without a decision.
-    """
+    `call` is a text: `null` for the null function; None if the tick missed without a decision."""
 
     t_s: float
     request: DecisionRequest
@@ -46,9 +44,7 @@ class Recording:
 
     def model(self, named: str | None) -> str:
         """Return the named model, or else the recorded model. Raises UserError if the recorded model is not bundled.
-
-        A recorded name is not trusted: it may be an address, a hub id or a path that somebody else wrote.
-        """
+        A recorded name is not trusted: it may be an address, a hub id or a path that somebody else wrote."""
         recorded = str(self.header["model"])
         if named is None and recorded not in (*PLAIN, *zoo()):
             name = repr(recorded[:200])

@@ -184,9 +184,7 @@ def _loop(config: RunConfig, parts: Parts, view: LiveView, ending: Shutdown) -> 
 
 def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:
     """Write and show the report; return whether the counts agree, and whether the report was written.
-
-    Never raises an exception, because that would hide why the run ended.
-    """
+    Never raises an exception, because that would hide why the run ended."""
     path = config.out / "report.json"
     sound = True
     try:

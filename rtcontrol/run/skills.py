@@ -66,9 +66,7 @@ class UserSkill(Skill):
 
 def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Skill:
     """Return the skill of a bundled environment, or of a world and an agent's file with goals and expert.
-
-    Raises UserError if goals, expert or safe call are missing.
-    """
+    Raises UserError if goals, expert or safe call are missing."""
     chosen = assembly.agent(agent or assembly.default_agent(env), env)
     goals = chosen.goals
     if goals is None or chosen.expert is None:

@@ -117,9 +117,7 @@ def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
 
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
     """Return the cost of each tool in a session with all of these tools.
-
-    Raises UserError if a session would refuse the tools because they cannot be decoded.
-    """
+    Raises UserError if a session would refuse the tools because they cannot be decoded."""
     plan = compile_plan(tools, tokenizer, overflow=overflow)
     DecoderCore(plan, tokenizer, tokenizer.size)  # compiles the grammars of the free values
     budget = Budget()
@@ -180,9 +178,7 @@ def listed(server: str) -> list[dict[str, Any]]:
 
 def http_client(server: str) -> Any:
     """Return an `httpx2.AsyncClient` for MCP's transport, which follows no redirects.
-
-    Reading raises UserError if an answer is compressed, or if the answers exceed `MOST_BYTES` in total.
-    """
+    Reading raises UserError if an answer is compressed, or if the answers exceed `MOST_BYTES` in total."""
     import httpx2
 
     left = MOST_BYTES

@@ -131,9 +131,7 @@ def holds_agent(module: ModuleType) -> bool:
 
 def user_tools(name: str) -> Tools:
     """Return the tools of a Python file: those of its `agent`, its `tools`, or its decorated functions and models.
-
-    A pydantic model that is a part of another model is not a tool. Raises UserError if there are no tools.
-    """
+    A pydantic model that is a part of another model is not a tool. Raises UserError if there are no tools."""
     module = load_module(name, "FILE")
     if isinstance(agent := vars(module).get("agent"), Agent):
         return agent.tools
