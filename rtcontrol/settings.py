@@ -260,9 +260,9 @@ class SharedOptions:
 
     agent: str | None = setting("loop", None, "A name or a .py file. (default: the environment's, or a client's)")
     hz: float = setting("loop", 16.0, "Ticks a second, also of clients that name no rate.", ge=MIN_HZ, le=MAX_HZ)
-    calls_per_tick: int = setting("loop", 1, "Calls per observation at most, by the deadline.", ge=1, le=MAX_CALLS)
+    calls_per_tick: int = setting("loop", 1, "The most calls per observation, by the deadline.", ge=1, le=MAX_CALLS)
     hysteresis: Annotated[str, AfterValidator(_margin_text)] | None = setting(
-        "loop", None, "A value changes only if another is more probable by this: margin=0.2 (docs/safety.md)."
+        "loop", None, "Keep a value unless another is more probable by a margin: margin=0.2 (docs/safety.md)."
     )
     interpreter: str | None = setting("loop", None, "Maps words to a goal: a checkpoint, or chat:URL#NAME.")
     seed: int = setting("loop", 0, "Seed of the first episode; the next ones have the next seeds.", ge=0)
@@ -275,16 +275,16 @@ class SharedOptions:
     )
     tools: str | None = setting("host", None, "Tools in place of the agent's: .json, .py, mcp:COMMAND, mcp:URL.")
     skip_unsupported: bool = setting("host", False, "Leave out tools that cannot be taken, and name them.")
-    host: str = setting("host", "ray", "Where it decides.", leaf="kind", choices=("ray", "inprocess"))
+    host: str = setting("host", "ray", "Where the model decides.", leaf="kind", choices=("ray", "inprocess"))
     engine: str = setting("host", "torch", f"What runs the model: {', '.join(ENGINES)}.")
-    dtype: str = setting("host", "auto", "Numbers of the model: auto, fp32 or bf16 (docs/engines.md).")
+    dtype: str = setting("host", "auto", "Number format of the model: auto, fp32 or bf16 (docs/engines.md).")
     threads: int | None = setting("host", None, "CPU threads of torch. (default: one for a small model)", ge=1)
     standby: bool = setting("host", False, "Keep a second decoder warm (ray only), which takes over at once.")
-    backup: str | None = setting("host", None, "A local model: it decides if the first is late or unsure.")
+    backup: str | None = setting("host", None, "A local model that decides if the first is late or unsure.")
 
     out: Path = setting("record", Path(), "Folder of record and report. (default: runs/NAME-TIME)", parse=_folder)
     record_observations: str = setting(
-        "record", "yes", "no: keep nothing of what was observed.", leaf="observations", choices=("yes", "no")
+        "record", "yes", "no: keep no observations.", leaf="observations", choices=("yes", "no")
     )
     record_max: Annotated[str, AfterValidator(_size_text)] = setting(
         "record", "1G", "Bytes of the record, or with k, M, G; beyond it the oldest part is removed.", leaf="max"
@@ -312,25 +312,25 @@ class LoopGroup(SharedOptions):
 
     env: str = setting("loop", MISSING, "Environment: a name (`rtcontrol envs`), or a .py file.")
     instruction: str | None = setting("loop", None, "The instruction. (default: the agent's)", flag="instruct")
-    episodes: int | None = setting("loop", None, "End after so many. (default: 5, or no end with --duration)", ge=1)
-    duration_s: float | None = setting("loop", None, "End after so many seconds.", flag="duration", gt=0, le=LONGEST)
+    episodes: int | None = setting("loop", None, "Number of episodes. (default: 5, or no end with --duration)", ge=1)
+    duration_s: float | None = setting("loop", None, "Seconds until the end.", flag="duration", gt=0, le=LONGEST)
     clock: str = setting("loop", "wall", "wall: the world runs on; lockstep: it waits.", choices=("wall", "lockstep"))
-    deadline_ms: float | None = setting("loop", None, "From release on. (default: the period)", gt=0, le=LONGEST)
-    max_age_ms: float | None = setting("loop", None, "Older is stale. (default: 4 periods)", gt=0, le=LONGEST)
+    deadline_ms: float | None = setting("loop", None, "Time after the release. (default: the period)", gt=0, le=LONGEST)
+    max_age_ms: float | None = setting("loop", None, "Stale observation age. (default: 4 periods)", gt=0, le=LONGEST)
     pipeline: int = setting("loop", 1, "Decisions in flight; deadline <= pipeline x period.", ge=1, le=64)
     on_miss: str = setting("loop", "hold", "Hold the call, act safely, or stop.", choices=("hold", "safe", "stop"))
     hold_ms: float | None = setting("loop", None, "The longest hold. (default: the agent's)", ge=0, le=LONGEST)
-    max_miss_rate: float | None = setting("loop", None, "Exit status 3 above it.", ge=0, le=1)
+    max_miss_rate: float | None = setting("loop", None, "Exit with status 3 above this rate.", ge=0, le=1)
     min_confidence: Annotated[Confidence, AfterValidator(_probabilities)] | None = setting(
         "loop",
         None,
-        "Withhold calls below it: 0.5, or by head or parameter, function=0.6,main=0.3. (default: the checkpoint's)",
+        "Withhold less sure calls: 0.5, or by head or parameter, function=0.6,main=0.3. (default: the checkpoint's)",
         parse=confidence,
     )
     confirm: tuple[str, ...] = setting("loop", (), "These tools wait for a person's yes.")
-    confirm_s: float = setting("loop", 10.0, "How long they wait.", gt=0, le=LONGEST)
+    confirm_s: float = setting("loop", 10.0, "How long a call waits for the yes.", gt=0, le=LONGEST)
     warmup: int = setting("loop", 5, "Decisions before the first release, at least.", ge=0)
-    warmup_s: float = setting("loop", 0.0, "Seconds of such decisions, at least.", ge=0)
+    warmup_s: float = setting("loop", 0.0, "Seconds of warm-up decisions, at least.", ge=0)
     first_observation_s: float = setting("loop", 10.0, "How long to wait for the first observation.", gt=0)
 
 
@@ -348,11 +348,11 @@ class ServeGroup(SharedOptions):
     http: str | None = setting("serve", None, "Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")
     replicas: str | None = setting("serve", None, "Servers by Ray Serve: N, or MIN:MAX (docs/scaling.md).")
     token_file: Path | None = setting("serve", None, "Access token of other origins and machines.")
-    require_token: bool = setting("serve", False, "This machine shows the token, too: needed with a proxy.")
+    require_token: bool = setting("serve", False, "Local programs show the token, too: needed with a proxy.")
     allow_origin: tuple[str, ...] = setting("serve", (), "Origins whose pages may connect, with the token.")
     static: Path | None = setting("serve", None, "Serve the pages of this folder, too.")
-    hz_max: float = setting("serve", 100.0, "Highest rate of a paced session.", ge=MIN_HZ, le=MAX_HZ)
+    hz_max: float = setting("serve", 100.0, "Highest rate of a server-paced session.", ge=MIN_HZ, le=MAX_HZ)
     max_sessions: int = setting("serve", 64, "Sessions at once.", ge=1)
     value_tokens: int = setting("serve", 64, "Tokens of a free value at most, for /v1 requests.", ge=1)
     heartbeat_s: float = setting("serve", 1.0, "Seconds between heartbeats.", gt=0)
-    silent_heartbeats: int = setting("serve", 3, "A client is lost after so many without an answer.", ge=1)
+    silent_heartbeats: int = setting("serve", 3, "A client is lost after this many without an answer.", ge=1)

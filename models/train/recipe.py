@@ -45,7 +45,7 @@ class FinetuneRecipe(BaseModel):
     )
     groups: Count = Field(default=32, description="Rows per optimizer step.")
     device_groups: Count = Field(default=8, description="Rows at once on the device.")
-    epochs: float = Field(default=3.0, description="Times that all rows are seen.", gt=0, allow_inf_nan=False)
+    epochs: float = Field(default=3.0, description="Passes over all rows.", gt=0, allow_inf_nan=False)
     steps: Count | None = Field(default=None, description="Optimizer steps. (default: as many as the epochs have)")
     content: Weight = Field(default=0.01, description="Weight of the content head.")
     function: Weight = Field(default=2.0, description="Weight of the function head.")

@@ -45,7 +45,7 @@ def convert(
     out: Path = setting("data", MISSING, OUT),
     purpose: Literal["train", "eval"] = setting("data", "train", "eval: as given, all that can be shown.", leaf="for"),
     balance: str | None = setting("data", None, BALANCE),
-    seed: int = setting("data", 0, "Seed of whatever is sampled."),
+    seed: int = setting("data", 0, "Seed of all sampling."),
 ) -> None:
     """Convert public data sets to rows: one row per call, with the previous calls in the history.
 
@@ -117,10 +117,10 @@ def synthesise(
     tools: Annotated[
         Path, typer.Argument(help="A .json file of tools, or a .jsonl file of rows with tools.", show_default=False)
     ],
-    rows: int = setting("data", 1000, "How many rows are made up.", ge=1),
+    rows: int = setting("data", 1000, "Number of rows to make.", ge=1),
     out: Path = setting("data", MISSING, OUT),
     balance: str | None = setting("data", None, BALANCE),
-    seed: int = setting("data", 0, "Seed of whatever is sampled."),
+    seed: int = setting("data", 0, "Seed of all sampling."),
 ) -> None:
     """Generate rows for given tools from sentence templates with random values. Rejected rows are counted.
 

@@ -42,10 +42,10 @@ def drill(
     rounds: int = setting("drill", 3, "How often each fault is injected.", ge=1, le=10_000),
     out: Path = setting("drill", Path(), "Folder of record, report and drill.json. (default: runs/drill-TIME)"),
     only: tuple[str, ...] = setting("drill", (), "Inject only these; may be repeated."),
-    seed: int | None = setting("drill", None, "Of order and first episode; simulated: this run. (default: 0)", ge=0),
+    seed: int | None = setting("drill", None, "Seed of order, episode; simulated: this run. (default: 0)", ge=0),
     simulate: bool = setting("drill", False, "Run by simulated time, without processes."),
     seeds: tuple[int, int] | None = setting(
-        "drill", None, "Simulated: from the first to before the second. (default: [0, 100])"
+        "drill", None, "Simulated: seeds from the first to before the second. (default: [0, 100])"
     ),
     ticks: int = setting("drill", 500, "Simulated: ticks of each seed.", ge=1),
     trace: bool = setting("drill", False, "Simulated: print each line that a seed records."),

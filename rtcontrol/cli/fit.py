@@ -28,7 +28,7 @@ def fit(
     hz: float | None = setting("fit", None, "Decisions a second in the world. (default: 16)", ge=0.1, le=1000),
     base: str | None = setting("fit", None, "Continue from this checkpoint. (default: a new model)"),
     goal: str | None = setting("fit", None, "Instruction of rows that have none; the model's default instruction."),
-    minutes: float = setting("fit", 15.0, "Training takes at most so long.", ge=0.01, le=WEEK),
+    minutes: float = setting("fit", 15.0, "Longest training time.", ge=0.01, le=WEEK),
     seed: int = setting("fit", 0, "Seed of weights and order.", ge=0, lt=1 << 63),
 ) -> None:
     """Fit a controller to rows (instruction, observation, call), to a labelling function, or to a world's expert.

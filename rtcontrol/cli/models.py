@@ -47,7 +47,7 @@ def adopt(
     ] = None,
     template_from: Path | None = setting("train", None, "The authors' server file, or a text with {tools_json}."),
     base: str | None = setting("train", None, "Make an ST checkpoint, to be trained, of this model: folder or hub id."),
-    out: Path | None = setting("train", None, "Folder or file to write to. (default: next to the weights)"),
+    out: Path | None = setting("train", None, "Folder or file to write. (default: next to the weights)"),
     system: str | None = setting("train", None, "Format v2: the domain's prompt, text or file. (default: the file's)"),
 ) -> None:
     """Add a prompt template to a published SimpleTool checkpoint, or convert a base model to the ST format.
@@ -85,7 +85,7 @@ def quantize(
     model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")],
     out: Annotated[Path, typer.Argument(help="The new folder.", show_default=False)],
     scheme: str = setting("train", "gptq", "awq or gptq (4-bit weights), int8 (8-bit weights)."),
-    agent: str | None = setting("train", None, "Agent whose prompts calibrate it. (default: the model's)"),
+    agent: str | None = setting("train", None, "Agent whose prompts calibrate the model. (default: the model's)"),
     python: Path | None = setting("train", None, "Python with llmcompressor. (default: $RTCONTROL_QUANT_PYTHON)"),
 ) -> None:
     """Quantise a checkpoint with llmcompressor on an agent's prompts, and count how often it decides as before.

@@ -103,9 +103,9 @@ def _put(rendered: str | bytes, out: Path) -> None:
 def replay(
     line: CommandLine,
     file: Annotated[Path, typer.Argument(help="A record.mcap, or a run's folder.")],
-    model: str | None = setting("replay", None, "Decides again. (default: the recorded one)"),
-    agent: str | None = setting("replay", None, "FILE.py whose expert is meant by --model expert."),
-    diff: bool = setting("replay", False, "Show each tick that was decided otherwise."),
+    model: str | None = setting("replay", None, "Model that decides again. (default: the recorded one)"),
+    agent: str | None = setting("replay", None, "FILE.py that has the expert of --model expert."),
+    diff: bool = setting("replay", False, "Show each tick with another decision."),
 ) -> int:
     """Decide recorded observations again, and compare the decisions with the recorded ones, tick by tick.
 

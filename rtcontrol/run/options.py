@@ -35,11 +35,11 @@ class RunOptions(RunConfig):
     keys: Path | None = KEYS
     overwrite: bool = setting("record", False, "The folder may hold a run: replace it.")
     live: bool = setting("view", True, "Live view, or log lines.")
-    view: bool = setting("view", False, "A page in the browser: what goes on; pause, resume, stop.", leaf="page")
+    view: bool = setting("view", False, "A page in the browser that shows the run; pause, resume, stop.", leaf="page")
     view_port: int = setting("view", 0, "The page's port; 0: any.", leaf="port", ge=0, le=65535)
     stdin: bool = setting("view", False, "Read instructions from stdin, a line each, also if it is not a terminal.")
     carla_host: str = setting("carla", "127.0.0.1", "The CARLA server's machine.", leaf="host")
-    carla_port: int = setting("carla", 2000, "Its port.", leaf="port", ge=1, le=65535)
+    carla_port: int = setting("carla", 2000, "The CARLA server's port.", leaf="port", ge=1, le=65535)
     town: str | None = setting("carla", None, "Load this town. (default: the one that is loaded)")
     carla_standin: bool = setting("carla", False, "Drive in the stand-in, which is not CARLA.", leaf="standin")
     trace: bool = setting("carla", False, "Write a line a step to trace.jsonl.")
