@@ -1,4 +1,4 @@
-"""The behaviour table of all clients (bridges/behaviour/README.md): its cases, and what a client did against them."""
+"""The behaviour table of all clients (bridges/behaviour/README.md): read its cases and check a client against them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ UNCOUNTED = ("ping", "error")
 
 @dataclass
 class Seen:
-    """What a client did since the step before, and how it is now."""
+    """What a client did since the previous step, and its current state."""
 
     active: str = "none"
     state: str = "away"
@@ -73,25 +73,25 @@ class Seen:
 
 
 class Client(Protocol):
-    """A client of some language, which takes the steps of one case; `step` has `ms`, and one input at most, in full."""
+    """A client of any language that runs the steps of a case; a complete `step` has `ms` and at most one input."""
 
     def step(self, step: dict[str, Any]) -> Seen: ...
 
 
 def options_of(case: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a case's client, complete."""
+    """Return all options of the client in a case."""
     given = {**CLIENT, **case.get("client", {})}
     given["safe_calls"] = [call_map(one) for one in given["safe_calls"]]
     return given
 
 
 def cases(language: str) -> pytest.MarkDecorator:
-    """Return the mark that runs a test for each case of a language; what it is excepted from is left out."""
+    """Return the mark that runs a test for each case, except those that do not apply to the language."""
     found = [
         (path.stem, case) for path in sorted(FOLDER.glob("*.json")) for case in json.loads(path.read_text("utf-8"))
     ]
     names = [f"{stem}: {case['name']}" for stem, case in found]
-    assert len(set(names)) == len(names), "two cases of one name"
+    assert len(set(names)) == len(names), "two cases with the same name"
     taken = [i for i, (_, case) in enumerate(found) if language not in case.get("except", {})]
     return pytest.mark.parametrize("case", [found[i][1] for i in taken], ids=[names[i] for i in taken])
 
@@ -101,17 +101,17 @@ def call_map(call: Any) -> Any:
 
 
 class Script:
-    """Completes a case's steps: what a server would know of the conversation."""
+    """Completes the steps of a case with values that a server would know from the conversation."""
 
     def __init__(self) -> None:
         self._session, self._epoch, self._tick = TOKEN, 0, -1
         self._hello_ns = 0
         self._look: dict[str, Any] = {}
-        self._members: dict[str, dict[str, Any]] = {}  # of a crowd: what a call of each answers
+        self._members: dict[str, dict[str, Any]] = {}  # of each member of a crowd: the fields that a call refers to
         self._crowd: dict[str, Any] = {}
 
     def note(self, sent: Iterable[dict[str, Any]]) -> None:
-        """Remember what the client sent."""
+        """Remember the messages that the client sent."""
         for message in sent:
             if message["type"] == "hello":
                 self._hello_ns = message["t_client_ns"]
@@ -124,7 +124,7 @@ class Script:
                 self._members[look["id"]] |= {"seq_obs": look["seq"], "t_obs_ns": look["t_ns"]}
 
     def full(self, step: dict[str, Any]) -> dict[str, Any]:
-        """Return the step's input and instant, its message with all that it must have."""
+        """Return the step's input and instant, with all required fields of its message."""
         given = {key: step[key] for key in INPUTS & step.keys()}
         if "receive" in given:
             given["receive"] = self._message(given["receive"])
@@ -146,7 +146,7 @@ class Script:
         return self._whole(message | given)
 
     def _part(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return a member's part of `call_many`."""
+        """Return the part of `call_many` for a member."""
         self._tick += 1
         part = {"tick": self._tick, "status": "fresh", "ttl_ms": 500.0, **self._members.get(given["id"], {})}
         return self._whole(part | given)
@@ -173,7 +173,7 @@ class Script:
 
 
 def steps_of(case: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield each step with its instant, and whether it is judged: those that begin the session are not."""
+    """Yield each step with its instant, and whether to check it; the steps that open the session are not checked."""
     ms = START_MS
     if case.get("start") != "off":
         for begin in ({"net": "up"}, {"receive": "welcome"}):
@@ -185,11 +185,11 @@ def steps_of(case: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 def check(case: dict[str, Any], client: Client) -> None:
-    """Take a client through a case. Raises AssertionError naming the step, and what was seen instead."""
+    """Run a client through a case. Raises AssertionError, which names the step and the actual result."""
     script = Script()
     wanted = {"active": "none", "state": "away" if case.get("start") == "off" else "live"}
     members: dict[str, str] = {}
-    waiting: list[dict[str, Any]] = []  # sent, and not judged yet
+    waiting: list[dict[str, Any]] = []  # sent, but not checked yet
     for number, (step, judged) in enumerate(steps_of(case)):
         observed = client.step(script.full(step))
         script.note(observed.sends)
@@ -222,7 +222,7 @@ def check(case: dict[str, Any], client: Client) -> None:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Return whether a list has the same items, and a map at least these fields; `t_..._ms` is an instant in ns."""
+    """Return whether lists have the same items, and maps at least the wanted fields; `t_..._ms` is an instant in ns."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         for key, value in wanted.items():
             if key.startswith("t_") and key.endswith("_ms"):
@@ -236,7 +236,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 
 class Core(Protocol):
-    """A core without socket and clock, for `Shell`."""
+    """A client core without socket and clock, driven by `Shell`."""
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen: ...
     def wake_ns(self, now_ns: int) -> int: ...
@@ -244,8 +244,8 @@ class Core(Protocol):
 
 
 class Shell:
-    """What a link's thread does with a core, at the instants of a case: it turns at each step, and whenever the core
-    wants to wake between two."""
+    """Does what a client's thread does, at the instants of a case: runs the core at each step, and whenever the core
+    wants to wake up between two steps."""
 
     def __init__(self, core: Core) -> None:
         self._core, self._now_ns = core, START_MS * MS
@@ -275,7 +275,8 @@ class Shell:
 
 
 class TalkCore:
-    """The conversation of the C++ or C# client in a driver, by commands; what its link's thread does is done here."""
+    """The conversation core of the C++ or C# client, controlled by commands to a driver; this class replaces its
+    thread."""
 
     def __init__(self, ask: Callable[[str], Any], given: dict[str, Any]) -> None:
         self._ask, self._fails, self._several = ask, given["fails"], given["several"]

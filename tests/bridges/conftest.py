@@ -1,4 +1,4 @@
-"""Real servers in processes of their own, for all bridges."""
+"""Real server processes, for the tests of all bridges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conformance.check.stand import Stand
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """One for all tests that leave it as it is."""
+    """A server shared by all tests that do not change it."""
     process = Process(tmp_path_factory.mktemp("server"), free_port())
     process.start()
     yield process
@@ -29,7 +29,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 @pytest.fixture
 def stand() -> Iterator[Stand]:
-    """A server of which each word is the test's."""
+    """A scripted server that sends only the test's messages."""
     one = Stand("tcp://127.0.0.1:*")
     yield one
     one.close()
@@ -37,7 +37,7 @@ def stand() -> Iterator[Stand]:
 
 @pytest.fixture
 def own_server(mortal: Process) -> Process:
-    """One to be stopped and killed; it runs when a test begins."""
+    """A server that the test may stop or kill; it runs when the test starts."""
     if mortal.process is None or mortal.process.poll() is not None:
         mortal.start()
     mortal.signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""A foreign program as a process: JSON lines out."""
+"""A program in another language as a process that prints JSON lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 
 class Events:
-    """The events of a client, line by line; kept in `events` once requested."""
+    """The events that a client prints, one per line; `events` keeps those that were read."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -24,18 +24,18 @@ class Events:
         self._lines.put(json.dumps(event))
 
     def errors(self) -> str:
-        """What it complained about."""
+        """Return the program's error output."""
         return ""
 
     def answer(self, seconds: float = 60.0) -> Any:
-        """The next line."""
+        """Return the next line."""
         try:
             return json.loads(self._lines.get(timeout=seconds))
         except queue.Empty:
-            raise AssertionError(f"the program says nothing: {self.errors()[-2000:]}") from None
+            raise AssertionError(f"the program prints nothing: {self.errors()[-2000:]}") from None
 
     def until(self, fits: Callable[[dict[str, Any]], bool], what: str, seconds: float = 30.0) -> dict[str, Any]:
-        """The next event that fits; the others are kept in `events` too."""
+        """Wait for an event that fits and return it; all events read are kept in `events`."""
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
             try:
@@ -54,9 +54,9 @@ class Events:
 
 
 class Program(Events):
-    """Starts it; `options` are those of Popen."""
+    """A running program; `options` are those of Popen."""
 
-    begins = ""  # of a line that is told to us; others are the program's own
+    begins = ""  # the prefix of lines for the test; other lines are ignored
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Program(Events):
                 self._lines.put(line)
 
     def say(self, command: str) -> None:
-        """Give it a command."""
+        """Send a command to the program."""
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
@@ -93,7 +93,7 @@ class Program(Events):
         return stats
 
     def close(self) -> dict[str, Any]:
-        """What it says last."""
+        """Close the program and return its last line."""
         self.say("close")
         return self.event("closed")
 
@@ -107,7 +107,7 @@ P = TypeVar("P", bound=Program)
 
 
 def starting(make: Callable[..., P]) -> Iterator[Callable[..., P]]:
-    """For a fixture: makes programs with arguments of their own, and ends them."""
+    """Yield a function that starts programs, for a fixture; end them all afterwards."""
     started: list[P] = []
 
     def start(*arguments: str, **options: Any) -> P:
@@ -119,13 +119,13 @@ def starting(make: Callable[..., P]) -> Iterator[Callable[..., P]]:
         one.end()
 
 
-# Peers that are no server.
+# Peers that are not servers.
 
 
 @contextlib.contextmanager
 def garbage(parts: Sequence[bytes | None], reads: bool = True) -> Iterator[tuple[str, list[int]]]:
-    """Sends the parts to whoever comes, and hears on, where it reads; None: it closes. Gives its address, `HOST:PORT`,
-    and a list with an entry for each that came."""
+    """Run a peer that sends the parts to every client, closes at None, and then reads on if `reads`. Yield its address
+    (`HOST:PORT`) and a list with an entry for each client."""
     met: list[int] = []
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The Python client's core against the behaviour table, without socket and clock."""
+"""Check the Python client's core against the behaviour table, without socket and clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.bridges.behaviour import MS, START_MS, Seen, Shell, cases, check, opt
 
 
 def active(call: ActiveStanding, now_ns: int) -> str:
-    """Return what is active as the table has it."""
+    """Return the active call in the table's notation."""
     now = call.at(now_ns)
     if call.kind == "none":
         return "none"
@@ -26,7 +26,7 @@ def active(call: ActiveStanding, now_ns: int) -> str:
 
 
 class PythonCore:
-    """The core, a handler that carries out each call at once, and a network."""
+    """The core of the Python client, with a simulated network and a handler that executes each call at once."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self._fails, several, _ = given.pop("fails"), given.pop("several"), given.pop("crowd")
@@ -104,7 +104,7 @@ class PythonCore:
 
 
 class PythonCrowd(PythonCore):
-    """The core of a crowd: nothing is carried out, the caller asks what is active for each."""
+    """The core of a crowd, which executes nothing: the caller queries the active call of each member."""
 
     _core: CrowdCore
 
@@ -129,6 +129,6 @@ class PythonCrowd(PythonCore):
 
 
 @cases("python")
-def test_core_behaves_as_the_table_says(case: dict[str, Any]) -> None:
+def test_python_core_follows_the_behaviour_table(case: dict[str, Any]) -> None:
     given = options_of(case)
     check(case, Shell(PythonCrowd(given) if given["crowd"] else PythonCore(given)))

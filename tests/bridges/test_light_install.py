@@ -1,4 +1,4 @@
-"""The client's distribution alone, in a Python that has nothing else."""
+"""Install the client's distribution alone, in an empty Python environment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.helpers.processes import ROOT
 
 NEEDS = {"rtcontrol-client", "pyzmq", "msgpack", "pydantic"}
 AND_THESE = {"pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "pip", "setuptools"}
-# What README.md of the distribution shows, as a user types it.
+# The example in the distribution's README.md, as a user types it.
 EXAMPLE = (ROOT / "bridges" / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
 ADDRESS = "tcp://127.0.0.1:5555"
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new Python into which the client is installed from the tree, with what it needs."""
+    """A new Python environment with only the client, installed from the tree, and its dependencies."""
     folder = tmp_path_factory.mktemp("light")
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
@@ -37,19 +37,19 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(cwd: Path, *command: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """Without this tree's PYTHONPATH."""
+    """Run a command without this tree in PYTHONPATH."""
     given = {"capture_output": True, "text": True, "timeout": 200, "check": False}
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     return subprocess.run([*map(str, command)], cwd=cwd, env={**kept, **env}, **given)
 
 
-def test_it_brings_four_packages_and_what_these_need_and_nothing_else(clean: Path) -> None:
+def test_client_installs_only_four_packages_and_their_dependencies(clean: Path) -> None:
     listed = run(clean.parent, clean, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check")
     names = {entry["name"].lower().replace("_", "-") for entry in json.loads(listed.stdout)}
     assert NEEDS <= names <= NEEDS | AND_THESE
 
 
-def test_the_readmes_example_is_told_calls_by_a_real_server(clean: Path, server: Process, tmp_path: Path) -> None:
+def test_readme_example_receives_calls_from_a_real_server(clean: Path, server: Process, tmp_path: Path) -> None:
     assert ADDRESS in EXAMPLE
     done = run(tmp_path, clean, "-c", EXAMPLE.replace(ADDRESS, server.endpoint))
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def test_the_readmes_example_is_told_calls_by_a_real_server(clean: Path, server:
 
 
 @pytest.mark.parametrize("bridge", ["ros2", "carla"])
-def test_a_bridge_without_its_extra_says_what_to_install(clean: Path, tmp_path: Path, bridge: str) -> None:
+def test_bridge_without_its_extra_names_the_missing_install(clean: Path, tmp_path: Path, bridge: str) -> None:
     (tmp_path / "robot.yaml").write_text("hz: 16\n")
     done = run(
         tmp_path, clean, "-m", f"rtcontrol_client.{bridge}", *["--config", "robot.yaml"][: 2 * (bridge == "ros2")]

@@ -1,5 +1,5 @@
-"""The conformance vectors against the pure part of a client in another language: its driver answers by line, Python
-compares. `"-"` is an empty part."""
+"""Check the core of a client in another language against the conformance vectors. The client's driver answers each
+line, and Python compares the answers. `"-"` stands for an empty part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parts(vector: dict[str, Any]) -> str:
 
 
 def valid(ask: Ask) -> None:
-    """Messages are read, and written again."""
+    """Check that valid messages are read and written again."""
     for vector in load("valid"):
         again = ask(f"again {parts(vector)}")
         assert isinstance(again, list), (vector["name"], again)
@@ -40,9 +40,9 @@ def valid(ask: Ask) -> None:
 
 
 def invalid(ask: Ask) -> None:
-    """Messages are refused with code and field."""
-    # nlohmann/json#537: a recursive reader of msgpack overflowed its stack. kriszyp/msgpackr#200: headers of nested
-    # arrays made it allocate without end. Both are among these.
+    """Check that invalid messages are refused with the right code and field."""
+    # The vectors include nlohmann/json#537 (a recursive msgpack reader overflowed its stack) and kriszyp/msgpackr#200
+    # (headers of nested arrays caused endless allocation).
     tried = 0
     for vector in load("invalid"):
         if "msgpack" not in vector or vector.get("by") == "server":
@@ -57,7 +57,7 @@ def invalid(ask: Ask) -> None:
 
 
 def clock(ask: Ask) -> None:
-    """The offset of the server's clock after some exchanges."""
+    """Check the measured offset of the server's clock after some exchanges."""
     for case in load("clock"):
         ask("clock")
         result = [ask("sample " + " ".join(map(str, sample))) for sample in case["samples"]][-1:]
@@ -69,7 +69,7 @@ def clock(ask: Ask) -> None:
 
 
 def phase(ask: Ask) -> None:
-    """Looks are due just in time for a tick."""
+    """Check that observations are due just in time for a tick."""
     for case in load("phase"):
         ask(f"phase {case['period_ns']}")
         for number, step in enumerate(case["steps"]):
@@ -85,14 +85,14 @@ def phase(ask: Ask) -> None:
 
 
 def age(ask: Ask) -> None:
-    """A call that is older than its time-to-live is expired."""
+    """Check that a call older than its time-to-live has expired."""
     for case in load("ttl")["age"]:
         stamp_ns = -1 if case["t_obs_ns"] is None else case["t_obs_ns"]
         assert ask(f"age {stamp_ns} {case['ttl_ms']} {case['now_ns']}") == case["verdict"], case["name"]
 
 
 def connect(ask: Ask) -> None:
-    """An answer of GET /connect names a server or none; a client without keys answers nothing of them."""
+    """Check how answers of GET /connect are read; a client without keys reports no keys."""
     for vector in load("connect"):
         result = ask(f"connect {msgpack.packb(vector).hex()}")
         keyless = "server_key" not in result

@@ -1,4 +1,4 @@
-"""Ends for tests of clients: WebSockets to a real server or to a ZeroMQ peer, and a /connect of two servers."""
+"""Endpoints for tests of clients: WebSockets to a real server or a ZeroMQ peer, and /connect with two servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.conformance.check.stand import Stand
 
 
 class Served(Process):
-    """`rtcontrol serve` with a WebSocket too."""
+    """A process of `rtcontrol serve` that also accepts WebSockets."""
 
     def __init__(self, out: Path, *options: str, host: str = "127.0.0.1") -> None:
         port = free_port()
@@ -34,11 +34,12 @@ class Served(Process):
 
 
 class Relay:
-    """Connect each WebSocket to the endpoint by its own DEALER. Bytes that are not a message pass as a binary frame."""
+    """A relay that connects each WebSocket to a ZeroMQ endpoint; bytes that are not a message pass as a binary
+    frame."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self.refused: list[str] = []  # errors of what the client sent
+        self.refused: list[str] = []  # errors in the client's messages
         self._server: Server = serve(self._pass, "127.0.0.1", 0, subprotocols=[Subprotocol("rtcontrol.v1")])
         self.url = f"ws://127.0.0.1:{self._server.socket.getsockname()[1]}/ws"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -73,12 +74,12 @@ def names(endpoint: str) -> Answer:
 
 
 class Front:
-    """Answer each request with the first of `answers`; the last one stays."""
+    """A /connect server that answers each request with the first of `answers`, and repeats the last."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
-        self.holds = False  # the first answer comes never
-        self.requests: list[tuple[float, dict[str, str]]] = []  # when, and with which headers
+        self.holds = False  # if true, requests are never answered
+        self.requests: list[tuple[float, dict[str, str]]] = []  # the time and the headers of each request
         front = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -112,7 +113,7 @@ class Front:
 
 @contextmanager
 def fronted() -> Iterator[tuple[Front, Stand, Stand]]:
-    """A front, and two servers whose messages are the test's."""
+    """Yield a /connect server and two scripted servers."""
     front, stands = Front(), (Stand("tcp://127.0.0.1:*"), Stand("tcp://127.0.0.1:*"))
     yield front, *stands
     for one in (front, *stands):
@@ -123,7 +124,7 @@ C = TypeVar("C", bound=Events)
 
 
 def check_first_server(front: Front, first: Stand, start: Callable[[str], C]) -> C:
-    """No answer but a good one makes it connect; a server that is dead is named in the next request."""
+    """Check that only a valid answer makes the client connect, and that its next request names a dead server."""
     dead = f"tcp://127.0.0.1:{free_port()}"
     front.answers = [(503, {"Retry-After": "1"}, b"{}"), (200, {}, b"<html>"), (302, {"Location": "/"}, b"")]
     front.answers += [names(dead), names(first.endpoint)]
@@ -142,7 +143,7 @@ def check_first_server(front: Front, first: Stand, start: Callable[[str], C]) ->
 
 
 def check_next_server(front: Front, first: Stand, second: Stand, client: Events, stats: Callable[[], Any]) -> None:
-    """A bye with `reconnect` is followed at once, by a new session; a silent server is resumed if it is named again."""
+    """Check that a bye with `reconnect` starts a new session at once, and that a silent server is resumed."""
     front.answers = [names(second.endpoint)]
     left = time.monotonic()
     first.send(Bye(session=first.token, reason="draining", reconnect=True))

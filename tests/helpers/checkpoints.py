@@ -1,4 +1,4 @@
-"""Checkpoints that tests change."""
+"""Changed copies of checkpoints for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rtcontrol.models.checkpoint.training_metadata import FILE_NAME
 
 
 def unnamed(checkpoint: Path, folder: Path) -> Path:
-    """A new folder with all of a checkpoint but what it says that it learnt: such a model decides for any tools."""
+    """Copy a checkpoint without its training metadata, so that the model accepts any tools; return the new folder."""
     folder.mkdir()
     for path in checkpoint.iterdir():
         if path.name != FILE_NAME:

@@ -1,4 +1,4 @@
-"""A disk that is nearly full."""
+"""Simulate a disk that is nearly full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def files_of(most: int) -> Iterator[None]:
-    """No file may get larger meanwhile."""
+    """Limit the size of written files during the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
     try:

@@ -1,7 +1,7 @@
-"""What the tests start ends with them, however they end (Linux).
+"""Kill all processes that the tests started, however the tests end (Linux).
 
-It bears their mark in its environment, and so does what it starts itself. A watcher, which is this file run as a
-program, sees their process end, also when it is killed, and then kills whatever bears the mark.
+Every started process inherits a mark in its environment. A watcher (this file, run as a program) waits until the tests'
+process ends or is killed, and then kills all processes with the mark.
 """
 
 from __future__ import annotations

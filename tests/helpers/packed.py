@@ -1,4 +1,4 @@
-"""A real HTTP server whose answers are packed, endless or slow."""
+"""A real HTTP server whose answers are compressed bombs, endless or slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = ("chunked", "counted")
 
 @cache
 def packed(way: str) -> bytes:
-    """Return 128 MiB of JSON, as small as it gets."""
+    """Return 128 MiB of JSON, compressed as far as possible."""
     if way == "gzip":
         return gzip.compress(UNPACKED)
     import zstandard
@@ -27,10 +27,10 @@ def packed(way: str) -> bytes:
 
 @contextmanager
 def answering(way: str) -> Iterator[tuple[str, list[str]]]:
-    """The address of a server that answers all in this way (of WAYS, of ENDLESS, "slow body", "slow headers"), and the
-    encodings that it was asked for."""
+    """Run a server that answers every request in one way (of WAYS, of ENDLESS, "slow body", "slow headers"). Yield its
+    address, and the list of encodings that clients accepted."""
     asked: list[str] = []
-    data = packed(way) if way in WAYS else b""  # made before the client waits for it
+    data = packed(way) if way in WAYS else b""  # created before a client waits for the answer
 
     class Handler(Quiet):
         def post(self, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Processes of the tests: starting, waiting with a deadline, killing."""
+"""Helpers for processes in tests: start, wait with a deadline, kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH = os.pathsep.join(map(str, (ROOT, ROOT / "bridges")))  # PYTHONPATH of a ch
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, for a child that imports this tree."""
+    """Return this process's environment, extended for a child that imports this tree."""
     return {**os.environ, "PYTHONPATH": PATH, **more}
 
 
@@ -32,12 +32,12 @@ def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def cli(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`rtcontrol` with these arguments, to its end."""
+    """Run `rtcontrol` with these arguments to its end."""
     return python("-m", "rtcontrol", *arguments, **options)
 
 
 def until(ready: Callable[[], Any], what: str = "not so", seconds: float = 60.0, every: float = 0.01) -> None:
-    """Wait for a condition; how long it takes is not judged."""
+    """Wait until a condition is true; how long that takes is not tested."""
     end_s = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end_s, f"{what}, within {seconds:g} s"
@@ -45,7 +45,7 @@ def until(ready: Callable[[], Any], what: str = "not so", seconds: float = 60.0,
 
 
 def free_port() -> int:
-    """Nothing listens there, and no connection is given it meanwhile: it is below the range of those."""
+    """Return a port on which nothing listens, below the range from which Linux picks ports for connections."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)
         with sockets.socket() as probe, contextlib.suppress(OSError):
@@ -54,8 +54,7 @@ def free_port() -> int:
 
 
 class Program:
-    """A child process of this Python, or of `python`; what it says on stderr (and on stdout, where that is not a pipe)
-    is in `log`."""
+    """A child process of this Python, or of `python`. `log` has its stderr (and its stdout, if that is not a pipe)."""
 
     def __init__(self, arguments: Sequence[str], log: Path, python: str = sys.executable, **options: Any) -> None:
         self._log = log
@@ -68,12 +67,12 @@ class Program:
         return self._log.read_text(errors="replace")
 
     def says(self, words: str, seconds: float = 60.0) -> None:
-        """Wait until it has said so; AssertionError with all it said where it ends without."""
+        """Wait until the log has these words. Raises AssertionError with the log if the process ends without them."""
         until(lambda: words in self.log() or self.popen.poll() is not None, f"not said: {words}", seconds)
         assert words in self.log(), self.log()
 
     def end(self, number: int = signal.SIGTERM, seconds: float = 30.0) -> int:
-        """Send a signal; gives the exit status."""
+        """Send a signal, wait for the process to end, and return the exit status."""
         self.popen.send_signal(number)
         return self.popen.wait(seconds)
 
@@ -85,7 +84,7 @@ class Program:
 
 @contextlib.contextmanager
 def full_pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that takes no more, as of a reader that stopped: the file descriptors of its two ends."""
+    """Yield the file descriptors of a full pipe, as if its reader had stopped."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""What makes a test one of the integration tier."""
+"""Which tests belong to the integration tier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLUGIN = ("-p", "tests.helpers.tiers", "-p", "no:cacheprovider", "-W", "ignore")
         ("bridges/client/worlds.py", "free_port", "socket.socket"),  # defined elsewhere, imported there
     ],
 )
-def test_source_of_a_helper_names_what_is_real(file: str, name: str, uses: str | None) -> None:
+def test_real_use_names_the_first_real_resource_of_a_helper(file: str, name: str, uses: str | None) -> None:
     found = real_use(TESTS / file, name)
     assert (found is None) == (uses is None)
 
@@ -52,7 +52,7 @@ def test_default_tier_refuses_hidden_sleep(pytester: pytest.Pytester, monkeypatc
     result.stdout.fnmatch_lines(["*A test of the default tier used time.sleep*"])
 
 
-def test_named_files_run_whole_but_for_the_nightly_tier(pytester: pytest.Pytester) -> None:
+def test_named_files_run_completely_except_nightly_tests(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ntestpaths = .\nmarkers =\n    integration\n    slow\n    realtime\n    serial")
     path = pytester.makepyfile(
         """

@@ -1,9 +1,10 @@
-"""The tier of a test, derived from what it uses.
+"""Derive the tier of a test from what the test uses.
 
-`pytest` runs the default tier, `pytest FILE` all tests of the file but nightly ones, which run only where `-m` names
-them. A test that starts a process, opens a socket, sleeps, reads a clock or starts Ray is marked `integration`. That is
-read from its source, from that of its fixtures, and of every function and class below `tests/` that they name: `REAL`
-lists the names from elsewhere. `Guard` holds the rest to it. Tests of `tests/smoke` may start processes: `MOST_SMOKE`.
+`pytest` runs the default tier; `pytest FILE` runs all tests of the file except nightly ones, which run only if `-m`
+names them. A test that starts a process, opens a socket, sleeps, reads a clock or starts Ray is marked `integration`.
+To find out, the source of the test, of its fixtures, and of all functions and classes under `tests/` that they use is
+searched for the names in `REAL`. `Guard` checks the other tests while they run. At most `MOST_SMOKE` tests, in
+`tests/smoke`, may start processes although they are in the default tier.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rtcontrol.loop.runner import LoopClock
 TESTS = Path(__file__).resolve().parents[1]
 INTEGRATION = "integration"
 NIGHTLY = "slow"
-# A name, and all that is below it.
+# Each entry stands for the name and everything below it.
 REAL = frozenset(
     {
         "concurrent.futures",
@@ -61,7 +62,7 @@ REAL = frozenset(
         "zmq",
     }
 )
-# Fixtures of every test, which only change the environment.
+# Plugins whose fixtures every test uses, and which only change the environment.
 PLUGINS = (TESTS / "conftest.py", TESTS / "helpers" / "orphans.py")
 EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind"})
 SMOKE = TESTS / "smoke"
@@ -70,7 +71,7 @@ MOST_SMOKE = 40
 
 @dataclass(slots=True)
 class Source:
-    """A file below `tests/`: its definitions, and the full names of what it imports."""
+    """A file under `tests/`: its definitions, and the full names of its imports."""
 
     definitions: dict[str, list[ast.AST]] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class Source:
 
 @cache
 def source(path: Path) -> Source:
-    """Read a file of the tests."""
+    """Parse a file of the tests."""
     read = Source()
     tree = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(tree):
@@ -95,12 +96,12 @@ def source(path: Path) -> Source:
 
 
 def _dotted(node: ast.AST) -> str:
-    """Return a name with its attributes as they are written; it begins with a point where its root is no name."""
+    """Return a dotted name as written in the source, starting with a point if its root is not a name."""
     return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def real_use(path: Path, name: str) -> str | None:
-    """Return the first name of `REAL` that a definition of the tests reaches, or None."""
+    """Return the first name in `REAL` that a definition in the tests uses, directly or not, or None."""
     waiting, seen = [(path, name)], set[tuple[Path, str]]()
     while waiting:
         place = waiting.pop()
@@ -128,7 +129,7 @@ def _real(full: str) -> str | None:
 
 
 def _place(full: str) -> Iterator[tuple[Path, str]]:
-    """File and definition that a full name may stand for."""
+    """Yield the files and definitions that a full name may refer to."""
     parts = full.split(".")
     for i in range(len(parts) - 1, 0, -1):
         if (path := _file(".".join(parts[:i]))) is not None:
@@ -138,14 +139,14 @@ def _place(full: str) -> Iterator[tuple[Path, str]]:
 
 @cache
 def _file(module: str) -> Path | None:
-    """Return the file of a module of the tests; None for any other."""
+    """Return the file of a module of the tests, or None for other modules."""
     loaded = sys.modules.get(module)
     path = Path(getattr(loaded, "__file__", None) or TESTS.parent / f"{module.replace('.', '/')}.py")
     return path if path.is_relative_to(TESTS) and path.is_file() else None
 
 
 def reason(item: pytest.Item) -> str | None:
-    """Return why a test is one of the integration tier, or None."""
+    """Return why a test belongs to the integration tier, or None."""
     if not isinstance(item, pytest.Function) or item.path.is_relative_to(SMOKE):
         return None
     name = item.cls.__name__ if item.cls is not None else getattr(item, "originalname", item.name)
@@ -182,29 +183,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def whole(config: pytest.Config) -> bool:
-    """Return whether all tests are run, and not those of named files."""
+    """Return whether all tests run, not only those of named files."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     return worker["whole"] if worker else config.args_source == pytest.Config.ArgsSource.TESTPATHS
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist what was asked for."""
+    """Pass the selection of tests to a pytest-xdist worker."""
     node.workerinput["whole"] = whole(node.config)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return 0 where files are named, else the number of cores: with more, tests starve what they start."""
+    """Return 0 if files are named, otherwise the number of cores; more workers would starve the started processes."""
     return min(len(os.sched_getaffinity(0)), 8) if whole(config) else 0
 
 
 class Guard:
-    """Refuses processes, sockets, sleep and the wall clock to tests of the default tier."""
+    """Refuses processes, sockets, sleep and the wall clock in tests of the default tier."""
 
     def __init__(self) -> None:
         self._refused: list[str] | None = None
         sys.addaudithook(self._audit)
-        # None of these raises an audit event by itself.
+        # Python raises no audit event for these calls.
         self._watch(zmq.Socket, "bind", lambda socket, address: not address.startswith("inproc:"))
         self._watch(time, "sleep", lambda s: s > 0 and threading.current_thread() is threading.main_thread())
         self._watch(LoopClock, "wait", lambda clock, *given: clock.grid.enforced)

@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback, of a handler's class."""
+"""Run a real HTTP server on loopback with a handler class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Quiet(BaseHTTPRequestHandler):
-    """Gives a request's body to `post`, which answers; writes no log."""
+    """A request handler that passes the body to `post`, which answers, and writes no log."""
 
     protocol_version = "HTTP/1.1"
 
@@ -25,7 +25,7 @@ class Quiet(BaseHTTPRequestHandler):
 
 @contextmanager
 def http_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a server that runs meanwhile."""
+    """Run a server during the block; yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

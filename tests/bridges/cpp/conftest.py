@@ -1,4 +1,4 @@
-"""The C++ client's driver, built once a session by each compiler with each sanitizer; and the driver as a process."""
+"""Build the C++ client's driver once per session with each compiler and sanitizer, and run it as a process."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow")
 NEEDS = {"g++": "g++", "clang++": "clang", "/usr/include/zmq.h": "libzmq3-dev"}
 ABSENT = [package for file, package in NEEDS.items() if shutil.which(file) is None and not Path(file).exists()]
 REASON = f"{', '.join(ABSENT)} missing: apt-get install g++ clang libzmq3-dev"
-# libzmq is not built with the sanitizer, which takes its atomics for races.
+# libzmq is built without the sanitizer, which therefore reports its atomics as races.
 SUPPRESSED = "called_from_lib:libzmq.so\nrace:libzmq.so\n"
 
 
 def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A compiler, say, to its end."""
+    """Run a command, such as a compiler, to its end."""
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **options)
 
 
 def built(session: Path, kind: str) -> Path:
-    """The driver of this kind, in a folder that all workers of a session share; the first that comes builds it."""
+    """Return the driver of a kind, in a folder that all workers of a session share; the first worker builds it."""
     text = b"".join(p.read_bytes() for folder in (INCLUDE, DRIVER) for p in sorted(folder.rglob("*")) if p.is_file())
     folder = session / f"cpp-{kind.replace(' ', '-')}-{hashlib.sha256(text).hexdigest()[:16]}"
     folder.mkdir(exist_ok=True)
@@ -71,7 +71,8 @@ def sanitizer_of(kind: str) -> str:
 
 
 class Driver(Program):
-    """`driver MODE ...`: commands in, JSON lines out. A sanitizer's finding ends it with a report on stderr."""
+    """The process `driver MODE ...`, which reads commands and prints JSON lines. A sanitizer's finding ends it with a
+    report on stderr."""
 
     def __init__(self, exe: Path, *arguments: str) -> None:
         env = {
@@ -83,7 +84,7 @@ class Driver(Program):
         super().__init__([str(exe), *arguments], env=env)
 
     def close(self) -> dict[str, Any]:
-        """What it says last; it has ended well, and no sanitizer has found anything."""
+        """Close the driver and return its last line; fail if it ended badly or a sanitizer reported anything."""
         self.say("close")
         return self.closed()
 
@@ -98,7 +99,7 @@ Start = Callable[..., Driver]
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this session, for all of its workers."""
+    """A folder that all workers of this session share."""
     if ABSENT:
         pytest.skip(REASON)
     base = tmp_path_factory.getbasetemp()
@@ -112,13 +113,13 @@ def every_exe(request: pytest.FixtureRequest, shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def exe(shared: Path) -> Path:
-    """The one that looks for races."""
+    """The driver with the sanitizer that detects races."""
     return built(shared, "clang++ thread")
 
 
 @pytest.fixture(scope="session")
 def strict_exe(shared: Path) -> Path:
-    """The one that looks for bytes out of bounds, and for what C++ leaves undefined."""
+    """The driver with the sanitizers for memory errors and undefined behaviour."""
     return built(shared, "g++ address")
 
 
@@ -134,7 +135,7 @@ def strict(strict_exe: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def pure(every_exe: Path) -> Iterator[Driver]:
-    """The client's pure part, of each kind."""
+    """A driver of the client's core, built in each way."""
     for start in starting(partial(Driver, every_exe)):
         yield start("filter")
 

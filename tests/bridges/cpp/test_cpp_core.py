@@ -1,5 +1,5 @@
-"""The C++ client's pure part, built by g++ and clang++ with each sanitizer: vectors, behaviour table, options, keys;
-and the package's build."""
+"""The C++ client's core, built by g++ and clang++ with each sanitizer: vectors, behaviour table, options, keys; and the
+package's build."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_core_passes_the_vectors(pure: Driver, of: Any) -> None:
     of(pure.ask)
 
 
-def test_answer_of_connect_names_server_or_none(core: Driver) -> None:
+def test_connect_answer_names_a_server_or_none(core: Driver) -> None:
     vectors.connect(core.ask)
 
 
 @cases("cpp")
-def test_conversation_behaves_as_the_table_says(core: Driver, case: dict[str, Any]) -> None:
+def test_conversation_follows_the_behaviour_table(core: Driver, case: dict[str, Any]) -> None:
     check(case, Shell(TalkCore(core.ask, options_of(case))))
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_rule_of_c99_gives_every_verdict(compiler: str, shared: Path, tmp_path: Path) -> None:
-    """The rule alone, as a microcontroller has it."""
+def test_c99_rule_gives_every_verdict(compiler: str, shared: Path, tmp_path: Path) -> None:
+    """The expiry rule alone, in C99 as on a microcontroller."""
     flags = ("-std=c99", *WARNINGS, "-O2", "-fsanitize=undefined", "-fno-sanitize-recover=all", f"-I{INCLUDE}")
     done = run(compiler, *flags, DRIVER / "rule.c", "-o", tmp_path / "rule")
     assert done.returncode == 0, done.stderr
@@ -61,14 +61,14 @@ def test_rule_of_c99_gives_every_verdict(compiler: str, shared: Path, tmp_path: 
         ("ws://127.0.0.1:80", "is no endpoint"),
     ],
 )
-def test_endpoint_is_taken_or_refused_with_the_reason(core: Driver, text: str, refused: str) -> None:
+def test_endpoint_is_accepted_or_refused_with_a_reason(core: Driver, text: str, refused: str) -> None:
     answer = core.ask(f"endpoint {text}")
     assert (refused in answer["what"] and answer["remedy"]) if refused else answer == text
 
 
 @pytest.mark.parametrize("far_ns", [2**62, 2**63 - 1])
-def test_instants_of_a_hostile_server_overflow_nothing(core: Driver, far_ns: int) -> None:
-    # Under the sanitizer of undefined behaviour, as all of this file.
+def test_instants_from_a_hostile_server_do_not_overflow(core: Driver, far_ns: int) -> None:
+    # All tests in this file run with the sanitizer for undefined behaviour.
     def on(event: str, *more: Any) -> Any:
         return core.ask(" ".join(["on", event, str(1000 * MS), *(msgpack.packb(one).hex() for one in more)]))
 
@@ -96,12 +96,12 @@ def test_instants_of_a_hostile_server_overflow_nothing(core: Driver, far_ns: int
         ({"agent": "lander"}, "agent"),
     ],
 )
-def test_mistake_in_the_options_is_told_with_its_field(core: Driver, options: dict[str, Any], field: str) -> None:
+def test_error_in_the_options_names_the_field(core: Driver, options: dict[str, Any], field: str) -> None:
     wrong = core.ask(f"talk {msgpack.packb(options).hex()}")
     assert wrong["field"] == field and wrong["remedy"], wrong
 
 
-def test_keys_are_those_of_the_files_and_a_file_that_is_none_is_named(core: Driver, tmp_path: Path) -> None:
+def test_keys_are_read_from_files_and_a_wrong_file_is_named(core: Driver, tmp_path: Path) -> None:
     server, arm = (key_files.create(tmp_path, name) for name in (key_files.SERVER, "arm"))
     secret = tmp_path / "arm.key_secret"
     assert core.ask(f"keys {secret}") == [server.public, arm.public, arm.secret]
@@ -116,7 +116,7 @@ def test_keys_are_those_of_the_files_and_a_file_that_is_none_is_named(core: Driv
     assert "has no public-key" in wrong["what"] and "keys new" in wrong["remedy"]
 
 
-def test_package_is_installed_and_found_by_cmake_and_pkg_config(shared: Path, tmp_path: Path) -> None:
+def test_cmake_and_pkg_config_locate_the_installed_package(shared: Path, tmp_path: Path) -> None:
     def good(*command: str | Path, **options: Any) -> str:
         done = run(*command, **options)
         assert done.returncode == 0, done.stderr + done.stdout
@@ -127,12 +127,12 @@ def test_package_is_installed_and_found_by_cmake_and_pkg_config(shared: Path, tm
     good("cmake", "--install", build)
     env = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "share" / "pkgconfig")}
     result = good("pkg-config", "--cflags", "--libs", "rtcontrol-client", env=env)
-    # From the file's own place: it may have been installed, or moved, elsewhere than it was configured for.
+    # Paths are relative to the file, since the package may be installed or moved elsewhere than configured.
     where = next(Path(word[2:]) for word in result.split() if word.startswith(f"-I{prefix}"))
     assert where.resolve() == (prefix / "include").resolve() and "-lzmq" in result
     user = tmp_path / "user"
     user.mkdir()
-    # zaphoyd/websocketpp#178: functions of a header-only library were defined twice where two files included it.
+    # zaphoyd/websocketpp#178: a header-only library defined functions twice if two files included it.
     (user / "one.cpp").write_text("#include <rtcontrol/client.h>\nint main() { return rtcontrol::now_ns() < 0; }\n")
     (user / "two.cpp").write_text("#include <rtcontrol/client.h>\nint two() { return sizeof(rtcontrol::Client); }\n")
     (user / "CMakeLists.txt").write_text(
@@ -145,7 +145,7 @@ def test_package_is_installed_and_found_by_cmake_and_pkg_config(shared: Path, tm
 
 
 @pytest.mark.parametrize("header", sorted(p.name for p in INCLUDE.glob("rtcontrol/*.h")))
-def test_each_header_stands_alone(shared: Path, header: str) -> None:
+def test_each_header_compiles_alone(shared: Path, header: str) -> None:
     source = f"#include <rtcontrol/{header}>\nint main() {{}}\n"
     done = run("clang++", "-std=c++17", *WARNINGS, f"-I{INCLUDE}", "-fsyntax-only", "-xc++", "-", input=source)
     assert done.returncode == 0, done.stderr

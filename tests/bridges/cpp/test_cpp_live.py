@@ -1,4 +1,4 @@
-"""The C++ client over sockets: against real servers, killed and with keys; a scripted one; and what is no server."""
+"""The C++ client over sockets: against real servers (also killed, or with keys), a scripted server, and other peers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def well(closed: dict[str, object]) -> None:
     assert (closed["in_force"], closed["beyond"]) == ("safe", 0), closed
 
 
-def test_conforms_as_the_checker_of_clients_sees_it(strict: Start) -> None:
+def test_client_passes_the_conformance_check(strict: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     flying = fly(strict, endpoint, "--hz", "20")
     findings = check_any_client(endpoint)
@@ -45,7 +45,7 @@ def test_conforms_as_the_checker_of_clients_sees_it(strict: Start) -> None:
 
 
 @pytest.mark.parametrize("how", ["handler", "pump", "follow", "looks"])
-def test_each_build_flies_and_ends_without_a_finding(every_exe: Path, server: Process, how: str) -> None:
+def test_each_build_runs_without_sanitizer_reports(every_exe: Path, server: Process, how: str) -> None:
     flying = Driver(every_exe, "run", "--endpoint", server.endpoint, *([] if how == "handler" else [f"--{how}", "1"]))
     try:
         until(lambda: flying.stats()["executed"] >= 10, "not driven")
@@ -56,7 +56,7 @@ def test_each_build_flies_and_ends_without_a_finding(every_exe: Path, server: Pr
         flying.end()
 
 
-def test_example_drives_and_ends_safe(shared: Path, server: Process, tmp_path: Path) -> None:
+def test_example_drives_and_ends_with_the_safe_call(shared: Path, server: Process, tmp_path: Path) -> None:
     rover = tmp_path / "rover"
     flags = ("-std=c++17", *WARNINGS, f"-I{INCLUDE}", "-pthread")
     done = run("clang++", *flags, FOLDER / "examples" / "rover.cpp", "-lzmq", "-o", rover)
@@ -74,7 +74,7 @@ def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Proc
     assert (reported["answered"], reported["stats"]["fresh"]) == (100, 100)
 
 
-def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_path: Path) -> None:
+def test_server_with_keys_accepts_only_listed_clients(strict: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     for name in (key_files.SERVER, "arm", "stranger"):
         key_files.create(keys, name)
@@ -103,7 +103,7 @@ def test_client_follows_the_answers_of_connect(strict: Start) -> None:
         check_next_server(front, first, second, client, client.stats)
 
 
-def test_call_that_is_refused_is_acknowledged_so_and_ends_nothing(driver: Start, stand: Stand) -> None:
+def test_refused_call_is_acknowledged_and_the_session_continues(driver: Start, stand: Stand) -> None:
     flying = begin(driver, stand, "--bounds", "1")
     sent = stand.call(stand.observation(), call=STEER)
     reported = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
@@ -111,7 +111,7 @@ def test_call_that_is_refused_is_acknowledged_so_and_ends_nothing(driver: Start,
     flying.end()
 
 
-def test_handler_that_hangs_keeps_neither_heartbeat_nor_expiry_nor_close_waiting(driver: Start, stand: Stand) -> None:
+def test_hanging_handler_delays_neither_heartbeat_nor_expiry_nor_close(driver: Start, stand: Stand) -> None:
     flying = begin(driver, stand)
     flying.say("block 60000")
     flying.stats()
@@ -127,8 +127,8 @@ def test_handler_that_hangs_keeps_neither_heartbeat_nor_expiry_nor_close_waiting
     flying.end()
 
 
-def test_log_that_nobody_reads_on_keeps_no_call_waiting(driver: Start, stand: Stand) -> None:
-    # openvstorage/volumedriver#230, clice-io/clice#514: where nobody read its stderr, a program hung in its log.
+def test_unread_log_does_not_delay_calls(driver: Start, stand: Stand) -> None:
+    # openvstorage/volumedriver#230, clice-io/clice#514: a program hung in its log because its stderr was not read.
     flying = begin(driver, stand, "--stderr", "1", heartbeat_ms=10_000.0)
     flying.say("clog 60000")
     flying.stats()
@@ -142,7 +142,7 @@ def test_log_that_nobody_reads_on_keeps_no_call_waiting(driver: Start, stand: St
     flying.end()
 
 
-def test_what_the_protocol_forbids_is_told_to_the_caller_and_the_session_goes_on(strict: Start, stand: Stand) -> None:
+def test_message_against_the_protocol_is_refused_and_the_session_continues(strict: Start, stand: Stand) -> None:
     flying = begin(strict, stand)
     flying.say("instruct " + "€" * 30_000)
     assert flying.event("unsent")["why"].startswith("instruction: A string is longer")

@@ -1,4 +1,4 @@
-"""The Godot project's files: their grammar, and what they name. No engine runs them."""
+"""Check the grammar of the Godot project's files, and the files that they name, without an engine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SCRIPTS = sorted(PROJECT.rglob("*.gd"))
 
 @pytest.mark.skipif(GDPARSE is None, reason="gdparse missing: pip install gdtoolkit")
 @pytest.mark.parametrize("file", SCRIPTS, ids=lambda file: file.name)
-def test_script_has_the_grammar_of_godot_4(file: Path) -> None:
+def test_script_parses_as_godot_4(file: Path) -> None:
     done = subprocess.run([str(GDPARSE), str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_plugin_scenes_and_project_name_files_that_exist() -> None:
+def test_plugin_scenes_and_project_refer_to_existing_files() -> None:
     plugin = ConfigParser()
     plugin.read(ADDON / "plugin.cfg")
     assert set(plugin["plugin"]) == {"name", "description", "author", "version", "script"}

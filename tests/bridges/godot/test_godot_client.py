@@ -1,4 +1,4 @@
-"""The Godot client in the engine's web build: driven by a real server, and by one whose messages are the test's."""
+"""The Godot client in the engine's web build, driven by a real server and by a scripted one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GO = FunctionCall(name="go", arguments={"direction": "up"})
 
 @pytest.fixture
 def godot(tmp_path: Path) -> Iterator[Start]:
-    """Starts the sample's scene under the driver: `godot(url, option...)`."""
+    """A function that runs the sample's scene under the driver: `godot(url, option...)`."""
     yield from starting(
         lambda url, *options, **more: Engine(tmp_path, "driver.gd", f"--set=url:{quoted(url)}", *options, **more)
     )
@@ -48,7 +48,7 @@ def quoted(text: str) -> str:
 # A real server.
 
 
-# A server whose messages are the test's.
+# A scripted server.
 
 
 def test_conforms_to_the_checker_of_clients(godot: Start) -> None:
@@ -66,7 +66,7 @@ def test_conforms_to_the_checker_of_clients(godot: Start) -> None:
 
 @pytest.fixture
 def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
-    """Drives a node with two safe tools, connected to the stand."""
+    """Drive a node with two safe tools from the scripted server."""
     relay = Relay(stand.endpoint)
     engine = godot(
         relay.url, "--stubborn", "--set=ttl_ms:60000.0", "--tool=hold:{}", '--set=safe_tools:["hold", "stop"]'
@@ -78,13 +78,13 @@ def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
 
 
 def acts(engine: Engine, *begin: str) -> list[tuple[str, str]]:
-    """What was tried and done since an event of that kind and cause."""
+    """Return the calls that were tried and executed since an event of this kind and cause."""
     reported = [e for e in engine.events if e["event"] in ("stuck", "acted")]
     names = [(e["event"], e.get("name") or e["call"]["name"]) for e in reported]
     return names[len(names) - names[::-1].index(begin) :]
 
 
-def test_mistake_is_reported_before_anything_is_connected(godot: Start) -> None:
+def test_wrong_option_is_reported_before_connecting(godot: Start) -> None:
     wrong = '--set=url:"ws://127.0.0.1:9/ws,127.0.0.1:8?token=secret-1"'
     for option, reported in (('--set=safe_tool:"go"', "must do without arguments"), (wrong, "which is no address")):
         engine = godot("ws://127.0.0.1:9/ws", option)
@@ -92,7 +92,7 @@ def test_mistake_is_reported_before_anything_is_connected(godot: Start) -> None:
         assert reported in engine.errors() and "secret-1" not in engine.errors()
 
 
-def test_safe_tools_that_would_not_are_tried_each_frame_until_they_do(stubborn: Engine, stand: Stand) -> None:
+def test_failing_safe_tools_are_retried_each_frame(stubborn: Engine, stand: Stand) -> None:
     stand.welcome()
     observed = stand.observation()
     stand.call(observed, call=GO)
@@ -109,7 +109,7 @@ def test_safe_tools_that_would_not_are_tried_each_frame_until_they_do(stubborn: 
     assert stubborn.stats()["owed"] == []
 
 
-def test_url_of_connect_is_the_websocket_at_the_same_place(godot: Start, stand: Stand) -> None:
+def test_connect_url_leads_to_the_websocket_of_the_same_host(godot: Start, stand: Stand) -> None:
     relay = Relay(stand.endpoint)
     url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
     engine = godot(url, "--set=persist:false", "--set=ttl_ms:60000.0")
@@ -125,12 +125,12 @@ def test_url_of_connect_is_the_websocket_at_the_same_place(godot: Start, stand: 
     relay.close()
 
 
-# A crowd, against a server whose messages are the test's.
+# A crowd, against a scripted server.
 
 
 @pytest.fixture
 def crowd(tmp_path: Path, stand: Stand) -> Iterator[Engine]:
-    """Anna and bert, whose server is the test's."""
+    """A crowd of two members, anna and bert, with a scripted server."""
     relay = Relay(stand.endpoint)
     for start in starting(lambda *options: Engine(tmp_path, "crowd_driver.gd", f"--url={relay.url}", *options)):
         engine = start("--join=anna,bert", "--set=ttl_ms:60000.0")
@@ -140,10 +140,10 @@ def crowd(tmp_path: Path, stand: Stand) -> Iterator[Engine]:
     relay.close()
 
 
-def test_members_act_upon_their_calls_and_a_freed_node_leaves_by_itself(crowd: Engine, stand: Stand) -> None:
+def test_members_execute_calls_and_a_freed_node_leaves(crowd: Engine, stand: Stand) -> None:
     hello = stand.expect(Hello, 20.0, "hello")
     assert hello.crowd is not None and hello.tools is not None
-    # A parameter before another one stays before it: sorted, it would be another tool, which no model was trained on.
+    # The order of parameters is kept: sorted parameters would make another tool, for which no model was trained.
     function = hello.tools[0]["function"]
     assert list(function["parameters"]["properties"]) == ["way", "fast"]
     assert list(function) == ["name", "description", "parameters"]
@@ -173,7 +173,7 @@ def test_members_act_upon_their_calls_and_a_freed_node_leaves_by_itself(crowd: E
     stats = crowd.stats()
     assert stats["calls"]["bert"]["calls"] == [{"name": "go", "arguments": {"way": "left"}}]
     assert (stats["accounts"]["anna"]["expired"], stats["accounts"]["bert"]["expired"]) == (1, 0)
-    # godotengine/godot#44134: one that is gone is sent for without end, with an error each time.
+    # godotengine/godot#44134: observing a freed node again and again raises an error each time.
     crowd.say("free anna")
     assert stand.expect(Leave, 5.0, "leave").ids == ["anna"]
     assert set(crowd.stats()["accounts"]) == {"bert"}

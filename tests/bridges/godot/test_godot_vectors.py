@@ -1,4 +1,4 @@
-"""The Godot client's files against the conformance vectors and the behaviour table, in the engine; Python compares."""
+"""Run the Godot client in the engine against the conformance vectors and the behaviour table; Python compares."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.conformance import expand, load
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-# What the client is told; it is not asked to read its own. Nor vectors whose names begin with "big": the engine reads
-# numbers as doubles, in which instants beyond 2^53 ns are inexact.
+# Messages to the client, which need not read its own. Vectors named "big..." are left out: the engine reads numbers as
+# doubles, in which instants beyond 2^53 ns are inexact.
 HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye", "call_many"}
-# The vectors' own number beyond doubles is in a ping.
+# The vectors have a number beyond doubles only in a ping.
 CALL = '{"type":"call","session":"q7Jr0c2yT5mX9vKd_f3A","tick":9,"epoch":2,"status":"fresh","t_obs_ns":1,"ttl_ms":0,'
 CALL += '"deadline_ns":0,"t_server_ns":0,"call":{"name":"go","arguments":%s}}'
 OWN = [
     {"name": f"beyond doubles: {arguments}", "json": CALL % arguments}
     for arguments in ('{"way":"left","more":1e999}', '{"way":"left","more":[{"x":-1e999}]}')
 ]
-# Of a crowd of anna and bert: one part is wrong, or nobody's.
+# Messages to a crowd of anna and bert, in which one part is wrong or belongs to no member.
 FRESH = '"tick":%d,"epoch":%d,"status":"fresh","t_obs_ns":1,"ttl_ms":0,"call":{"name":"go","arguments":{"way":"left"}}}'
 MANY = (
     '{"type":"call_many","session":"q7Jr0c2yT5mX9vKd","t_server_ns":1,"calls":[%s,{"id":"bert",' + FRESH % (2, 1) + "]}"
@@ -51,7 +51,7 @@ def heard(name: str) -> list[dict[str, Any]]:
 
 
 def given_cases() -> dict[str, Any]:
-    """Every case that the engine is given, by kind."""
+    """Return all cases for the engine, by kind."""
     return {
         "valid": [
             {"name": v["name"], "text": json.dumps(v["json"], ensure_ascii=False)}
@@ -69,7 +69,7 @@ def given_cases() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """What the engine made of every case, by kind."""
+    """Return the engine's result for every case, by kind."""
     folder = tmp_path_factory.mktemp("vectors")
     engine = Engine(folder, "vectors.gd", cases=given_cases())
     try:
@@ -79,7 +79,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[st
         engine.end()
     result: dict[str, list[dict[str, Any]]] = {}
     for line in engine.events:
-        # A text of Godot cannot hold a zero: there, it is another character that stands for none.
+        # A Godot string cannot hold NUL, for which another character is used.
         result.setdefault(line["of"], []).append(
             json.loads(json.dumps(line, ensure_ascii=False).replace("\ufffd", " "))
         )
@@ -87,7 +87,8 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[st
 
 
 def same(result: Any, wanted: Any) -> bool:
-    """Equal but for digits that the engine's JSON writer leaves out, and control characters: they become spaces."""
+    """Return whether results are equal, except for digits that Godot's JSON writer drops and control characters, which
+    become spaces."""
     if isinstance(wanted, dict) and isinstance(result, dict):
         return result.keys() == wanted.keys() and all(same(result[k], wanted[k]) for k in wanted)
     if isinstance(wanted, list) and isinstance(result, list):
@@ -109,19 +110,19 @@ def test_valid_messages_are_read(reported: dict[str, list[dict[str, Any]]]) -> N
         assert same(line["read"], wanted if wanted["type"] in HEARD else {}), (line["name"], line["read"])
 
 
-def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
+def test_invalid_message_executes_nothing_and_the_session_continues(
     reported: dict[str, list[dict[str, Any]]],
 ) -> None:
     given = {v["name"]: expand(v["json"]) for v in [*heard("invalid"), *OWN] if "json" in v}
     live, waiting = 3, 4
     assert len(reported["invalid"]) > 200
     for line in reported["invalid"]:
-        # A bye that is too long is believed nevertheless, where the engine could read it: safe is never wrong.
+        # A bye that is too long may still be obeyed, since the safe call is never wrong.
         allowed = [([], live), (["stop"], waiting)] if '"bye"' in given[line["name"]] else [([], live)]
         assert (line["done"], line["state"]) in allowed, line
 
 
-def test_crowd_leaves_out_a_wrong_part_and_ignores_a_wrong_message(reported: dict[str, list[dict[str, Any]]]) -> None:
+def test_crowd_skips_invalid_parts_and_messages(reported: dict[str, list[dict[str, Any]]]) -> None:
     assert len(reported["crowd"]) > 30
     for line in reported["crowd"]:
         part = line["name"].startswith("part")
@@ -131,13 +132,13 @@ def test_crowd_leaves_out_a_wrong_part_and_ignores_a_wrong_message(reported: dic
         assert (line["ignored"] != {}) == (part and not unfit), line
 
 
-def test_age_of_calls(reported: dict[str, list[dict[str, Any]]]) -> None:
+def test_age_of_calls_matches_the_vectors(reported: dict[str, list[dict[str, Any]]]) -> None:
     wanted = {case["name"]: case["verdict"] for case in load("ttl")["age"] if not case["name"].startswith("big")}
     assert len(wanted) > 10
     assert {line["name"]: line["verdict"] for line in reported["age"] if line["name"] in wanted} == wanted
 
 
-def test_instants_to_look_are_those_of_the_vectors(reported: dict[str, list[dict[str, Any]]]) -> None:
+def test_observation_instants_match_the_vectors(reported: dict[str, list[dict[str, Any]]]) -> None:
     wanted = {
         (case["name"], i): -1 if step["due_ns"] is None else step["due_ns"]
         for case in load("phase")
@@ -148,7 +149,7 @@ def test_instants_to_look_are_those_of_the_vectors(reported: dict[str, list[dict
     assert {(line["name"], line["step"]): line["due_ns"] for line in reported["phase"]} == wanted
 
 
-# The behaviour table, with a clock and sockets of the driver's.
+# The behaviour table, with the driver's clock and sockets.
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 class Driven:
-    """The client of one case."""
+    """The Godot client in one case of the table."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self._engine = engine
@@ -173,5 +174,5 @@ class Driven:
 
 
 @cases("gdscript")
-def test_client_behaves_as_the_table_says(engine: Engine, case: dict[str, Any]) -> None:
+def test_client_follows_the_behaviour_table(engine: Engine, case: dict[str, Any]) -> None:
     check(case, Driven(engine, options_of(case)))

@@ -1,6 +1,6 @@
-"""The Godot project in the engine's web build, in a headless browser.
+"""Run the Godot project in the engine's web build, in a headless browser.
 
-`RTCONTROL_GODOT4_WEB` names a folder with `index.js` and `index.wasm` of a web export of Godot 4 (any project's).
+`RTCONTROL_GODOT4_WEB` names a folder with `index.js` and `index.wasm` from a web export of any Godot 4 project.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ new Engine({ args: ARGS, executable: 'index', mainPack: 'game.pck',
 
 
 def pack(files: dict[str, bytes]) -> bytes:
-    """The files of a project as the engine's pack (version 2)."""
+    """Pack a project's files in the engine's pack format (version 2)."""
     entries, body = b"", b""
     for path, data in files.items():
         name = path.encode()
@@ -74,9 +74,9 @@ def pack(files: dict[str, bytes]) -> bytes:
 
 
 def project(script: str, files: dict[str, Any]) -> dict[str, bytes]:
-    """The project with a script of the tests as its main scene, and JSON files next to it."""
+    """Return the project's files with a test script as main scene, and with further JSON files."""
     result = {p.relative_to(PROJECT).as_posix(): p.read_bytes() for p in PROJECT.rglob("*") if p.is_file()}
-    # A build has no editor.
+    # A web build has no editor.
     settings = re.sub(r"\[editor_plugins\].*?\n\n(?=\[)", "", result["project.godot"].decode(), flags=re.S)
     result["project.godot"] = settings.replace("res://main.tscn", "res://test.tscn").encode()
     result |= {"test.tscn": SCENE.encode(), "test.gd": (HERE / script).read_bytes()}
@@ -84,7 +84,7 @@ def project(script: str, files: dict[str, Any]) -> dict[str, bytes]:
 
 
 class Engine(Program):
-    """A browser that runs the project with a script; `options` are the script's."""
+    """A browser that runs the project with a test script and its options."""
 
     begins = "{"
 
@@ -130,7 +130,7 @@ class Engine(Program):
         return "\n".join(self._errors)
 
     def faults(self) -> list[str]:
-        """Faults of the scripts: the engine prints them, and continues."""
+        """Return the script errors, which the engine prints before it continues."""
         return [line for line in self._errors if "SCRIPT ERROR" in line or "Parse Error" in line]
 
     def end(self) -> None:
@@ -142,7 +142,8 @@ class Engine(Program):
 def handler(
     command: Callable[[], str], reported: Callable[[str, str], None], served: dict[str, bytes]
 ) -> type[BaseHTTPRequestHandler]:
-    """The page's server: the engine's build, the game, commands for it, and its output."""
+    """Return the handler of the page's web server, which serves the engine and the game, and relays commands and
+    output."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -154,7 +155,7 @@ def handler(
             self.send_response(200 if body is not None else 404)
             kind = TYPES.get(file.suffix, "application/octet-stream") if path != "/" else "text/html"
             self.send_header("Content-Type", kind)
-            # The engine's threads need it.
+            # The engine's threads need this header.
             self.send_header("Cross-Origin-Opener-Policy", "same-origin")
             self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
             self.end_headers()

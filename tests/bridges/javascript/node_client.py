@@ -1,4 +1,4 @@
-"""The npm package, packed and installed, and programs of Node that use it."""
+"""Pack and install the npm package, and run Node programs that use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def npm(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def packed(folder: Path) -> tuple[Path, list[str]]:
-    """The package as it would be published, and its files."""
+    """Pack the package as for publishing; return the archive and its files."""
     if shutil.which("npm") is None:
         pytest.skip("there is no npm: apt-get install npm")
     shutil.copytree(SOURCE, folder / "source")
@@ -37,7 +37,7 @@ def packed(folder: Path) -> tuple[Path, list[str]]:
 
 
 def installed(folder: Path) -> Path:
-    """A program's folder with the package and what the tests need beside it."""
+    """Return a program's folder with the package and the other packages that the tests need."""
     tarball, _ = packed(folder)
     home = folder / "program"
     home.mkdir()
@@ -55,7 +55,7 @@ def installed(folder: Path) -> Path:
 
 
 class NodeClient(Program):
-    """`driver.mjs` in such a folder."""
+    """A process of `driver.mjs` in a folder with the installed package."""
 
     begins = '{"event"'
 
@@ -65,7 +65,7 @@ class NodeClient(Program):
         super().__init__(command, cwd=home, stdin=subprocess.PIPE, stderr=self._errors)
 
     def do(self, script: str) -> Any:
-        """What it gives."""
+        """Run a script in the program and return its result."""
         self.say(script)
         return self.event("did")["value"]
 

@@ -1,4 +1,4 @@
-"""The npm package in Node: what is packed, the vectors, the behaviour table, sessions with a real server."""
+"""The npm package in Node: the packed files, vectors, behaviour table, and sessions with a real server."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def start(home: Path) -> Iterator[Start]:
 
 
 def fresh(game: NodeClient, count: int = 5) -> None:
-    """So many calls that are carried out."""
+    """Wait until a number of calls have been executed."""
     for _ in range(count):
         game.event("call")
 
 
 def in_time(game: NodeClient) -> None:
-    """None of the calls was carried out beyond its time-to-live."""
+    """Check that no call was executed after its time-to-live."""
     calls = [event for event in game.events if event["event"] == "call"]
     assert calls and all(event["ageMs"] <= event["ttlMs"] for event in calls)
 
 
-def test_what_is_packed_is_the_module_its_types_and_nothing_else(tmp_path: Path) -> None:
+def test_npm_package_has_only_the_module_and_its_types(tmp_path: Path) -> None:
     _, files = packed(tmp_path)
     modules = {f"src/{path.name}" for path in (SOURCE / "src").iterdir()}
     assert set(files) == {"LICENSE", "README.md", "package.json", *modules}
@@ -70,14 +70,14 @@ def test_what_is_packed_is_the_module_its_types_and_nothing_else(tmp_path: Path)
     assert (ROOT / "LICENSE").read_text() == (SOURCE / "LICENSE").read_text()
 
 
-def test_versions_are_those_of_the_other_distributions() -> None:
+def test_npm_version_equals_the_other_distributions() -> None:
     from rtcontrol import __version__
 
     assert json.loads((SOURCE / "package.json").read_text())["version"] == __version__
     assert f'VERSION = "{__version__}"' in (SOURCE / "src" / "client.js").read_text()
 
 
-def test_the_package_passes_the_conformance_vectors(home: Path) -> None:
+def test_npm_package_passes_the_conformance_vectors(home: Path) -> None:
     command = ["node", "vectors.mjs", str(conformance.FOLDER)]
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -121,8 +121,8 @@ connect("ws://a/ws").observe(new Map());
 """
 
 
-# colyseus.js#9: a package without types is `any`, and says nothing of a misspelt option.
-def test_types_are_found_are_those_of_the_module_and_find_mistakes(home: Path) -> None:
+# colyseus.js#9: a package without types counts as `any`, so that a misspelt option is not reported.
+def test_types_match_the_module_and_detect_errors(home: Path) -> None:
     (home / "names.mjs").write_text(
         "import * as m from 'rtcontrol-client'; console.log(JSON.stringify(Object.keys(m)));"
     )
@@ -138,13 +138,13 @@ def test_types_are_found_are_those_of_the_module_and_find_mistakes(home: Path) -
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=240, check=False)
     errors = re.findall(r"^(\S+)\((\d+),\d+\): error TS", done.stdout, re.MULTILINE)
     assert {(file, int(line)) for file, line in errors} == {("wrong.ts", line) for line in (3, 4, 5, 6, 7)}, done.stdout
-    # What the types have, the module has as well.
+    # Everything in the types also exists in the module.
     types = (SOURCE / "src" / "index.d.ts").read_text()
     assert set(re.findall(r"^export (?:class|function|const) (\w+)", types, re.MULTILINE)) == set(names)
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_session_with_a_real_server(served: Served, start: Start, own: bool) -> None:
+def test_session_with_a_real_server_is_driven(served: Served, start: Start, own: bool) -> None:
     game = start(served.url, *(["--experimental-websocket"] if own else []), own=own)
     game.event("ready")
     fresh(game, 30)
@@ -165,7 +165,7 @@ def test_a_session_with_a_real_server(served: Served, start: Start, own: bool) -
     assert states[:3] == ["connecting", "opening", "live"]
 
 
-def test_url_of_connect_is_the_websocket_at_the_same_place(start: Start, stand: Stand) -> None:
+def test_connect_url_leads_to_the_websocket_of_the_same_host(start: Start, stand: Stand) -> None:
     relay = Relay(stand.endpoint)
     url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
     game = start(url)
@@ -175,7 +175,7 @@ def test_url_of_connect_is_the_websocket_at_the_same_place(start: Start, stand: 
     relay.close()
 
 
-def test_conforms_as_the_checker_of_clients_sees_it(start: Start) -> None:
+def test_client_passes_the_conformance_check(start: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     relay = Relay(endpoint)
     try:
@@ -188,9 +188,9 @@ def test_conforms_as_the_checker_of_clients_sees_it(start: Start) -> None:
         relay.close()
 
 
-# socket.io#3236, engine.io-client#528: a closed client kept Node from its end.
+# socket.io#3236, engine.io-client#528: a closed client prevented Node from ending.
 @pytest.mark.parametrize("when", ["live", "waiting", "hanging"])
-def test_a_closed_client_lets_its_program_end(served: Served, start: Start, when: str) -> None:
+def test_closed_client_lets_the_program_end(served: Served, start: Start, when: str) -> None:
     with garbage([]) as (address, _):
         game = start({"live": served.url, "hanging": f"ws://{address}/ws"}.get(when, "ws://127.0.0.1:9/ws"))
         if when != "hanging":
@@ -200,9 +200,7 @@ def test_a_closed_client_lets_its_program_end(served: Served, start: Start, when
         assert game.process.wait(20) == 0, game.errors()
 
 
-def test_a_call_that_throws_is_followed_by_safe_and_a_safe_one_is_tried_until_it_works(
-    served: Served, start: Start
-) -> None:
+def test_throwing_call_leads_to_safe_and_safe_is_retried(served: Served, start: Start) -> None:
     game = start(served.url)
     fresh(game)
     game.do("(stuck.steer = 4, null)")
@@ -213,7 +211,7 @@ def test_a_call_that_throws_is_followed_by_safe_and_a_safe_one_is_tried_until_it
     fresh(game)
 
 
-def test_mistakes_are_told_where_they_are_made(served: Served, start: Start) -> None:
+def test_wrong_arguments_throw_where_they_are_passed(served: Served, start: Start) -> None:
     mistakes = [
         ("game.observe({x: NaN})", "x: not finite"),
         ("game.observe({far: new Float32Array(2)})", "far: a Float32Array"),
@@ -237,7 +235,7 @@ def test_mistakes_are_told_where_they_are_made(served: Served, start: Start) -> 
     assert game.do("game.state") == "live"
 
 
-def test_the_example_of_the_readme_runs(served: Served, home: Path) -> None:
+def test_readme_example_runs(served: Served, home: Path) -> None:
     (code,) = (SOURCE / "README.md").read_text().split("```js\n")[1:]
     code = code.split("```")[0].replace("ws://127.0.0.1:8080/ws", served.url)
     assert len(code.splitlines()) <= 20
@@ -249,11 +247,11 @@ def test_the_example_of_the_readme_runs(served: Served, home: Path) -> None:
     assert sum(line.startswith("drive ") for line in lines) >= 3
 
 
-# The behaviour table, with a false clock and false sockets.
+# The behaviour table, with a simulated clock and sockets.
 
 
 class Node(Program):
-    """`behaviour.mjs`: a line for a line."""
+    """A process of `behaviour.mjs`, which answers each line with a line."""
 
     def step(self, step: dict[str, Any]) -> Seen:
         return Seen(**self.ask(json.dumps(step)))
@@ -269,12 +267,12 @@ def node() -> Iterator[Node]:
 
 
 @cases("javascript")
-def test_client_behaves_as_the_table_says(node: Node, case: dict[str, Any]) -> None:
+def test_client_follows_the_behaviour_table(node: Node, case: dict[str, Any]) -> None:
     node.ask(json.dumps({"options": options_of(case)}))
     check(case, node)
 
 
-def test_handlers_that_throw_and_full_lines_cost_nothing_else() -> None:
+def test_throwing_handlers_and_full_connections_affect_nothing_else() -> None:
     if shutil.which("node") is None:
         pytest.skip("there is no node: apt-get install nodejs")
     command = ["node", str(HERE / "faults.mjs"), str(SOURCE / "src")]

@@ -1,4 +1,4 @@
-"""The shipped C# files, compiled once by mcs with a driver, and that driver as a process under mono."""
+"""Compile the shipped C# files and a driver once with mcs, and run the driver under mono."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtim
 
 
 def compile_cs(out: Path, sources: list[Path], *options: str) -> str:
-    """mcs at Unity's language level, warnings as errors; what it printed. It has failed where `out` is absent."""
+    """Run mcs at Unity's language level with warnings as errors; return its output. If it failed, `out` does not
+    exist."""
     done = subprocess.run(
         ["mcs", "-langversion:7", "-warn:4", "-warnaserror", f"-out:{out}", *options, *map(str, sorted(sources))],
         capture_output=True,
@@ -36,7 +37,7 @@ def core_sources() -> list[Path]:
 
 
 class Driver(Program):
-    """`mono driver.exe MODE ...`: commands in, JSON lines out."""
+    """The process `mono driver.exe MODE ...`, which reads commands and prints JSON lines."""
 
     def __init__(self, exe: Path, *arguments: str) -> None:
         super().__init__(["mono", str(exe), *arguments])
@@ -62,6 +63,6 @@ def driver(exe: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def core(exe: Path) -> Iterator[Driver]:
-    """The client's pure part."""
+    """A driver of the client's core, without sockets."""
     for start in starting(partial(Driver, exe)):
         yield start("filter")

@@ -1,4 +1,5 @@
-"""The C# client against real servers: at work, stopped, killed, restarted, cut off, and against what is no server."""
+"""The C# client against real servers (running, stopped, killed, restarted, cut off) and against peers that are not
+servers."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def fly(driver: Start, endpoint: str, *more: str) -> Driver:
     return driver("run", "--endpoint", endpoint, "--ttl-ms", str(TTL_MS), *more)
 
 
-def test_conforms_as_the_checker_of_clients_sees_it(driver: Start) -> None:
+def test_client_passes_the_conformance_check(driver: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     flying = fly(driver, endpoint, "--hz", "20")
     findings = check_any_client(endpoint)
@@ -29,7 +30,7 @@ def test_conforms_as_the_checker_of_clients_sees_it(driver: Start) -> None:
     assert flying.process.poll() is None
 
 
-def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server: Process) -> None:
+def test_client_runs_at_16_hz_without_executing_expired_calls(driver: Start, server: Process) -> None:
     by_name = server.endpoint.replace("127.0.0.1", "localhost")
     flying = fly(driver, by_name, "--hz", "16", "--seconds", "4")
     stats = flying.event("stats")["stats"]
@@ -37,14 +38,14 @@ def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server
     assert (stats["too_old"], stats["errors"], stats["failed"], stats["refused"]) == (0, 0, 0, 0)
     assert flying.event("closed")["in_force"] == "safe"
     assert stats["clock_known"] and -1 < stats["next_ms"] <= 1e3 / 16
-    # The last act is safe, carried out after the client was closed.
+    # The last executed call is the safe call, after the client was closed.
     assert [e["name"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "stop"
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
 SILENCE = "nobody answers|the peer says nothing"  # the second once the time for a handshake is over
-# What it sends, and what the client then tells a person, as a pattern.
+# The peer's bytes, and a pattern of the client's error message.
 GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
     "silence": ([], SILENCE),
     "a web server": ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "speaks no ZeroMQ"),
@@ -58,7 +59,7 @@ GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
 
 @pytest.fixture(scope="module")
 def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
-    """A client for each kind, all at the same time."""
+    """Run a client against each kind of peer, all at the same time."""
     with ExitStack() as stack:
         flying: dict[str, tuple[Driver, list[int]]] = {}
         for kind, (parts, reported) in GARBAGE.items():
@@ -71,7 +72,9 @@ def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver, list[int]]], kind: str) -> None:
+def test_client_survives_a_peer_that_is_not_a_server(
+    met_garbage: dict[str, tuple[Driver, list[int]]], kind: str
+) -> None:
     flying, met = met_garbage[kind]
     stats = flying.event("stats")["stats"]
     assert flying.process.wait(20) == 0

@@ -1,6 +1,6 @@
-"""The C# client event by event, over its transport, against the conformance vectors, and in a stub of the engine.
+"""The C# client: event by event, over its transport, against the conformance vectors, and in a stub of Unity.
 
-Import into Unity, IL2CPP and the editor's own domain reload are not shown by this.
+These tests do not cover import into Unity, IL2CPP and the editor's domain reload.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tests.bridges.unity.conftest import HERE, MISSING, PACKAGE, REASON, Driver,
 from tests.bridges.web_ends import check_first_server, check_next_server, fronted
 from tests.conformance.check.stand import Stand
 
-# Against a server of the test's own.
+# Against a scripted server.
 
 
-# Methods that cannot be tools are named before anything is connected; those that look odd work.
+# Methods that cannot be tools are reported before connecting; unusual but valid methods work.
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from tests.conformance.check.stand import Stand
         ("backwards", "RtRange on speed is empty"),
     ],
 )
-def test_method_that_cannot_be_a_tool_is_named(core: Driver, kind: str, told: str) -> None:
+def test_method_that_cannot_be_a_tool_is_reported(core: Driver, kind: str, told: str) -> None:
     assert told in core.ask(f"made {kind}")["wrong"]
 
 
@@ -59,7 +59,7 @@ def test_method_that_cannot_be_a_tool_is_named(core: Driver, kind: str, told: st
         ("zoom", {"factor": 1e300}, {"refused": "factor cannot be 1E+300"}),
     ],
 )
-def test_calls_are_turned_into_invocations_within_bounds(
+def test_calls_become_invocations_within_bounds(
     core: Driver, name: str, arguments: dict[str, Any], answer: dict[str, Any]
 ) -> None:
     core.ask("tools")
@@ -68,12 +68,12 @@ def test_calls_are_turned_into_invocations_within_bounds(
     assert {key: result.get(key) for key in answer} == answer
 
 
-# The transport: bytes through it both ways.
+# The transport, with bytes in both directions.
 
 
 @pytest.fixture
 def echo() -> Iterator[str]:
-    """A ROUTER that sends back whatever comes, and pings all the while."""
+    """Run a ROUTER that sends back every message, with pings in between."""
     socket = zmq.Context.instance().socket(zmq.ROUTER)
     socket.setsockopt(zmq.HEARTBEAT_IVL, 20)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
@@ -94,7 +94,7 @@ def echo() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("size", [0, 255, 256, 1_000_000])
-def test_messages_of_any_size_come_back_as_they_were(driver: Start, echo: str, size: int) -> None:
+def test_messages_of_any_size_are_echoed_unchanged(driver: Start, echo: str, size: int) -> None:
     one = driver("echo", "--endpoint", echo, "--bytes", str(size), "--times", "5")
     assert one.answer()
     assert one.process.wait(10) == 0
@@ -108,7 +108,7 @@ def test_core_passes_the_vectors(core: Driver, of: Any) -> None:
 
 
 @cases("csharp")
-def test_conversation_behaves_as_the_table_says(core: Driver, case: dict[str, Any]) -> None:
+def test_conversation_follows_the_behaviour_table(core: Driver, case: dict[str, Any]) -> None:
     check(case, Shell(TalkCore(core.ask, options_of(case))))
 
 
@@ -118,11 +118,11 @@ def test_client_follows_the_answers_of_connect(driver: Start) -> None:
         check_next_server(front, first, second, client, client.stats)
 
 
-def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
+def test_attributes_become_the_tool_schemas_of_the_hello(core: Driver) -> None:
     told = core.ask("tools")
     tools = {t["function"]["name"]: t["function"] for t in told["tools"]}
     assert told["safe"] == "stop"
-    # By the methods' names, those of base classes last.
+    # In the order of the methods' names, with base classes last.
     assert [t["function"]["name"] for t in told["tools"]] == ["dash", "say", "turn", "zoom", "stop"]
     assert tools["dash"] == {
         "name": "dash",
@@ -147,13 +147,13 @@ def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
     assert tools["say"]["parameters"]["required"] == ["word"]
 
 
-# The Unity side of the package against a stub of the engine: its names and types fit, its life cycle closes. Import
-# into Unity, IL2CPP and the editor's own domain reload are not shown by this.
+# The Unity side of the package against a stub of the engine: names and types match, and the life cycle is complete.
+# These tests do not cover import into Unity, IL2CPP and the editor's domain reload.
 
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything that the package ships, with stubs of Unity and NUnit."""
+    """Compile everything in the package, with stubs of Unity and NUnit."""
     if MISSING:
         pytest.skip(REASON)
     out = tmp_path_factory.mktemp("stub") / "play.exe"
@@ -169,7 +169,7 @@ def play(stub: Path) -> Iterator[Start]:
     yield from starting(partial(Driver, stub))
 
 
-def test_scene_of_the_sample_is_driven_and_closes_safe(play: Start, server: Process) -> None:
+def test_sample_scene_is_driven_and_closes_with_the_safe_call(play: Start, server: Process) -> None:
     playing = play("play", server.endpoint, "3")
     told = playing.answer()
     print(told)
@@ -180,7 +180,7 @@ def test_scene_of_the_sample_is_driven_and_closes_safe(play: Start, server: Proc
     assert playing.process.wait(10) == 0
 
 
-def test_observers_of_one_object_are_one_observation_of_when_they_looked(play: Start, stand: Stand) -> None:
+def test_observers_of_one_object_give_one_observation(play: Start, stand: Stand) -> None:
     playing = play("observers", stand.endpoint)
     stand.expect(Hello, 20.0, "hello")
     stand.welcome()
@@ -190,8 +190,8 @@ def test_observers_of_one_object_are_one_observation_of_when_they_looked(play: S
     told = playing.answer()
     assert {o.text for o in observed} == {"a noise\na shadow"}
     assert all(o.t_ns <= told["slow_ns"] for o in stand.heard if isinstance(o, Observe))
-    # Paused: closed, safe in the same frame, and connected anew when it goes on, but not where it was disabled.
+    # When paused, the client closes and is safe in the same frame; it reconnects on resume, unless it was disabled.
     assert (told["closed"], told["acts"][0], told["anew"], told["stays"]) == (True, "Safe", True, True)
-    # Its safe call failed three times, which the console has once.
+    # The safe call failed three times, but the console shows the error once.
     assert told["stopped"] and len([s for s in told["said"] if "stuck" in s]) == 1
     assert told["refused"] and any("Tools Of" in s for s in told["said"]), told
