@@ -29,7 +29,7 @@ from rtcontrol.loop.runner import LoopClock
 TESTS = Path(__file__).resolve().parents[1]
 INTEGRATION = "integration"
 NIGHTLY = "slow"
-# Each entry stands for the name and everything below it.
+# Each entry covers the name and everything below it.
 REAL = frozenset(
     {
         "concurrent.futures",

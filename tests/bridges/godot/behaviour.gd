@@ -1,5 +1,5 @@
-# Takes a client through the behaviour table (bridges/behaviour), with a clock and sockets of its own. Each command is the
-# options of a case, or a step, as JSON; each answer tells what the client did, and how it is.
+# Runs a client through the behaviour table (bridges/behaviour) with a simulated clock and sockets. Each command has the
+# options of a case, or a step, as JSON; each answer has the client's actions and its state.
 extends Node
 
 const FRAME_NS = 10000000
@@ -16,7 +16,7 @@ var connections = 0
 var acts = []
 
 
-# A socket that opens and closes with the network.
+# A simulated socket that opens and closes with the network.
 class Socket:
 	extends RefCounted
 	var inbound_buffer_size = 0
@@ -58,7 +58,7 @@ class Socket:
 		return ""
 
 
-# Clients that have the driver's clock and sockets, and look only when a step says so.
+# Clients that use the driver's clock and sockets, and observe only when a step says so.
 class Timed:
 	extends "res://addons/rtcontrol/rtcontrol_client.gd"
 	var main
@@ -124,7 +124,7 @@ func socket():
 	return sockets[-1]
 
 
-# The answer to a command.
+# Returns the answer to a command.
 func obey(given):
 	if given.has("options"):
 		_begin(given["options"])

@@ -1,4 +1,4 @@
-# Runs a crowd whose members are recorders, prints what its client does as JSON lines, and takes commands from the page.
+# Runs a crowd whose members record their calls, prints events as JSON lines, and reads commands from the page.
 # Options follow `--` (see web.py): --url=ADDRESS, --set=PROPERTY:VALUE, --join=ID,ID.
 extends Node
 

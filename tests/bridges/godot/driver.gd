@@ -1,4 +1,4 @@
-# Runs the sample's scene, prints what its client does as JSON lines, and takes commands from the page.
+# Runs the sample's scene, prints the client's events as JSON lines, and reads commands from the page.
 # Options follow `--` (see web.py): --url=ADDRESS, --set=PROPERTY:VALUE, --tool=NAME:PROPERTIES, --stubborn.
 extends Node
 
@@ -9,7 +9,7 @@ var _stamp_ns = 0
 var _slow_ms = 0
 
 
-# Is driven instead, with `--stubborn`: its safe tools would not, `stuck` times.
+# The node that is driven with `--stubborn`: its safe tools fail `stuck` times.
 class Stubborn:
 	extends Node
 	var stuck = 0

@@ -1,4 +1,4 @@
-# The conformance vectors (docs/protocol.md, section 13) against the client's files; one JSON line a case, Python judges.
+# Runs the conformance vectors (docs/protocol.md, section 13) and prints a JSON line per case, which Python checks.
 # Messages are texts in cases.json, so that nothing but the client reads them.
 extends Node
 
@@ -8,7 +8,7 @@ const Wire = preload("res://addons/rtcontrol/rtcontrol_wire.gd")
 const InForce = preload("res://addons/rtcontrol/rtcontrol_in_force.gd")
 
 
-# What a session's calls would do.
+# Records the calls that a session executes.
 class Recorder:
 	extends Node
 	var done = []
@@ -44,7 +44,7 @@ func tell(line):
 	print(Wire.write(line))
 
 
-# As if it came in the session that the vectors name.
+# Reads a message as if it arrived in the session that the vectors name.
 func _invalid(case):
 	var client = Client.new()
 	var world = Recorder.new()
@@ -65,7 +65,7 @@ func _invalid(case):
 	world.free()
 
 
-# As if it came to a crowd of two, in the session that the vectors name.
+# Reads a message as if it arrived at a crowd of two, in the session that the vectors name.
 func _of_crowd(case):
 	var crowd = Crowd.new()
 	var worlds = {}
@@ -87,7 +87,7 @@ func _of_crowd(case):
 		worlds[id].free()
 
 
-# Instants to look, by the clocks' comparison of the client.
+# Prints when observations are due, by the client's estimate of the server's clock.
 func _phase(case):
 	var client = Client.new()
 	var period = int(case["period_ns"])

@@ -1,5 +1,5 @@
-// The client under the behaviour table (bridges/behaviour): `node behaviour.mjs MODULE`. Time and sockets are false. Each
-// line of the input is a case's options, or a step; each answer tells what the client did, and how it is.
+// Runs a client through the behaviour table (bridges/behaviour): `node behaviour.mjs MODULE`. Time and sockets are
+// simulated. Each input line has a case's options, or a step; each answer has the client's actions and its state.
 
 import { createInterface } from "node:readline";
 

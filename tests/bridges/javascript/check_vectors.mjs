@@ -1,5 +1,5 @@
-// The JSON side of the conformance vectors, in Node and in browsers. `load(name)` gives a file's text, `client` is the
-// module. Gives the texts of the valid messages encoded again, and whatever is wrong.
+// The JSON side of the conformance vectors, in Node and in browsers. `load(name)` returns a file's text, `client` is
+// the module. Returns the valid messages, encoded again, and all errors.
 
 export function check(load, { decode, encode, WireError, ClockOffset, PhaseLock, expired }) {
   const validLines = (name) => load(name).split('\n"invalid"')[0].split("\n").filter((line) => line.startsWith('{"name"'));
@@ -30,7 +30,7 @@ export function check(load, { decode, encode, WireError, ClockOffset, PhaseLock,
     }
   }
   for (const { name, t_obs_ns, ttl_ms, now_ns, verdict } of JSON.parse(load("ttl")).age) {
-    // Instants of this client's own clock stay far below 2^53.
+    // Instants of the client's clock stay far below 2^53.
     if (name.startsWith("big")) continue;
     const got = expired(t_obs_ns, ttl_ms, now_ns) ? "expire" : "execute";
     if (got !== verdict) wrong.push(`${name}: ${got}`);

@@ -1,6 +1,6 @@
-// A client of the package as npm installs it, driven from outside: `node driver.mjs URL OPTIONS`. Each line of the input
-// is run with `game` and `client` in reach; each line of the output is an event as JSON. `stuck` counts, by the names of
-// calls, how often each is still to throw. With `own` among the options the WebSocket is Node's.
+// Runs a client from the installed npm package: `node driver.mjs URL OPTIONS`. Each input line is a script that can use
+// `game` and `client`; each output line is an event as JSON. `stuck` has, for each call by name, how often it still
+// throws. With the option `own`, Node's own WebSocket is used.
 
 import { createInterface } from "node:readline";
 import * as client from "rtcontrol-client";

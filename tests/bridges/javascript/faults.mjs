@@ -1,4 +1,4 @@
-// What goes wrong around a session, by false sockets: `node faults.mjs SRC`. Prints what was thrown nowhere: "ok".
+// Causes faults around a session with simulated sockets: `node faults.mjs SRC`. Prints "ok" if nothing was thrown.
 
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
@@ -61,7 +61,7 @@ function moving(session, token, more = {}) {
 
 const made = (on) => new Session("ws://a:1/ws", { agent: "paddle", capabilities: ["executed"] }, on, { WebSocketClass: Socket });
 
-// websockets/ws#1207: one error thrown by whoever listens, and no further message was taken.
+// websockets/ws#1207: after a listener threw an error, no further message was read.
 {
   let thrown = 0;
   const acts = [];
@@ -81,7 +81,7 @@ const made = (on) => new Session("ws://a:1/ws", { agent: "paddle", capabilities:
   session.close();
 }
 
-// socketio/socket.io-client#658: what a handler says while the connection ends was thrown at it.
+// socketio/socket.io-client#658: sending from a handler while the connection ends threw an error.
 const error = (more) => (token) => socket.hear({ type: "error", code: "state", message: "It stops.", fatal: true, ...more });
 const ENDS = {
   closed: (token, session) => session.close(),
@@ -109,7 +109,7 @@ for (const [name, end] of Object.entries(ENDS)) {
   session.close();
 }
 
-// Hy4ri/hermes-mobile#255, duplicati/duplicati#5550: tokens of addresses stood in logs and crash reports.
+// Hy4ri/hermes-mobile#255, duplicati/duplicati#5550: tokens in addresses appeared in logs and crash reports.
 for (const token of [`${SECRET} with spaces`, "short", 17, SECRET]) {
   const told = [];
   const Refusing = function (url, protocols) {
@@ -123,7 +123,7 @@ for (const token of [`${SECRET} with spaces`, "short", 17, SECRET]) {
   assert.equal(text.includes("the access token"), token !== SECRET);
 }
 
-// can1357/oh-my-pi#4248, websockets/ws#1620: sent to a socket that is open and slow, messages gather without bound.
+// can1357/oh-my-pi#4248, websockets/ws#1620: messages to an open but slow socket pile up without bound.
 {
   const crowd = new Crowd("ws://a:1/ws", { agent: "paddle" }, {}, { WebSocketClass: Socket });
   crowd.join("anna");

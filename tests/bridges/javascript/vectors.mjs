@@ -1,4 +1,4 @@
-// The same of the package as npm installs it: `node vectors.mjs VECTORS`.
+// Runs check_vectors.mjs on the installed npm package: `node vectors.mjs VECTORS`.
 
 import { readFileSync } from "node:fs";
 import * as client from "rtcontrol-client";

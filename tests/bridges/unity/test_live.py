@@ -72,9 +72,7 @@ def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
-def test_client_survives_a_peer_that_is_not_a_server(
-    met_garbage: dict[str, tuple[Driver, list[int]]], kind: str
-) -> None:
+def test_client_survives_peer_that_is_not_a_server(met_garbage: dict[str, tuple[Driver, list[int]]], kind: str) -> None:
     flying, met = met_garbage[kind]
     stats = flying.event("stats")["stats"]
     assert flying.process.wait(20) == 0

@@ -1,5 +1,5 @@
-// The client's pure parts, one request a line, one JSON answer a line. The tests compare. It is a second file that
-// includes the headers, too.
+// Answers requests about the client's pure parts, one per line, as JSON for the tests to compare. This file is also a
+// second one that includes the headers.
 #include "filter.h"
 
 #include <rtcontrol/connect.h>

@@ -1,4 +1,4 @@
-// Values as JSON, for what the driver tells; and hex, for what it is given.
+// Writes values as JSON for the driver's output, and reads hex from its input.
 #pragma once
 
 #include <rtcontrol/value.h>

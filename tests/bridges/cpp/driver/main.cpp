@@ -1,7 +1,7 @@
-// A robot without a body: observes, tells what it carries out as JSON lines, takes commands as lines: rate HZ (0:
+// A simulated robot: observes, prints executed calls as JSON lines, and reads commands as lines: rate HZ (0:
 // none), nan, text, reset, instruct WORDS, array, stuck TIMES (safe calls fail so often), throw, block MS (in the
-// handler), clog MS (in the log), leave (close twice, inside of the handler), stats, close. Every turn, what is in force
-// is looked at.
+// handler), clog MS (in the log), leave (close twice, inside of the handler), stats, close. It checks the
+// active call in every cycle.
 #include <poll.h>
 #include <rtcontrol/client.h>
 
@@ -118,7 +118,7 @@ class Robot {
         return Outcome::done();
     }
 
-    // Nothing is ever in force beyond its time-to-live, whoever looks, whenever.
+    // No call may ever be active after its time-to-live.
     void watch() {
         while (!over_) {
             const int64_t before = now_ns();
@@ -222,7 +222,7 @@ class Robot {
     std::atomic<bool> throws_{false}, leaves_{false}, over_{false};
 };
 
-// Two clients at once, the second made while the first flies; both are closed in the other order.
+// Two clients at once: the second starts while the first runs, and is closed last.
 int two(const std::string& endpoints) {
     const size_t comma = endpoints.find(',');
     std::atomic<int> calls[2] = {{0}, {0}};

@@ -1,4 +1,4 @@
-/* The rule as C99, as a microcontroller has it: stamp, time-to-live and instant a line; whether that call has expired. */
+/* The expiry rule in C99, for microcontrollers: reads stamp, time-to-live and instant; prints if the call has expired. */
 #include <inttypes.h>
 #include <rtcontrol/in_force.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@ using System.Collections.Generic;
 
 namespace RtControl.Driver
 {
-    /// <summary>The client's side of the conversation without a socket or a clock, one event a command.</summary>
+    /// <summary>The client's conversation core without socket or clock; each command is one event.</summary>
     internal sealed class Conversation
     {
         private readonly Talk _talk;

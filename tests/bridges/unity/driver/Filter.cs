@@ -4,7 +4,7 @@ using System.Globalization;
 
 namespace RtControl.Driver
 {
-    /// <summary>The pure parts of the package, one request a line, one JSON answer a line. The tests compare.</summary>
+    /// <summary>Answers requests about the pure parts of the package, one per line, as JSON for the tests to compare.</summary>
     internal sealed class Filter
     {
         private ClockOffset _offset = new ClockOffset();

@@ -7,7 +7,7 @@ using System.Threading;
 namespace RtControl.Driver
 {
     /// <summary>
-    /// A game without an engine: a frame loop that observes and pumps. Tells what it carries out as JSON lines, takes
+    /// A game without an engine: a frame loop that observes and pumps. Prints executed calls as JSON lines, reads
     /// commands as lines: reset, reset nan, instruct WORDS, long CHARACTERS or control CHARACTERS (an instruction), array, big BYTES, stall MS, stats, close;
     /// rate HZ (of observations, 0: none), nan, text (what they are), stuck TIMES (safe calls throw so often). Ends after `seconds`, or once its trouble has the words `until`.
     /// </summary>
@@ -50,7 +50,7 @@ namespace RtControl.Driver
                 long nowNs = MonotonicClock.NowNs;
                 bool looks = _rate > 0 && nowNs >= nextNs;
                 if (looks) nextNs = Look(client, nextNs, nowNs);
-                // What the package costs a frame of the game in which it has something to do.
+                // The time that the package takes from a frame in which there is work.
                 if (client.Pump() || looks) _mainMs.Add((MonotonicClock.NowNs - nowNs) / 1e6);
                 RtCounts counts = client.Counts;
                 if (counts.Fresh > fresh) _latencyMs.Add(counts.LatencyMs);
@@ -75,7 +75,7 @@ namespace RtControl.Driver
             return 0;
         }
 
-        /// <summary>Observes, more than once where more than one is due in a frame; when the next one is.</summary>
+        /// <summary>Observes as often as is due in a frame; returns when the next observation is due.</summary>
         private long Look(RtClient client, long nextNs, long nowNs)
         {
             var periodNs = (long)(1e9 / _rate);
@@ -92,7 +92,7 @@ namespace RtControl.Driver
                     Tell("event", "unsent", "why", error.Message, "at_ms", nowNs / 1e6);
                 }
             }
-            // As the component does: just in time for the server's tick, where that is known.
+            // Like the component, just in time for the server's tick if that is known.
             if (_given.ContainsKey("timed")) return client.NextLookNs() ?? Math.Max(nextNs + periodNs, nowNs);
             return Math.Max(nextNs + times * periodNs, nowNs);
         }
@@ -137,7 +137,7 @@ namespace RtControl.Driver
             if (command == "reset nan") client.Reset(new RtMap { { "return", double.NaN } });
             if (command == "array")
             {
-                // A buffer that the game goes on using.
+                // A buffer that the game continues to use.
                 var bytes = new byte[] { 1, 2, 3, 4 };
                 var array = new RtMap { { "name", "range" }, { "dtype", "u1" }, { "shape", new[] { 4 } }, { "data", bytes } };
                 client.Observe(new RtMap { { "text", "left 40" }, { "arrays", new[] { array } } });
@@ -145,7 +145,7 @@ namespace RtControl.Driver
             }
             if (command.StartsWith("big "))
             {
-                // Of so many bytes.
+                // An observation of this many bytes.
                 var bytes = new byte[int.Parse(command.Substring(4), CultureInfo.InvariantCulture)];
                 var array = new RtMap { { "name", "range" }, { "dtype", "u1" }, { "shape", new[] { bytes.Length } }, { "data", bytes } };
                 client.Observe(new RtMap { { "arrays", new[] { array } } });
@@ -198,7 +198,7 @@ namespace RtControl.Driver
 
         private static object Token(RtClient client)
         {
-            // Not the token itself: whether it is another one is all that a test needs.
+            // The number of sessions, since tests need only see whether the token changes.
             return client.Welcome == null ? 0 : client.Counts.Sessions;
         }
 

@@ -5,7 +5,7 @@ using System.Text;
 
 namespace RtControl.Driver
 {
-    /// <summary>Values as JSON text; bytes as hex.</summary>
+    /// <summary>Writes values as JSON text and bytes as hex.</summary>
     internal static class Json
     {
         public static string Text(object value)
@@ -47,7 +47,7 @@ namespace RtControl.Driver
             else text.Append(Convert.ToString(value, CultureInfo.InvariantCulture));
         }
 
-        // All but ASCII escaped, so that no console encoding comes between.
+        // Escape everything but ASCII, so that the console's encoding does not matter.
         private static void Quote(StringBuilder text, string value)
         {
             text.Append('"');

@@ -4,7 +4,7 @@ using System.Threading.Tasks;
 
 namespace RtControl.Driver
 {
-    /// <summary>Tools as somebody might write them who has not read the manual, by their names.</summary>
+    /// <summary>Wrong tools, as a person might write them without reading the manual, by name.</summary>
     internal static class Mistakes
     {
         public static object Make(string name)
@@ -77,7 +77,7 @@ namespace RtControl.Driver
         }
     }
 
-    /// <summary>Only [RtSafe], on no tool: what a game does whose agent, with its safe call, is the server's.</summary>
+    /// <summary>Only [RtSafe] without a tool, as in a game whose agent and safe call come from the server.</summary>
     internal sealed class Loner
     {
         public readonly List<object> Log = new List<object>();

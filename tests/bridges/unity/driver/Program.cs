@@ -18,7 +18,7 @@ namespace RtControl.Driver
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
         }
 
-        /// <summary>Round trips of the transport alone, against an echo.</summary>
+        /// <summary>Measures round trips of the transport alone, against an echo server.</summary>
         private static int Echo(Dictionary<string, string> given)
         {
             var transport = new ZmtpTransport(given["endpoint"]);

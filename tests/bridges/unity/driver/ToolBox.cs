@@ -51,7 +51,7 @@ namespace RtControl.Driver
         }
     }
 
-    /// <summary>The world of the live tests.</summary>
+    /// <summary>The tools of the live tests.</summary>
     internal sealed class Rover
     {
         [RtTool("Turn the wheel.")]
@@ -65,7 +65,7 @@ namespace RtControl.Driver
         }
     }
 
-    /// <summary>Two actuators, with a safe call each.</summary>
+    /// <summary>Two actuators, each with a safe call.</summary>
     internal sealed class Crane
     {
         [RtTool("Turn the wheel.")]
@@ -91,7 +91,7 @@ namespace RtControl.Driver
         Right,
     }
 
-    /// <summary>The world of the fault list: the bundled model, which was not trained on it, always steers.</summary>
+    /// <summary>The tools of the fault tests: the bundled model, which was not trained on them, always steers.</summary>
     internal sealed class Wheels
     {
         [RtTool("Turn.")]

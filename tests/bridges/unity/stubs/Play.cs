@@ -44,7 +44,7 @@ namespace RtControl.Driver
             bool closed = client.Client == null && (core == null || core.Ended != null);
             object last = Acts.Count > before ? Acts[Acts.Count - 1] : null;
             EditorApplication.Quit();
-            // As if the user went on playing: enabled anew, a new session.
+            // As if the user continued to play: enabled again, with a new session.
             client.enabled = false;
             client.enabled = true;
             bool anew = client.Client != null;
@@ -89,7 +89,7 @@ namespace RtControl.Driver
             client.enabled = true;
             Frames(1.5);
             MethodInfo pause = typeof(RtControlClient).GetMethod("OnApplicationPause", BindingFlags.Instance | BindingFlags.NonPublic);
-            // Unity says `false` when the game begins, too.
+            // Unity also passes `false` when the game starts.
             pause.Invoke(client, new object[] { false });
             client.Acted += act => Acts.Add(act.Kind.ToString());
             Ears.Stuck = 3;

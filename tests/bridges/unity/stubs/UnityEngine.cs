@@ -1,5 +1,5 @@
-// As much of Unity's API as the package uses, so that mcs checks its names and types, and a frame loop that calls what
-// Unity would. No engine: what Unity itself does with the package is not shown by it.
+// The part of Unity's API that the package uses, so that mcs checks names and types, and a frame loop with Unity's
+// callbacks. This stub does not show what Unity itself does with the package.
 using System;
 using System.Collections.Generic;
 using System.Reflection;
