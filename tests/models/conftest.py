@@ -1,4 +1,4 @@
-"""Small models gain nothing from threads, and lose much where other work shares the cores."""
+"""Fixtures of small checkpoints. Torch uses one thread, as small models gain nothing from more on shared cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small checkpoint."""
+    """A small random checkpoint."""
     return build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=7)
 
 
@@ -26,7 +26,7 @@ def oracle(folder: Path) -> Oracle:
 
 @pytest.fixture(scope="package", params=KINDS)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
-    """Of each architecture a small checkpoint, and its oracle."""
+    """A small checkpoint of each architecture, and its oracle."""
     folder = build_checkpoint(
         tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param)
     )

@@ -1,5 +1,4 @@
-"""Schemas and values as they come: drawn by a seed, of all types and keywords, and of each some values that a foreign
-judge (`jsonschema`) takes."""
+"""Random schemas of all types and keywords, by seed, with some values that `jsonschema` accepts for each."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ JUDGE = jsonschema.Draft202012Validator
 
 
 class Drawer:
-    """Draws by one seed."""
+    """A generator of random schemas and values from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -135,7 +134,7 @@ class Drawer:
         return {"type": "integer", "if": {"minimum": 5}, "then": {"multipleOf": 5}, "else": {"maximum": 3}}
 
     def values(self, schema: dict[str, Any], count: int = 3) -> list[Any]:
-        """At most so many that the judge takes, by a way that knows nothing of the schema nor of the product."""
+        """Return up to `count` values that `jsonschema` accepts, generated without knowledge of the schema."""
         validator = JUDGE(closed(schema))
         drawn = (self._value(2) for _ in range(150))
         return [value for value in drawn if _plain(value) and validator.is_valid(value)][:count]
@@ -152,7 +151,7 @@ class Drawer:
 
 
 def closed(schema: Any) -> Any:
-    """With the product's own convention: an object that declares properties has no others, unless it says so."""
+    """Apply the product's convention: an object with declared properties has no others, unless the schema says so."""
     if isinstance(schema, list):
         return [closed(part) for part in schema]
     if not isinstance(schema, dict):
@@ -162,7 +161,7 @@ def closed(schema: Any) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """Whether no number is beyond 64 bits, or so small that it has more digits than a value may have."""
+    """Return whether all numbers are within 64 bits and have no more digits than a value may have."""
     if isinstance(value, list | dict):
         return all(map(_plain, value.values() if isinstance(value, dict) else value))
     if isinstance(value, float):

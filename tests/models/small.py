@@ -1,4 +1,4 @@
-"""Small random checkpoints and random schemas for the decoding laws; the oracle is Hugging Face transformers."""
+"""Small random checkpoints and schemas for the decoding laws, with Hugging Face transformers as the oracle."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "a
 
 TOLD = st.tuples(st.text(max_size=20), st.text(max_size=20))  # an observation and an instruction
 NUMBERS = number_words(20, 0.2)
-LONG = "RTCONTROL_LONG_LAWS"  # set: laws are tried at length
-MARGIN = 1e-4  # of the laws (design, section 4): closer choices may differ by rounding
+LONG = "RTCONTROL_LONG_LAWS"  # if set, the laws run with many examples
+MARGIN = 1e-4  # choices with a smaller margin may differ by rounding (design, section 4)
 
 
 def law(examples: int) -> settings:
-    """A property over random schemas and models: so many examples in the long run, which is marked slow, and for a
-    mutant; a quarter of them by default."""
+    """Return settings for a property test: this many examples in the long run (marked slow) and for mutants, a quarter
+    of them by default."""
     whole = bool(os.environ.get(LONG)) or settings.get_current_profile_name() == "mutants"
     most = examples if whole else -(-examples // 4)
     return settings(max_examples=most, deadline=None, suppress_health_check=list(HealthCheck))
@@ -59,7 +59,7 @@ def qwen(data: Path) -> STTokenizer:
 
 
 def tool(name: str, required: int = 99, **domains: Any) -> dict[str, Any]:
-    """A tool whose parameters are schemas, or lists of their values; so many of them are required."""
+    """Return a tool whose parameters are schemas or lists of values, the first `required` of them required."""
     properties = {k: v if isinstance(v, dict) else {"enum": v} for k, v in domains.items()}
     return {"name": name, "parameters": {"properties": properties, "required": list(properties)[:required]}}
 
@@ -69,7 +69,7 @@ def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDe
 
 
 def over(decider: STDecider, runner: Runner, budget: Budget | None = None) -> STDecider:
-    """The same decider on another runner."""
+    """Return the same decider on another runner."""
     hysteresis = decider.spec.hysteresis
     core = DecoderCore(decider.plan, decider.tokenizer, runner.caps.vocabulary, hysteresis=hysteresis)
     decider.runner = runner
@@ -79,7 +79,7 @@ def over(decider: STDecider, runner: Runner, budget: Budget | None = None) -> ST
 
 
 def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = None) -> STDecider:
-    """The same decider, its passes by Hugging Face's own forwards."""
+    """Return the same decider with Hugging Face's forwards as passes."""
     return over(decider, hf_runner(model), budget)
 
 
@@ -88,7 +88,7 @@ def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[in
 
 
 def outcome(decider: STDecider, situation: tuple[str, str]) -> Any:
-    """The decision, or what the DecodeError says."""
+    """Return the decision, or the text of the DecodeError."""
     try:
         return decider.decide(*situation)
     except DecodeError as error:
@@ -96,15 +96,15 @@ def outcome(decider: STDecider, situation: tuple[str, str]) -> Any:
 
 
 def shown(decision: Decision) -> Any:
-    """Of a call: what the oracle gives."""
+    """Return the part of a decision that the oracle also gives."""
     return decision.call and (decision.call.name, dict(decision.call.arguments))
 
 
 def build_checkpoint(
     folder: Path, kind: str = "qwen2", seed: int = 0, scale: float = 0.3, numbers: Sequence[str] = NUMBERS
 ) -> Path:
-    """A random model; `scale` makes its logits spread enough that near-ties are rare. Without `numbers` its tokenizer
-    writes them digit by digit."""
+    """Create a random model whose logits are spread by `scale`, so that near-ties are rare. Without `numbers` the
+    tokenizer writes numbers digit by digit."""
     torch.manual_seed(seed)
     tokenizer = build_tokenizer([WORDS, '{"type": "function", "name": "x", "parameters": {}}'], numbers)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
@@ -121,7 +121,7 @@ def build_checkpoint(
     }
     if kind == "qwen2":
         model: Any = hf.Qwen2ForCausalLM(hf.Qwen2Config(**common, tie_word_embeddings=True, use_sliding_window=False))
-        with torch.no_grad():  # biases start at zero, where a forgotten one would not show
+        with torch.no_grad():  # biases start at zero, which would hide a missing bias
             for layer in model.model.layers:
                 for p in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
                     p.bias.normal_(0, 0.3)
@@ -138,7 +138,7 @@ def build_checkpoint(
 
 
 def plain_base(folder: Path, specials: Sequence[str], kind: str = "qwen2", **options: Any) -> Path:
-    """A small model and a tokenizer with no special tokens but these."""
+    """Create a small model and a tokenizer with only these special tokens."""
     build_checkpoint(folder, kind, **options)
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
@@ -152,7 +152,7 @@ def plain_base(folder: Path, specials: Sequence[str], kind: str = "qwen2", **opt
 
 
 def parameter_schemas() -> st.SearchStrategy[dict[str, Any]]:
-    """Closed parameters of every kind."""
+    """Return a strategy for closed parameters of every kind."""
     return st.one_of(
         st.just({"type": "boolean"}),
         st.lists(st.sampled_from(VALUES), min_size=1, max_size=6, unique=True).map(lambda v: {"enum": v}),
@@ -166,7 +166,7 @@ def parameter_schemas() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def tool_lists(draw: st.DrawFn, most: int = 4, parameters: int = 4) -> list[dict[str, Any]]:
-    """One to `most` tools with closed parameters, some optional, some grouped."""
+    """Draw one to `most` tools with closed parameters, some optional, some grouped."""
     tools = []
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=most, unique=True)):
         count = draw(st.integers(0, parameters))
@@ -176,17 +176,17 @@ def tool_lists(draw: st.DrawFn, most: int = 4, parameters: int = 4) -> list[dict
                 schema["x-group"] = "g"
         required = [p for p in properties if draw(st.booleans())]
         tools.append({"name": name, "parameters": {"type": "object", "properties": properties, "required": required}})
-    # Of a group the combinations count, and there may be too many.
+    # A group may have too many combinations of values.
     assume(all(isinstance(slot.domain, ClosedDomain) for tool in tool_schemas(tools) for slot in tool.slots()))
     return tools
 
 
 @dataclass
 class Oracle:
-    """Token-by-token constrained greedy decoding, every head alone, by Hugging Face with no cache of ours."""
+    """Constrained greedy decoding, token by token and head by head, by Hugging Face without our caches."""
 
     model: Any
-    margin: float = float("inf")  # the smallest top-two margin met at a branching node
+    margin: float = float("inf")  # the smallest margin between the best two choices so far
 
     @classmethod
     def load(cls, folder: Path) -> Oracle:
@@ -199,7 +199,7 @@ class Oracle:
         return logits
 
     def decide(self, plan: SchemaPlan, prompt: Sequence[int]) -> tuple[str, dict[str, Any]] | None:
-        """(name, arguments) or None for a null function head."""
+        """Return (name, arguments), or None if the function head chooses null."""
         self.margin = float("inf")
         tool = self._head(plan, 0, prompt, 1 << ANY_TOOL, ANY_TOOL)
         if tool == NO_TOOL:

@@ -1,4 +1,4 @@
-"""Sessions that share passes decide like each alone, and what goes wrong with one costs the others nothing."""
+"""Sessions that share passes decide like each alone, and a fault in one session does not affect the others."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PROMPTS = st.tuples(st.text(max_size=20), st.text(max_size=200), st.lists(st.tex
 
 @contextmanager
 def margins(decider: STDecider) -> Iterator[list[float]]:
-    """How far apart the two best were, of every choice that is made meanwhile."""
+    """Record the margin between the best two of every choice that is made during the block."""
     apart: list[float] = []
     walker = decider.decoding.core.walker
     walk, answered = walker.walk, torch_runner.answered
@@ -118,7 +118,7 @@ def test_sessions_decided_together_decide_like_each_alone(
                 close.append(min(apart, default=math.inf) <= MARGIN)
             decisions = decide_together(list(zip(together, situations, strict=True)))
             if any(close):
-                return  # what is guessed, and what is cached, may differ from here on
+                return  # guesses and caches may differ from this point on
             for before, other in zip(expected, decisions, strict=True):
                 assert_same(before, other)
     finally:
@@ -129,7 +129,7 @@ LATE = {"enum": [f"alpha beta go {w}" for w in ("red", "green", "blue")] + ["alp
 
 
 def three(folder: Path) -> list[STDecider]:
-    """Sessions whose decisions take passes enough for a fault to come between."""
+    """Create sessions whose decisions take several passes, so that a fault can occur in between."""
     free = [tool("say", text={"type": "string", "maxLength": 40}), tool("go", v=LATE)]
     tools = [*([tool(n, v=LATE, w=LATE)] for n in ("go", "stop")), free]
     return [build(folder, offered, budget_per_head=1) for offered in tools]
@@ -156,7 +156,7 @@ def cancelled(decider: STDecider) -> tuple[str, str]:
 
 
 def unanswered(decider: STDecider) -> tuple[str, str]:
-    """Its scores cannot be told, once the pass is over for all."""
+    """Make the scores of one session unreadable after the shared pass."""
     logits: Any = decider.runner._logits  # type: ignore[attr-defined]
 
     def none_for_it(handle: Any, *rest: Any) -> Any:
@@ -178,8 +178,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault: str, place: int) -> None:
-    folder = build_checkpoint(tmp_path / "m", seed=7)  # whose runner is this test's own
+def test_fault_in_one_session_does_not_affect_the_others(tmp_path: Path, fault: str, place: int) -> None:
+    folder = build_checkpoint(tmp_path / "m", seed=7)  # its runner is not shared with other tests
     deciders, plain = three(folder), three(folder)
     provoke, kind = FAULTS[fault]
     situations: list[tuple[str, str, Any]] = [("x=0", "go", ()), ("x=1", "go left", ("go()",)), ("x=2", "stop", ())]
@@ -195,7 +195,7 @@ def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault
     for i in range(3):
         if i != place:
             assert_same(expected[i], decisions[i])
-    # The next decision of each is as if nothing had been.
+    # The next decision of each session is not affected.
     for decider, now, then in zip(
         deciders, decide_together(list(zip(deciders, situations, strict=True))), expected, strict=True
     ):
@@ -204,7 +204,7 @@ def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault
         assert now.confidence == pytest.approx(then.confidence, rel=1e-2)
 
 
-def test_sessions_of_two_models_are_decided_by_their_own(folder: Path, tmp_path: Path) -> None:
+def test_sessions_of_two_models_use_their_own_model(folder: Path, tmp_path: Path) -> None:
     other = build_checkpoint(tmp_path / "m", "llama", seed=3)
     tools = [tool("go", v=["left", "red", "alpha beta go", "green blue"])]
     deciders = [build(where, tools) for where in (folder, other, folder)]
@@ -219,7 +219,7 @@ def test_sessions_of_two_models_are_decided_by_their_own(folder: Path, tmp_path:
         decide_together([(deciders[0], ("", "", ()))] * 2)
 
 
-# Many characters in the same passes: each gets the call that it gets alone, and its own fault alone.
+# Many characters in the same passes: each gets the same call as alone, and only its own faults.
 
 
 tools: Tools = assembly.agent("lander").tools
@@ -248,14 +248,14 @@ def same(decision: Decision | Exception, alone: Decision) -> None:
 
 @settings(max_examples=25)
 @given(st.lists(prompts(), min_size=1, max_size=70, unique_by=lambda character: character.key))
-def test_a_batch_gives_each_the_call_that_it_gets_alone(crowd: CrowdDecoder, characters: list[CharacterPrompt]) -> None:
-    # Also where a character takes the sequence of another, and where there are more than one pass takes.
+def test_batched_character_gets_the_same_call_as_alone(crowd: CrowdDecoder, characters: list[CharacterPrompt]) -> None:
+    # This includes characters that reuse another's sequence, and more characters than fit a pass.
     for character, decision in zip(characters, crowd.decide(characters), strict=True):
         same(decision, crowd.lone.decide(character.observation, character.instruction))
 
 
-# One request's fault ended the engine for all: vllm-project/vllm#1543, vllm-project/vllm#45689.
-def test_what_is_wrong_with_one_is_its_own(crowd: CrowdDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+# vllm-project/vllm#1543, vllm-project/vllm#45689: a fault of one request stopped the engine for all.
+def test_fault_of_one_character_does_not_affect_the_batch(crowd: CrowdDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     fine = [CharacterPrompt(str(i), f"x {i} y 50 vx 0 vy 0 angle 0 spin 0 legs 0 0", GOALS[0]) for i in range(4)]
     alone = [crowd.lone.decide(character.observation, character.instruction) for character in fine]
     too_long = dataclasses.replace(fine[1], observation="x 1 " * 9000)
@@ -276,10 +276,10 @@ def test_what_is_wrong_with_one_is_its_own(crowd: CrowdDecoder, monkeypatch: pyt
     assert isinstance(decisions[2], DecodeError)
     for i in (0, 1, 3):
         same(decisions[i], alone[i])
-    same(crowd.decide(fine)[2], alone[2])  # and the next time it is decided again
+    same(crowd.decide(fine)[2], alone[2])  # the next decision works again
 
 
-def test_a_batch_that_nobody_waits_for_ends_before_its_next_pass(crowd: CrowdDecoder) -> None:
+def test_abandoned_batch_ends_before_its_next_pass(crowd: CrowdDecoder) -> None:
     steps = crowd.decide_in_steps([CharacterPrompt(str(i), f"x {i} y 9", GOALS[0]) for i in range(130)])
     next(steps)
     crowd.cancel()

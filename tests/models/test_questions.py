@@ -1,4 +1,4 @@
-"""Questions about a state: what a packed pass gives is what Hugging Face gives."""
+"""Questions about a state: the probabilities of a packed pass equal Hugging Face's."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.questions import QuestionDecider, StateQuestion
 from tests.models.small import VALUES, Oracle, law
 
-CLOSE = 1e-4  # of probabilities in fp32
+CLOSE = 1e-4  # tolerance of probabilities in fp32
 OPTIONS = st.lists(st.one_of(st.sampled_from(VALUES), st.text(max_size=6)), min_size=2, max_size=7, unique=True)
 ASKED = st.builds(StateQuestion, st.text(max_size=25), OPTIONS.map(tuple))
 SEVERAL = st.lists(ASKED, min_size=1, max_size=5)
-# These share their beginnings, with each other and among their options.
+# These questions share prefixes, and so do their options.
 ALIKE = [
     StateQuestion("go left or right", ("alpha beta go", "alpha beta stop", "alpha")),
     StateQuestion("go left or turn", ("red", "green blue", "green red")),
@@ -37,7 +37,8 @@ def decider_of(folder: Path) -> QuestionDecider:
 
 
 def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, question: StateQuestion) -> list[float]:
-    """Of each option: token by token, the share of its next one among those that continue some option."""
+    """Return each option's probability: the product, over its tokens, of a token's share among those that continue some
+    option."""
     wording = decider.wording
     prompt = [*wording.state(state), *wording.question(question.text)]
     paths = [wording.option(option) for option in question.options]
@@ -65,7 +66,7 @@ def test_packed_probabilities_equal_those_of_hugging_face(
 ) -> None:
     folder, oracle = checkpoint
     decider = decider_of(folder)
-    decider.answer(before, questions[::-1])  # so that the next prompt starts from a reused common prefix
+    decider.answer(before, questions[::-1])  # then the next prompt reuses a common prefix
     answers = decider.answer(state, questions)
     assert answers.forward_passes == 1
     close(answers.probabilities, [by_hugging_face(oracle, decider, state, question) for question in questions])
@@ -73,7 +74,7 @@ def test_packed_probabilities_equal_those_of_hugging_face(
 
 
 @pytest.mark.parametrize(("slice_", "long"), [(1, 256), (6, 256), (64, 1)])
-def test_slices_and_long_questions_change_no_probability(
+def test_slices_and_long_questions_keep_the_probabilities(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
 ) -> None:
     whole = decider_of(folder).answer("x 1 y 2", ALIKE)
@@ -101,7 +102,7 @@ def test_the_last_state_stays_cached(folder: Path) -> None:
     assert again.reused_tokens == first.reused_tokens + first.kept and again.tokens == first.tokens - first.kept
 
 
-def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
+def test_question_beyond_the_context_is_refused_with_the_excess(folder: Path) -> None:
     decider = decider_of(folder)
     room = decider.handle.slots - len(decider.wording.state("go " * 1000))
     around = len(decider.wording.question("x")) - 1
@@ -112,7 +113,7 @@ def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
         decider.answer("go " * 1000, [fits, over])
 
 
-def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
+def test_nan_score_gives_no_answer(folder: Path) -> None:
     decider: Any = decider_of(folder)
     expected = decider.answer("x 1", ALIKE).probabilities
     weights, kept = decider.runner.model.weights.lm_head, decider.runner.model.weights.lm_head.clone()
@@ -127,7 +128,7 @@ def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
     close(decider.answer("x 1", ALIKE).probabilities, expected)
 
 
-def test_a_question_stands_where_the_checkpoint_reads_an_instruction(folder: Path) -> None:
+def test_question_takes_the_place_of_the_instruction(folder: Path) -> None:
     decider = decider_of(folder)
     tokenizer: Any = decider.wording.tokenizer
     template = PromptTemplate({"template": "<|im_start|>{tools}<|im_end|>" + SIMPLETOOL_V1_TURNS}, tokenizer, "here")

@@ -1,4 +1,4 @@
-"""What a server answers that means no good: packed, without an end, or a byte at a time."""
+"""Answers of hostile servers: compressed bombs, endless answers, or one byte at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUEST = DecisionRequest(1, 1, "a wall", "go left")
 
 
 def peak_mib() -> float:
-    """The most memory of this process since it was last asked for."""
+    """Return this process's peak memory since the last call."""
     status = Path("/proc/self/status").read_text()
     Path("/proc/self/clear_refs").write_text("5")
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
@@ -45,7 +45,7 @@ CLIENTS = (decides, lists_tools)
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[[str], str], way: str) -> None:
+def test_compressed_answer_is_refused_without_unpacking(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, asked):
         before = peak_mib() and peak_mib()
         told = client(url)
@@ -55,7 +55,7 @@ def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", ENDLESS)
-def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str], str], way: str) -> None:
+def test_endless_answer_is_dropped_at_the_size_limit(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, _):
         told = client(url)
     most = toolsets.MOST_BYTES if client is lists_tools else MOST_BYTES
@@ -63,7 +63,7 @@ def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str
 
 
 @pytest.mark.parametrize("way", ["slow body", "slow headers"])
-def test_what_comes_a_byte_at_a_time_ends_with_the_requests_time(way: str) -> None:
+def test_slow_answer_ends_with_the_request_timeout(way: str) -> None:
     with answering(way) as (url, _):
         began = time.monotonic()
         with pytest.raises(WebError) as told:
@@ -71,7 +71,7 @@ def test_what_comes_a_byte_at_a_time_ends_with_the_requests_time(way: str) -> No
         assert told.value.loss == "timeout" and time.monotonic() - began >= 0.3
 
 
-def test_an_answer_that_is_too_deep_is_refused() -> None:
+def test_too_deeply_nested_answer_is_refused() -> None:
     assert WebAnswer(200, {}, b"[" * 100 + b"]" * 100).json() is not None
     assert WebAnswer(200, {}, b'["' + b'\\"[{' * 1000 + b'"]').json() == ['"[{' * 1000]
     for more in (b"[" * 100_000, b'{"a":' * 100_000):

@@ -1,4 +1,4 @@
-"""A random model of each family."""
+"""Fixtures for the chat tests: a random model of each family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.models.chat.families import KINDS, checkpoint
 
 @pytest.fixture(scope="module", params=sorted(KINDS))
 def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any]:
-    """Family, checkpoint, and Hugging Face's own model."""
+    """Return the family, the checkpoint, and Hugging Face's model of the checkpoint."""
     family = request.param
     folder = checkpoint(tmp_path_factory.mktemp(family), family, seed=sorted(KINDS).index(family))
     return family, folder, AutoModelForCausalLM.from_pretrained(folder).eval()

@@ -28,7 +28,7 @@ TURNS = """{%- for m in messages %}<|im_start|>{{ m.role }}
 {%- endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-# By family: what its template tells of calls, and its own control tokens.
+# For each family: what its template says about calls, and its control tokens.
 TOLD = {
     "hermes": ("Answer in <tool_call></tool_call>:", ("<tool_call>", "</tool_call>")),
     "llama3": ('Answer {"name": function, "parameters": dictionary}:', ()),
@@ -38,9 +38,10 @@ TOLD = {
         ("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
 }
-# By family: its architecture.
+# The architecture of each family.
 KINDS = {"hermes": "qwen3", "llama3": "llama", "mistral": "mistral", "gemma": "gemma3"}
-# By family, as its documents show it: what is before the name, behind it, around a key, between and after values.
+# The call syntax of each family by its documentation: text before and after the name, around a key, between and after #
+# values.
 SHOWN = {
     "hermes": ('<tool_call>\n{"name": "', '", "arguments": {', '"{}":', ", ", "}}\n</tool_call>"),
     "llama3": ('{"name": "', '", "parameters": {', '"{}":', ", ", "}}"),
@@ -55,7 +56,7 @@ CORPUS = [
 
 
 def checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
-    """A random two-layer model whose tokenizer joins characters across quotes, braces and spaces, as real ones do."""
+    """Create a random two-layer model whose tokenizer merges quotes, braces and spaces with text, as real ones do."""
     family_text, added = TOLD[family]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -77,7 +78,7 @@ def checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
 
 
 def engine_of(folder: Path) -> str:
-    """The first engine that runs its architecture."""
+    """Return the first engine that supports the checkpoint's architecture."""
     kind = json.loads((folder / "config.json").read_text("utf-8"))["model_type"]
     return "torch" if kind in weights.ARCHITECTURES else "transformers"
 
@@ -87,7 +88,7 @@ def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDe
 
 
 def calls_of(tool: ToolSchema, most: int) -> list[dict[str, Any]]:
-    """All legal arguments of a tool, at most one more than `most`."""
+    """Return all legal arguments of a tool, but at most `most` + 1."""
     options = []
     for p in tool.parameters:
         assert isinstance(p.domain, ClosedDomain)
@@ -98,14 +99,14 @@ def calls_of(tool: ToolSchema, most: int) -> list[dict[str, Any]]:
 
 
 class Written:
-    """Calls as text in a family's syntax, cut at the values, written down apart from the code under test."""
+    """Writes calls as text in a family's syntax, split at the values, independently of the code under test."""
 
     def __init__(self, decider: STDecider, family: str) -> None:
         self._decider, self._family = decider, family
         self._marks = ["<|im_start|>", "<|im_end|>", *TOLD[family][1]]
 
     def ids(self, text: str) -> list[int]:
-        """Of a text of the syntax: control tokens are themselves."""
+        """Encode a text of the call syntax; control tokens keep their ids."""
         tokenizer, ids, rest = self._decider.tokenizer, list[int](), text
         while rest:
             at, mark = min(((i, m) for m in self._marks if (i := rest.find(m)) >= 0), default=(len(rest), ""))
@@ -142,8 +143,8 @@ class Written:
 
 
 def greedy(model: Any, prompt: Sequence[int], paths: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], float]:
-    """The path that constrained greedy decoding takes, a forward of the whole text for each token that is chosen; and
-    the smallest lead of a choice."""
+    """Return the path of constrained greedy decoding, with one forward of the whole text per token, and the smallest
+    margin of a choice."""
     left, done, margin = list(paths), list[int](), float("inf")
     while len(left) > 1:
         ids = sorted({path[len(done)] for path in left})
@@ -159,7 +160,7 @@ def greedy(model: Any, prompt: Sequence[int], paths: Sequence[tuple[int, ...]]) 
 
 
 def every(written: Written, tools: Sequence[ToolSchema], most: int) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Each legal call's tokens, and the call."""
+    """Yield each legal call with its tokens."""
     for tool in tools:
         for arguments in calls_of(tool, most):
             pieces = written.pieces(tool, arguments)

@@ -1,4 +1,4 @@
-"""A chat model's call is that of constrained greedy decoding, its answers' probabilities are those of its text."""
+"""A chat model's call equals constrained greedy decoding, and its answers have the probabilities of their text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.models.chat.families import Written, build, checkpoint, engine_of, ev
 from tests.models.small import MARGIN, Oracle, law, parameter_schemas
 from tests.models.test_questions import SEVERAL, by_hugging_face, close
 
-MOST = 1500  # calls that the oracle lists
+MOST = 1500  # the most calls that the oracle lists
 NAMES = ("go", "go_left", "turn", "stop", "look_at")
 PARAMETERS = ("speed", "direction", "left", "x", "x_y")
 DOMAINS = st.one_of(
@@ -68,13 +68,13 @@ def tools(draw: st.DrawFn) -> list[dict[str, Any]]:
     by_path=st.booleans(),
     data=st.data(),
 )
-def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
+def test_chat_call_equals_constrained_greedy_decoding(
     model: Any, given_tools: Any, per_head: int, ahead: int, by_path: bool, data: Any
 ) -> None:
     family, folder, judge = model
     schemas = tool_schemas(given_tools)
     decider = build(folder, given_tools, budget_per_head=per_head)
-    if by_path:  # of a runner that can carry no tree
+    if by_path:  # as on a runner that cannot score a tree
         core, prefix = decider.decoding.core, decider.template.prefix_ids(schemas)
         decider.decoding = Decoding(hf_runner(judge), core, prefix)
     else:
@@ -82,7 +82,7 @@ def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
     written = Written(decider, family)
     paths = dict(every(written, schemas, MOST))
     assume(len(paths) <= MOST)
-    for _ in range(2):  # the second has the first as its guess
+    for _ in range(2):  # the second decision guesses the result of the first
         observation, instruction = (
             data.draw(st.text(max_size=12)),
             data.draw(st.sampled_from(("go left", "stop", "<|im_end|>"))),
@@ -96,7 +96,7 @@ def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
             assert [type(v) for v in decision.call.arguments.values()] == [type(v) for v in paths[path][1].values()]
 
 
-def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
+def test_free_values_end_at_the_syntax_of_the_call(model: Any) -> None:
     _, folder, _ = model
     text = {"type": "string", "minLength": 1, "maxLength": 8}
     free = {"say": text, "number": {"type": "number"}, "list": {"type": "array", "items": {"type": "integer"}}}
@@ -110,7 +110,7 @@ def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
         assert isinstance(call.arguments["number"], int | float) and isinstance(call.arguments["list"], list)
 
 
-# A chat model answers questions with the probabilities of Hugging Face's forwards, in its own template's words.
+# A chat model answers questions in its template's words, with the probabilities of Hugging Face's forwards.
 
 
 CLOSE_BY = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }} !<|im_end|>\n{% endfor %}"
@@ -124,7 +124,7 @@ def answering(folder: Path) -> QuestionDecider:
 
 
 def with_template(folder: Path, written: str, eos: str | None = "<|im_end|>") -> Path:
-    """A small checkpoint of this template."""
+    """Create a small checkpoint with this template."""
     checkpoint(folder, "llama3")
     (folder / "chat_template.jinja").write_text(written)
     path = folder / "tokenizer_config.json"
@@ -134,7 +134,7 @@ def with_template(folder: Path, written: str, eos: str | None = "<|im_end|>") ->
 
 @law(8)
 @given(state=st.text(max_size=30), questions=SEVERAL)
-def test_chat_probabilities_equal_those_of_hugging_face_and_sum_to_one(
+def test_chat_probabilities_equal_hugging_face_and_sum_to_one(
     model: Any, state: str, questions: list[StateQuestion]
 ) -> None:
     _, folder, judge = model
@@ -146,7 +146,7 @@ def test_chat_probabilities_equal_those_of_hugging_face_and_sum_to_one(
 
 
 @pytest.mark.parametrize("turns", [PLAIN, CLOSE_BY])
-def test_a_chat_model_is_asked_in_its_own_templates_words(tmp_path: Path, turns: str) -> None:
+def test_chat_question_uses_the_models_template(tmp_path: Path, turns: str) -> None:
     folder = with_template(tmp_path / "m", turns + ASKED)
     wording, library = answering(folder).wording, AutoTokenizer.from_pretrained(str(folder))
 
@@ -158,7 +158,7 @@ def test_a_chat_model_is_asked_in_its_own_templates_words(tmp_path: Path, turns:
     ids = [*wording.state("x 0.1 y -2"), *wording.question(QUESTION.text)]
     assert ids == written(message, add_generation_prompt=True)
     marks = [wording.tokenizer.special_id(mark) for mark in wording.tokenizer.specials]
-    for mark in wording.tokenizer.specials:  # what is asked is never control
+    for mark in wording.tokenizer.specials:  # a question's text never becomes control tokens
         for part in (wording.state, wording.question, wording.option):
             assert [i for i in part(mark) if i in marks] == [i for i in part("") if i in marks]
 
@@ -170,14 +170,14 @@ def test_a_chat_model_is_asked_in_its_own_templates_words(tmp_path: Path, turns:
         ("{{ raise_exception('No!') }}", "<|im_end|>", r"user alone \(No!\)"),
     ],
 )
-def test_a_chat_model_that_cannot_be_asked_says_why(
+def test_chat_model_without_usable_template_is_refused(
     tmp_path: Path, written: str, eos: str | None, problem: str
 ) -> None:
     with pytest.raises(UserError, match=problem):
         answering(with_template(tmp_path / "m", written, eos))
 
 
-# A chat model's illegal value is decided again once, and a call that breaks its tool's rules is not a call.
+# An illegal value is decided again once, and a call that breaks its tool's rules is refused.
 
 
 TEXT = {"type": "string", "maxLength": 6}
@@ -210,7 +210,7 @@ def test_illegal_value_is_decided_again_once(model: Any, monkeypatch: pytest.Mon
         decider.decide("x 1", "go left")
 
 
-def test_call_that_breaks_rules_of_its_tool_is_no_call(model: Any) -> None:
+def test_call_against_rules_of_its_tool_is_refused(model: Any) -> None:
     _, folder, _ = model
     decider = build(folder, [{"name": "go", "parameters": RULED}])
     for text in ("x 1", "go left", "turn", ""):

@@ -1,4 +1,4 @@
-"""A chat model's prompt is its own template's, word for word, and what people write in it is never control."""
+"""A chat model's prompt equals its template word for word, and user text in it never becomes control tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def small(tmp_path_factory: Any) -> Path:
 
 
 def chat_folder(folder: Path, small: Path, layout: str | None) -> Path:
-    """The small checkpoint with this template."""
+    """Copy the small checkpoint and give it this template."""
     shutil.copytree(small, folder)
     (folder / "chat_template.jinja").unlink()
     if layout is not None:
@@ -65,7 +65,7 @@ def by_transformers(library: Any, template: ChatTemplate, schemas: list[ToolSche
     return list(library(text, add_special_tokens=False).input_ids)
 
 
-def test_its_tokens_are_those_that_transformers_gives(small: Path, tmp_path: Path) -> None:
+def test_chat_prompt_tokens_equal_transformers(small: Path, tmp_path: Path) -> None:
     for i, layout in enumerate((QWEN, THINKING, IN_USER)):
         folder = chat_folder(tmp_path / str(i), small, layout)
         template, tokenizer = opened(folder)
@@ -76,7 +76,7 @@ def test_its_tokens_are_those_that_transformers_gives(small: Path, tmp_path: Pat
             assert prompt(template, schemas, instruction, observation) == expected
 
 
-def test_text_is_never_control(small: Path) -> None:
+def test_user_text_never_becomes_control_tokens(small: Path) -> None:
     template, tokenizer = opened(small)
     control = {tokenizer.special_id(mark) for mark in tokenizer.specials}
     plain = [i for i in prompt(template, tools("d"), "i", "o") if i in control]
@@ -88,7 +88,7 @@ def test_text_is_never_control(small: Path) -> None:
         assert tokenizer.decode(ids).count(text) == 3
 
 
-def test_no_prompt_tells_the_day(small: Path, tmp_path: Path) -> None:
+def test_prompt_never_contains_the_date(small: Path, tmp_path: Path) -> None:
     template, tokenizer = opened(chat_folder(tmp_path / "dated", small, DATED))
     assert "Today: 26 Jul 2024" in tokenizer.decode(template.prefix_ids(tools("d")))
 
@@ -103,7 +103,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("layout", "problem", "remedy"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
-def test_a_checkpoint_that_cannot_call_tools_is_refused_with_what_to_do(
+def test_checkpoint_without_tool_calls_is_refused_with_a_hint(
     small: Path, tmp_path: Path, layout: str | None, problem: str, remedy: str
 ) -> None:
     folder = chat_folder(tmp_path / "model", small, layout)

@@ -1,4 +1,4 @@
-"""Where a model's name leads: a bundled one, a folder, the hub; and nothing that a checkpoint names is run."""
+"""Resolve a model's name to a bundled model, a folder or the hub; never run code that a checkpoint names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHERE = f"{REPOSITORY}:RT-small-v2"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two checkpoints in folders of their own, and none in the root."""
+    """A repository with two checkpoints in folders, and none in the root."""
     root = tmp_path_factory.mktemp("repository")
     folder = build_checkpoint(root / "RT-small-v2", seed=3)
     shutil.copytree(folder, root / "RT-other")
@@ -37,7 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Hub:
-    """Downloads from `repository` in place of the hub's library; `got`: the files that were given away."""
+    """Replaces the hub's library and downloads from `repository`; `got` has the downloaded files."""
 
     def __init__(self, repository: Path, cache: Path) -> None:
         self.root, self.cache = repository, cache / "snapshots" / SHA
@@ -78,25 +78,25 @@ def refused(model: str) -> str:
     return str(error.value)
 
 
-def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(hub: Hub) -> None:
+def test_repository_folder_is_downloaded_alone_and_cached(hub: Hub) -> None:
     folder = resolve(WHERE)
     assert (folder / "model.safetensors").is_file()
     assert hub.got and all(name.startswith("RT-small-v2/") and not name.endswith(".bin") for name in hub.got)
     count, hub.reachable = len(hub.got), False
     assert resolve(WHERE) == folder and len(hub.got) == count
-    (folder / "model.safetensors").unlink()  # what was cut short is downloaded again
+    (folder / "model.safetensors").unlink()  # an incomplete download is repeated
     assert "nor is it whole in the cache" in refused(WHERE)
     hub.reachable = True
     assert resolve(WHERE) == folder and (folder / "model.safetensors").is_file()
 
 
-def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub) -> None:
+def test_missing_repository_folder_lists_the_existing_ones(hub: Hub) -> None:
     for model in (REPOSITORY, f"{REPOSITORY}:RT-small"):
         problem = refused(model)
         assert "has no whole checkpoint in" in problem and "RT-other, RT-small-v2" in problem
 
 
-def test_without_the_hub_it_is_said_what_to_do(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_gives_a_hint(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = refused("runs/train-lander")
     assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub (" in problem
     assert "does not give it" in problem and "hf auth login" in problem
@@ -107,18 +107,16 @@ def test_without_the_hub_it_is_said_what_to_do(hub: Hub, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("model", ["nobody", "a/b/c", "./a/b", "a/b:", "a/b:../c"])
-def test_what_is_no_hub_id_is_not_looked_for_there(model: str) -> None:
+def test_invalid_hub_id_is_not_queried(model: str) -> None:
     with pytest.raises(UserError, match="There is no folder .* it is not a hub's OWNER/NAME") as error:
         resolve(model)
     assert "OWNER/NAME[:SUBFOLDER] of the Hugging Face hub" in error.value.remedy
 
 
-# Where a model's name leads.
+# Resolving a model's name.
 
 
-def test_a_name_that_is_a_bundled_model_and_a_folder_here_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_of_bundled_model_and_local_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lander").mkdir()
     assert resolve("lander") == ZOO / "lander"  # a folder that holds no model is none of two
@@ -133,7 +131,7 @@ def test_a_name_that_is_a_bundled_model_and_a_folder_here_is_refused(
     assert resolve(REPOSITORY) == Path(REPOSITORY), "a folder wins over the hub"
 
 
-# A stranger's checkpoint: nothing that its files name is run, opened or asked for.
+# Nothing that the files of an untrusted checkpoint name is run, opened or downloaded.
 
 
 AUTO = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
@@ -155,7 +153,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copied(sound: Path, folder: Path, name: str, content: dict[str, Any]) -> Path:
-    """The checkpoint with this in the file, and a program beside it that would leave a trace."""
+    """Copy the checkpoint with this content in a file, and add a program that would leave a trace if it ran."""
     folder.mkdir()
     for path in sound.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
@@ -167,7 +165,7 @@ def copied(sound: Path, folder: Path, name: str, content: dict[str, Any]) -> Pat
 
 
 @pytest.mark.parametrize(("name", "content", "why"), CASES)
-def test_what_a_checkpoint_names_is_refused_by_name(
+def test_code_named_by_a_checkpoint_is_refused(
     sound: Path, tmp_path: Path, name: str, content: dict[str, Any], why: str
 ) -> None:
     folder = copied(sound, tmp_path / "theirs", name, content)
@@ -176,7 +174,7 @@ def test_what_a_checkpoint_names_is_refused_by_name(
     assert str(folder / name) in refused.value.what and not (tmp_path / "trace").exists()
 
 
-def test_weights_that_are_a_pickle_are_refused(sound: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_refused(sound: Path, tmp_path: Path) -> None:
     folder = copied(sound, tmp_path / "theirs", "config.json", {})
     torch.save({}, folder / "pytorch_model.bin")
     assert resolve(str(folder)) == folder, "of both the safetensors are read"
@@ -185,7 +183,7 @@ def test_weights_that_are_a_pickle_are_refused(sound: Path, tmp_path: Path) -> N
         resolve(str(folder))
 
 
-def test_the_bundled_checkpoints_and_those_of_an_older_layout_are_taken(sound: Path, tmp_path: Path) -> None:
+def test_bundled_and_older_checkpoints_are_accepted(sound: Path, tmp_path: Path) -> None:
     harmless = {"tokenizer_file": "/home/someone/.cache/x", "auto_map": None, "_name_or_path": "someone/else"}
     folder = copied(sound, tmp_path / "theirs", "tokenizer_config.json", harmless)
     assert resolve(str(folder)) == folder
@@ -193,8 +191,8 @@ def test_the_bundled_checkpoints_and_those_of_an_older_layout_are_taken(sound: P
         assert resolve(str(zoo.parent)) == zoo.parent
 
 
-def test_every_call_that_may_load_code_says_that_it_must_not() -> None:
-    """Also what is not reached by the name of a model, as in training and benchmarks."""
+def test_every_loading_call_forbids_remote_code() -> None:
+    """This also covers calls that do not start from a model's name, as in training and benchmarks."""
     count = 0
     for path in [*(ROOT / "rtcontrol").rglob("*.py"), *(ROOT / "models").rglob("*.py")]:
         text = path.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Text is never control, no text is lost, and each result is told of its own call."""
+"""User text never becomes control tokens, no text is lost, and each result belongs to its call."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def tokenizer(request: pytest.FixtureRequest) -> STTokenizer:
     return qwen(request.getfixturevalue("data"))
 
 
-# Added to Qwen2.5's tokenizer, and not marked special there.
+# Tokens that Qwen2.5 adds to its tokenizer without marking them special.
 PLAIN = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|file_sep|>")
-# Hostile text: markers, and pieces of markers, between arbitrary characters.
+# Hostile text with markers and parts of markers between arbitrary characters.
 PIECES = st.sampled_from(
     [*ST_TOKENS, *CONTROL_TOKENS, *PLAIN, "<", "|>", "<|", "arg", "/", " ", "\n", "{tools}", "{history}"]
 )
@@ -50,7 +50,7 @@ TEXT = st.lists(PIECES | st.text(ASSIGNED, max_size=6), max_size=8).map("".join)
 def rendered(
     profile: dict[str, str], tools: Sequence[ToolSchema], instruction: str, observation: str, history: Sequence[str]
 ) -> str:
-    """The whole prompt as one string; in one sweep, so that a value which contains "{tools}" stays as it is."""
+    """Return the whole prompt as one string, filled in one step so that "{tools}" in a value is kept."""
     values = {
         "tools": "\n".join(t.canonical_json() for t in tools),
         "instruction": instruction,
@@ -62,14 +62,15 @@ def rendered(
 
 
 def kept(tokenizer: STTokenizer, text: str) -> str:
-    """What encoding and decoding gives: our own tokenizer keeps every text, Qwen's its NFC form."""
+    """Return the text that is left after encoding and decoding: the text itself, or its NFC form with Qwen's
+    tokenizer."""
     return text if tokenizer.size < 10_000 else unicodedata.normalize("NFC", text)
 
 
 @LAW
 @example(text="a\ud800b")
 @given(text=TEXT)
-def test_any_text_is_encoded_without_control_ids_and_without_loss(tokenizer: STTokenizer, text: str) -> None:
+def test_any_text_is_encoded_losslessly_without_control_ids(tokenizer: STTokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.encode(text) == ids
     assert not {tokenizer.special_id(t) for t in tokenizer.specials} & set(ids)
@@ -79,7 +80,7 @@ def test_any_text_is_encoded_without_control_ids_and_without_loss(tokenizer: STT
 @LAW
 @given(instruction=TEXT, observation=TEXT, history=st.lists(TEXT, max_size=8), name=TEXT, word=TEXT, value=TEXT)
 @pytest.mark.parametrize("profile", [COMPACT, V1], ids=["compact", "v1"])
-def test_prompt_holds_the_templates_control_ids_and_no_others(
+def test_prompt_has_only_the_templates_control_ids(
     tokenizer: STTokenizer,
     profile: dict[str, str],
     instruction: str,
@@ -99,8 +100,8 @@ def test_prompt_holds_the_templates_control_ids_and_no_others(
     assert tokenizer.decode(ids) == kept(tokenizer, rendered(profile, tools, instruction, observation, history))
 
 
-def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) -> None:
-    """In listed values, free values and what these are guessed from."""
+def test_added_token_is_text_in_every_place(tokenizer: STTokenizer) -> None:
+    """This covers listed values, free values, and the texts from which values are guessed."""
     control = {tokenizer.special_id(t) for t in tokenizer.specials}
     free = {"type": "object", "properties": {"s": {"type": "string", "maxLength": 40}}, "required": ["s"]}
     grammars = Grammars(tokenizer, tokenizer.size)
@@ -113,7 +114,7 @@ def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) ->
             inner = {t for leaf in head.trie.leaves for t in leaf[:-1]}
             last = {leaf[-1] for leaf in head.trie.leaves}
             assert not inner & control and last & control <= ends
-        # A free value spells it, and no id of control is ever legal within.
+        # A free value may spell the token, but control ids are never legal inside.
         head_id, value = tokenizer.special_id("</arg1>"), grammars.start(grammar)
         for wanted in tokenizer.encode(json.dumps({"s": token}, separators=(",", ":"), ensure_ascii=False)):
             legal = value.legal(head_id, None)
@@ -124,7 +125,7 @@ def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) ->
         assert tokenizer.decode(guessed).startswith(f" {token}"[:COPIED]) and not control & set(guessed)
 
 
-def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_missing_or_damaged_template_is_refused_with_a_hint(tmp_path: Path) -> None:
     tokenizer = STTokenizer(build_tokenizer([WORDS]))
     with pytest.raises(UserError, match="rtcontrol models adopt"):
         PromptTemplate.load(tmp_path, tokenizer)
@@ -133,14 +134,14 @@ def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> 
         PromptTemplate.load(tmp_path, tokenizer)
 
 
-# Which result is whose, in conversations as servers and clients number their calls.
+# Matching results to calls in conversations, as servers and clients number their calls.
 
 
 USER = ConversationTurn(user=True)
 
 
 def calls(*texts: str) -> ConversationTurn:
-    """`probe#x1` is a call of probe with the id x1; without #, it has none."""
+    """Return a turn with calls: `probe#x1` is a call of probe with the id x1, `probe` one without an id."""
     split = [text.partition("#") for text in texts]
     return ConversationTurn([(id_ or None, name) for name, _, id_ in split])
 
@@ -152,25 +153,25 @@ def result(id_: str | None = None, name: str | None = None) -> ConversationTurn:
 @pytest.mark.parametrize(
     ("messages", "paired"),
     [
-        # One id for every call (llama.cpp).
+        # The same id for every call (llama.cpp).
         ([USER, calls("p#x"), result("x"), calls("p#x"), result("x")], {(1, 0): 2, (3, 0): 4}),
-        # Twice in one message; with a name, by it.
+        # The same id twice in one message.
         ([calls("p#x", "q#x"), result("x"), result("x")], {(0, 0): 1, (0, 1): 2}),
         ([calls("p#x", "q#x"), result("x", "q"), result("x", "p")], {(0, 1): 1, (0, 0): 2}),
         # Several at once, out of order, and interleaved.
         ([calls("p#1", "q#2", "r#3"), result("3"), result("1"), result("2")], {(0, 2): 1, (0, 0): 2, (0, 1): 3}),
-        # No ids: by order, and by name where there is one.
+        # Without ids, results are matched by order, and by name if there is one.
         ([calls("p", "q"), result(), result()], {(0, 0): 1, (0, 1): 2}),
         ([calls("p"), calls("q"), result(None, "q"), result(None, "p")], {(1, 0): 2, (0, 0): 3}),
-        # One of two lost both.
+        # One of two calls has no id.
         ([calls("p#1", "q"), result(), result("1")], {(0, 1): 1, (0, 0): 2}),
-        # A call that nobody answered before the user spoke again.
+        # A call without a result before the next message of the user.
         ([USER, calls("p#x"), USER, calls("p#x"), result("x")], {(3, 0): 4}),
-        # One whose result is late.
+        # A call whose result is late.
         ([USER, calls("p#x"), USER, result("x")], {(1, 0): 3}),
     ],
 )
-def test_a_result_goes_to_the_oldest_call_that_waits_for_it(
+def test_result_belongs_to_the_oldest_matching_call(
     messages: list[ConversationTurn], paired: dict[tuple[int, int], int]
 ) -> None:
     assert results_of(messages) == paired
@@ -185,7 +186,7 @@ def test_a_result_goes_to_the_oldest_call_that_waits_for_it(
         ([calls("p"), result(None, "q")], 1),
     ],
 )
-def test_a_result_that_answers_no_call_before_it_is_named(messages: list[ConversationTurn], at: int) -> None:
+def test_result_without_an_earlier_call_is_reported(messages: list[ConversationTurn], at: int) -> None:
     with pytest.raises(Unpaired, match=rf"messages\[{at}\]") as caught:
         results_of(messages)
     assert caught.value.index == at

@@ -1,4 +1,4 @@
-"""What a checkpoint learnt, which words it does not know, and a damaged file of that."""
+"""A checkpoint's training metadata, the words that it does not know, and damaged metadata files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOLS = [tool("push", 1, x=[-20, 0, 20]), tool("wait", 0, x={"type": "integer", 
 KNOWN = TrainingMetadata((tuple(TOOLS),), history=2, instruction="go", observation={"x": "cm"}, rate_hz=16.0, gate=0.5)
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_training_metadata_is_read_back_as_written(tmp_path: Path) -> None:
     assert TrainingMetadata.of(tmp_path) is None
     KNOWN.write(tmp_path)
     learnt = TrainingMetadata.of(tmp_path)
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         ({"rate": 3}, "unexpected keyword"),
     ],
 )
-def test_a_damaged_file_is_named(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_damaged_metadata_file_is_named(change: dict[str, Any], says: str, tmp_path: Path) -> None:
     KNOWN.write(tmp_path)
     path = tmp_path / FILE_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_named(change: dict[str, Any], says: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("learnt", "same"), [(0, True), (6, False)])
-def test_a_model_trained_without_history_is_shown_none(learnt: int, same: bool, tmp_path: Path) -> None:
+def test_model_trained_without_history_gets_no_history(learnt: int, same: bool, tmp_path: Path) -> None:
     folder = build_checkpoint(tmp_path / "model")
     TrainingMetadata((tuple(TOOLS),), history=learnt).write(folder)
     decider = build(folder, TOOLS)
@@ -67,9 +67,7 @@ def test_a_model_trained_without_history_is_shown_none(learnt: int, same: bool, 
 
 
 @pytest.mark.parametrize("most", [0, 2])
-def test_each_word_that_was_never_taught_lowers_what_is_believed_until_the_gate_holds_it(
-    most: int, tmp_path: Path
-) -> None:
+def test_each_unknown_word_lowers_the_confidence_to_the_gate(most: int, tmp_path: Path) -> None:
     folder = build_checkpoint(tmp_path / "model")
     plain = build(folder, TOOLS).decide("x 1", "go so blue far")
     replace(KNOWN, words="go so", unknown_words=most).write(folder)
@@ -88,7 +86,7 @@ def test_each_word_that_was_never_taught_lowers_what_is_believed_until_the_gate_
     assert most == 0 or learnt.doubt**most > learnt.gate
 
 
-# Words that no sentence of training had are found out, forms and slips of known ones are not, and none costs much.
+# Words that training never had are detected, unlike forms and misspellings of known words, and quickly.
 
 
 HEARD_KNOWN = KnownWords(words("go to the red box drive stop wait one done now exit pick up; 去红色的箱子"))
@@ -97,22 +95,22 @@ HEARD_KNOWN = KnownWords(words("go to the red box drive stop wait one done now e
 @pytest.mark.parametrize(
     ("text", "unknown"),
     [
-        ("both of the red boxes", ("both", "of")),  # what was read as another goal, with 0.999
+        ("both of the red boxes", ("both", "of")),  # was read as another goal, with confidence 0.999
         ("don't go to the exit", ("don't",)),
         ("drvie to the exti", ()),
         ("drivee tot teh box", ("tot",)),
-        ("rad", ("rad",)),  # three letters are no slip
+        ("rad", ("rad",)),  # three letters do not count as a misspelling
         ("go 12 -3.5 2nd", ("nd",)),
         ("去蓝色的箱子", ("蓝",)),
         ("", ()),
     ],
 )
-def test_what_was_never_said_is_named_and_forms_of_what_was_are_known(text: str, unknown: tuple[str, ...]) -> None:
+def test_unknown_words_are_named_but_known_forms_are_not(text: str, unknown: tuple[str, ...]) -> None:
     assert HEARD_KNOWN.unknown(text) == unknown
 
 
 @pytest.mark.parametrize("name", ["lander", "paddle", "driver"])
-def test_no_sentence_of_another_person_that_means_something_is_held_for_its_words_alone(name: str) -> None:
+def test_meaningful_sentence_of_another_person_is_not_held(name: str) -> None:
     learnt = TrainingMetadata.of(ZOO / name)
     assert learnt is not None and learnt.words is not None and learnt.gate is not None
     held = Counter[bool]()
@@ -123,7 +121,7 @@ def test_no_sentence_of_another_person_that_means_something_is_held_for_its_word
     assert held[False] > 250 and held[True] == 0
 
 
-# Tools are the same whatever the order of their keys; what differs is named; prompts keep the bytes of training.
+# The order of keys does not change tools, differences are named, and prompts keep the bytes of training.
 
 
 WAY = {"type": "string", "enum": ["left", "right"]}
@@ -140,7 +138,7 @@ LEARNT = TrainingMetadata(((GO,),))
 
 
 def turned(value: Any) -> Any:
-    """The same with the keys of all objects in the opposite order."""
+    """Return the value with the keys of all objects in reverse order."""
     if isinstance(value, dict):
         return {key: turned(value[key]) for key in reversed(value)}
     return [turned(part) for part in value] if isinstance(value, list | tuple) else value
@@ -159,7 +157,7 @@ def prompt(tools: tuple[ToolSchema, ...]) -> list[str]:
     ],
     ids=["all", "properties", "required"],
 )
-def test_order_of_keys_makes_no_other_tools(other: dict[str, Any]) -> None:
+def test_order_of_keys_does_not_change_tools(other: dict[str, Any]) -> None:
     tools = tool_schemas((other,))
     assert LEARNT.knows(tools)
     assert prompt(LEARNT.as_trained(tools)) == prompt(tool_schemas((GO,)))
@@ -174,7 +172,7 @@ def test_order_of_keys_makes_no_other_tools(other: dict[str, Any]) -> None:
     ],
     ids=["values", "parameter", "name"],
 )
-def test_first_difference_is_named(other: dict[str, Any], difference: str) -> None:
+def test_first_difference_between_tools_is_named(other: dict[str, Any], difference: str) -> None:
     tools = tool_schemas((other,))
     assert not LEARNT.knows(tools)
     assert difference in str(LEARNT.difference(tools))

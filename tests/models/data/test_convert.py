@@ -1,4 +1,4 @@
-"""Samples become rows, or are counted with the reason why not; types and values are read as the sets write them."""
+"""Samples become rows or are counted with a reason, and types and values are read in the notations of the data sets."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def test_arguments_are_in_head_order_and_of_the_declared_type() -> None:
 
 
 @given(st.integers(1, 12), st.integers(0, 12), st.data())
-def test_tools_keep_at_most_six_heads_and_the_calls_what_they_carry(
-    count: int, required: int, data: st.DataObject
-) -> None:
+def test_tools_keep_at_most_six_heads_with_the_calls_arguments(count: int, required: int, data: st.DataObject) -> None:
     shown = many(count, min(required, count))
     used = data.draw(st.sets(st.sampled_from([f"p{n}" for n in range(count)])))
     call = Call("many", {name: name for name in {*used, *(f"p{n}" for n in range(min(required, count)))}})
@@ -65,7 +63,7 @@ def test_tools_keep_at_most_six_heads_and_the_calls_what_they_carry(
         ({"z": 10**400}, "a value that its parameter does not take"),
     ],
 )
-def test_forbidden_call_is_dropped_for_training_kept_for_evaluation(arguments: Any, reason: str) -> None:
+def test_forbidden_call_is_dropped_only_for_training(arguments: Any, reason: str) -> None:
     found = [sample(Call("go", arguments), tool("go", "", SPEED))]
     taught, tally = made(found, purpose="train")
     assert not taught and tally.dropped == {("set", reason): 1}
@@ -81,7 +79,7 @@ def test_optional_null_is_left_out_for_training() -> None:
     assert made(found, purpose="eval")[0][0].call == Call("go", {"z": 1.0, "a": None})
 
 
-def test_half_a_character_makes_a_sample_unusable() -> None:
+def test_lone_surrogate_makes_a_sample_unusable() -> None:
     for call in (Call("go", {"\ud800": 1}), Call("go", {"z": ["\ud800"]})):
         with pytest.raises(Unusable, match="half a character"):
             sample(call, tool("go", "", SPEED))
@@ -99,7 +97,7 @@ def test_rows_of_several_files_keep_samples_together() -> None:
     assert tally.samples["set"] == 2 and tally.rows["set"] == 4
 
 
-# K parallel calls are K rows, and no row's history knows its own call.
+# K parallel calls become K rows, and no row's history contains its own call.
 
 
 calls = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(lambda found: [Call("go", {"n": n}) for n in found])
@@ -129,7 +127,7 @@ def test_training_history_is_a_prefix_of_shuffled_calls(made: list[Call], seed: 
     assert rows == decompose(several(made), "train", seed)
 
 
-# Types as the sets write them, in JSON Schema's words.
+# Types in the notation of the data sets become JSON Schema.
 
 
 @pytest.mark.parametrize(
@@ -145,18 +143,18 @@ def test_training_history_is_a_prefix_of_shuffled_calls(made: list[Call], seed: 
         ("Literal['a', 'b']", {"enum": ["a", "b"]}, False),
     ],
 )
-def test_annotations_are_read(text: str, schema: dict[str, Any], optional: bool) -> None:
+def test_python_annotations_become_schemas(text: str, schema: dict[str, Any], optional: bool) -> None:
     assert annotation(text) == (schema, optional)
     ToolSchema.from_openai(tool("t", "", {"type": "object", "properties": {"p": schema}}))
 
 
 @pytest.mark.parametrize("text", ["Callable[[float], float]", "np.ndarray", "List["])
-def test_unknown_type_is_refused(text: str) -> None:
+def test_unknown_annotation_is_refused(text: str) -> None:
     with pytest.raises(Unusable, match="not known"):
         annotation(text)
 
 
-# Calls and values as the sets write them.
+# Calls and values in the notation of the data sets.
 
 
 values = st.recursive(
@@ -167,7 +165,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c_d"]), values))
-def test_call_of_python_source_is_read(arguments: dict[str, Any]) -> None:
+def test_call_in_python_source_is_parsed(arguments: dict[str, Any]) -> None:
     written = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     assert call_of(f"shop.find({written})") == Call("shop.find", arguments)
 
@@ -180,7 +178,7 @@ def test_call_of_python_source_is_read(arguments: dict[str, Any]) -> None:
         ("f(at=(1, 2))", {"at": [1, 2]}),
     ],
 )
-def test_call_with_bare_names_is_read(text: str, arguments: dict[str, Any]) -> None:
+def test_call_with_bare_names_is_parsed(text: str, arguments: dict[str, Any]) -> None:
     assert call_of(text).arguments == arguments
 
 
@@ -205,5 +203,5 @@ def test_unreadable_call_is_refused(text: str) -> None:
         ("{'a': 1}", {"type": "object"}, {"a": 1}),
     ],
 )
-def test_strings_are_read_by_the_parameters_type(value: Any, schema: dict[str, Any], read: Any) -> None:
+def test_string_is_converted_to_the_parameters_type(value: Any, schema: dict[str, Any], read: Any) -> None:
     assert coerced(value, schema) == read

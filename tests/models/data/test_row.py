@@ -1,4 +1,4 @@
-"""Rows as they are written and read again, balanced, and made up by templates."""
+"""Rows are written and read, balanced, and synthesised from templates."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ rows = st.builds(
 
 @settings(max_examples=40)
 @given(st.lists(rows, max_size=4, unique_by=lambda row: row.id))
-def test_written_rows_are_read_again(tmp_path_factory: pytest.TempPathFactory, made: list[Row]) -> None:
+def test_rows_are_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, made: list[Row]) -> None:
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     assert write_rows(path, made) == len(made)
     assert list(read_rows(path)) == made
@@ -72,7 +72,7 @@ def test_written_rows_are_read_again(tmp_path_factory: pytest.TempPathFactory, m
         ({"weight": -1}, "weight is -1"),
     ],
 )
-def test_wrong_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_invalid_row_is_named_by_file_and_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(LEAST)}\n{json.dumps({**LEAST, **change})}\n")
     with pytest.raises(UserError) as caught:
@@ -100,7 +100,7 @@ def test_line_without_a_row_is_named(tmp_path: Path, line: bytes, message: str) 
     assert str(path) in caught.value.what and "2" in caught.value.what.removeprefix(str(path))[:9]
 
 
-def test_file_is_whole_or_unchanged(tmp_path: Path) -> None:
+def test_row_file_is_written_completely_or_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("before")
 
@@ -123,7 +123,7 @@ def row_with(n: int, arguments: int | None) -> Row:
 
 
 @given(st.lists(st.none() | st.integers(0, 8), max_size=40), st.integers(0, 3))
-def test_balanced_rows_have_the_shares(others: list[int | None], seed: int) -> None:
+def test_balanced_rows_have_the_requested_shares(others: list[int | None], seed: int) -> None:
     made = [row_with(n, count) for n, count in enumerate([1, 2, 3, 4, 5, 6, *others])]
     shares = shares_of(PAPER)
     found = balanced(made, shares, seed, Tally())
@@ -134,7 +134,7 @@ def test_balanced_rows_have_the_shares(others: list[int | None], seed: int) -> N
     assert all(held[c] == int(most * s + 1e-9) for c, s in shares.items())
 
 
-def test_a_count_without_rows_cannot_have_a_share() -> None:
+def test_argument_count_without_rows_cannot_have_a_share() -> None:
     with pytest.raises(UserError, match="No row has a call of 3 arguments"):
         balanced([row_with(0, 1), row_with(1, 2)], shares_of("1,1,1,0,0,0"), 0, Tally())
     assert shares_of("1,1,0,0,0,0,0") == {0: 0.5, 1: 0.5, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}
@@ -144,12 +144,12 @@ def test_a_count_without_rows_cannot_have_a_share() -> None:
 
 
 ANY = dict.fromkeys(range(7), 1 / 7)
-# Rows by templates: every call is legal, every value is in the sentence, and the same seed gives the same rows.
+# Synthetic rows: every call is legal, every value occurs in the sentence, and a seed always gives the same rows.
 
 
 @settings(max_examples=40, deadline=None)
 @given(tool_lists(parameters=8), st.integers(0, 99))
-def test_every_row_is_one_of_its_tools(tools: list[dict[str, Any]], seed: int) -> None:
+def test_every_synthetic_row_fits_its_tools(tools: list[dict[str, Any]], seed: int) -> None:
     sets = [tuple(map(ToolSchema.from_openai, tools))]
     made = []
     try:
@@ -164,7 +164,7 @@ def test_every_row_is_one_of_its_tools(tools: list[dict[str, Any]], seed: int) -
     assert len({(row.instruction, row.call.text()) for row in made if row.call}) == len(made)
 
 
-def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
+def test_synthetic_rows_follow_shares_and_repeat_by_seed() -> None:
     properties = {f"p{n}": {"type": "string"} for n in range(8)}
     sets = [(canonical(tool("f", "", {"type": "object", "properties": properties})),)]
     made = list(synthesis.rows(sets, 600, 1, Tally(), shares_of("1,0,1,0,0,0")))
@@ -174,7 +174,7 @@ def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": "a+"}, {"type": "array"}, {"type": "object"}])
-def test_value_that_needs_a_model_is_refused(schema: dict[str, Any]) -> None:
+def test_value_that_templates_cannot_make_is_refused(schema: dict[str, Any]) -> None:
     made = canonical(tool("f", "", {"type": "object", "properties": {"p": schema}}))
     with pytest.raises(Unusable, match="cannot be made up"):
         sample_value(made.parameters[0], Random(0))

@@ -1,4 +1,4 @@
-"""Public sets and chats: their counts and traps, and whatever a file holds in place of what it should."""
+"""Public data sets and chats: their counts and irregularities, and files with unexpected content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_missing_set_is_named(tmp_path: Path) -> None:
         data_file(tmp_path, "dataset.jsonl")
 
 
-def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_version_is_hub_revision_or_content_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     path = tmp_path / "datasets--o--n" / "snapshots" / ("0123456789abcdef" * 3)[:40] / "d.jsonl"
@@ -50,7 +50,7 @@ def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path, monk
     assert version(other).startswith("sha256 44136fa3")
 
 
-# Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.
+# Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: the counts and the irregularities of each.
 
 
 def split(found: Any) -> tuple[list[Sample], Counter[str]]:
@@ -73,7 +73,7 @@ def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
     assert dropped == {later: 30, unshown: 2} and len(several) == 468
 
 
-def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
+def test_openfunctions_gold_call_comes_from_api_call(sets: Path) -> None:
     samples, dropped = split(read_source(f"openfunctions={sets}/openfunctions_v1"))
     assert len(samples) == 109 and dropped == {"a function without parameters": 3}
     by_query = {one.instruction: one.calls[0] for one in samples}
@@ -81,7 +81,7 @@ def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
     assert coffee.text() == 'coffee_shop.find_nearby(location="San Francisco", amenities=["Wi-Fi"])'
 
 
-def test_toolalpacas_single_golden_calls(sets: Path) -> None:
+def test_toolalpaca_keeps_single_golden_calls(sets: Path) -> None:
     samples, dropped = split(read_source(f"toolalpaca={sets}/toolalpaca"))
     assert len(samples) == 51 and dropped == {"several calls in a row": 43, "arguments that are not JSON": 6}
     assert not any(tool["function"]["name"] == "components" for one in samples for tool in one.tools)
@@ -121,7 +121,7 @@ def test_xlam_required_comes_before_type_and_default(tmp_path: Path) -> None:
     assert own["properties"]["plain"] == {"type": "string", "description": ""}
 
 
-# Whatever a set's file holds in place of what it should: rows, a reason, or a word to the user; never a traceback.
+# Any content of a data file gives rows, a reason or an error message for the user, never a traceback.
 
 
 LAMP = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
@@ -202,7 +202,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", SETS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_any_value_anywhere_gives_row_or_reason(
+def test_any_value_in_a_data_file_gives_row_or_reason(
     name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     value, read = SETS[name]
@@ -219,7 +219,7 @@ def test_any_value_anywhere_gives_row_or_reason(
         tally = Tally()
         try:
             made = list(rows(read(folder, value), tally, purpose))
-        except UserError:  # of the whole file
+        except UserError:  # the whole file is refused
             continue
         assert made or tally.dropped or not tally.samples
         write_rows(folder / "rows.jsonl", made)
@@ -271,7 +271,7 @@ def read(tmp_path: Path, *lines: Any) -> list[Sample | Dropped]:
         ),
     ],
 )
-def test_a_chat_without_a_first_call_is_dropped_with_its_line(tmp_path: Path, given: Any, reason: str) -> None:
+def test_chat_without_a_first_call_is_dropped_with_line_number(tmp_path: Path, given: Any, reason: str) -> None:
     good = line(USER, {"role": "assistant", "tool_calls": [CALL]})
     found = read(tmp_path, good, given)
     assert isinstance(found[0], Sample)
@@ -297,11 +297,11 @@ def grip(own: str | None = None, **arguments: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [{"id": own, "type": "function", "function": function}]}
 
 
-def test_null_falls_only_where_the_argument_may_be_left_out(tmp_path: Path) -> None:
+def test_null_is_dropped_only_for_optional_arguments(tmp_path: Path) -> None:
     given = {"messages": [USER, grip(width=80, force=None, speed=None)], "tools": [{"function": GRIP}]}
     (one,) = read(tmp_path, given)
     assert isinstance(one, Sample) and one.calls == (Call("grip", {"width": 80, "force": None}),)
-    # A value that is required and may not be null is none that can be learnt.
+    # A null for a required, non-null parameter cannot be learnt.
     (wrong,) = read(tmp_path, {**given, "messages": [USER, grip(width=None, force=2)]})
     tally = Tally()
     assert not list(rows([wrong], tally))
@@ -312,8 +312,8 @@ def result(text: Any, own: str | None = None) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": own, "content": text}
 
 
-def test_each_answer_has_calls_and_results_as_history(tmp_path: Path) -> None:
-    """One id for all, as some servers give; and none."""
+def test_each_answer_has_earlier_calls_and_results_as_history(tmp_path: Path) -> None:
+    """This covers the same id for all calls, as some servers send, and no ids."""
     for own in ("x", "", None):
         first, second, third = (grip(own, width=w, force=1) for w in (1, 2, 3))
         again = {"role": "user", "content": "Once more."}
@@ -329,7 +329,7 @@ def test_each_answer_has_calls_and_results_as_history(tmp_path: Path) -> None:
     assert isinstance(lost, Dropped) and (lost.reason, lost.detail) == ("a result of no call before it", "messages[2]")
 
 
-def test_answer_of_weight_zero_is_history_alone(tmp_path: Path) -> None:
+def test_answer_of_weight_zero_is_only_history(tmp_path: Path) -> None:
     words = {"role": "assistant", "content": "Which one?", "weight": 0}
     wrong, right = {**grip("1", width=1, force=1), "weight": 0}, {**grip("2", width=2, force=1), "weight": 0.5}
     said = [USER, words, {"role": "user", "content": "The left one."}, wrong, result("slipped", "1"), right]
@@ -341,8 +341,8 @@ def test_answer_of_weight_zero_is_history_alone(tmp_path: Path) -> None:
     assert one.history == ("grip(width=1, force=1) -> slipped",)
 
 
-def test_nulls_of_a_table_are_dropped(tmp_path: Path) -> None:
-    """As a set is written whose rows were a table: every tool has the columns of all."""
+def test_nulls_from_table_columns_are_dropped(tmp_path: Path) -> None:
+    """In a data set that was stored as a table, every tool has the columns of all tools."""
     on = {"type": "BOOLEAN", "description": None, "enum": None}
     schema = {"type": "OBJECT", "properties": {"on": on, "to": None}, "required": ["on"]}
     empty = {"type": "OBJECT", "properties": {"on": None, "to": None}, "required": None}

@@ -1,4 +1,4 @@
-"""Guesses of free values: what they save, counted with the true Qwen tokenizer, and that they change nothing."""
+"""Guesses of free values: the passes that they save with the real Qwen tokenizer, and that they change no decision."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def core_of(
 def decided(
     core: DecoderCore, call: Call, drafts: Drafts | None = None, prompt: Sequence[int] = (), other: Sequence[int] = ()
 ) -> Decision:
-    """The decision of a model that is sure of this call, or else of `other` as every argument's tokens."""
+    """Return the decision of a model that always prefers this call, or else `other` as the tokens of every argument."""
     heads = [(h, text) for h, text in core.plan.head_values(call)]
     paths = {h.head_id: [*core.tokenizer.encode(t or ""), h.end_id] for h, t in heads}
     deciding, paths_seen = core.begin(drafts, prompt), list[list[int]]()
@@ -79,7 +79,7 @@ def decided(
     return deciding.decision
 
 
-def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> None:
+def test_each_kind_of_guess_saves_passes(tokenizer: STTokenizer, core: DecoderCore) -> None:
     call = Call("weather", {"v": {"city": "Ulaanbaatar", "days": 1234, "heat": -12.5}})
     text = '{"city":"Ulaanbaatar","days":1234,"heat":-12.5}'
     prompt = tokenizer.encode("what is the weather in Ulaanbaatar?")
@@ -112,7 +112,7 @@ FREE = [
     ahead=st.sampled_from((0, 5, 24, 64)),
     other=st.text(max_size=9),
 )
-def test_several_free_values_of_several_tools_are_what_they_are_without_guesses(
+def test_guesses_do_not_change_free_values(
     folder: Path,
     schemas: tuple[dict[str, Any], ...],
     situations: list[tuple[str, str]],
@@ -135,20 +135,20 @@ def test_several_free_values_of_several_tools_are_what_they_are_without_guesses(
             assert alone.confidence == pytest.approx(guessed.confidence, rel=1e-2)
 
 
-def test_a_guess_of_a_tool_that_is_not_called_ends_no_decision(tokenizer: STTokenizer) -> None:
+def test_guess_of_an_uncalled_tool_does_not_end_the_decision(tokenizer: STTokenizer) -> None:
     tools = tool_schemas([tool("weather", v={"type": "string", "pattern": "(ab)*c"}), tool("stop")])
     core = DecoderCore(compile_plan(tools, tokenizer), tokenizer, VOCABULARY, limit=6)
     endless = tokenizer.encode("ab" * 20)
     drafts, stop = Drafts(tool=0, tokens={(1, 0): endless}), Call("stop", {})
     assert decided(core, stop, drafts, other=endless).call == stop
-    # Of a tool that is called it is ended as its pattern wants it.
+    # For the called tool, the value is ended as its pattern requires.
     called = decided(core, Call("weather", {"v": "ab" * 20}), Drafts(tool=0, tokens={(1, 0): endless})).call
     assert called is not None and called.arguments["v"] == f"{tokenizer.decode(endless[:6])}c"
 
 
 @LAW
 @given(room=st.integers(1, 30), ahead=st.integers(0, 40), most=st.integers(0, 60), text=st.sampled_from(WORDS))
-def test_guesses_stay_within_their_room(core: DecoderCore, room: int, ahead: int, most: int, text: str) -> None:
+def test_guesses_stay_within_their_token_limit(core: DecoderCore, room: int, ahead: int, most: int, text: str) -> None:
     head = core.free_head(1, 0)
     values = [core.tokenizer.encode(json.dumps({"city": text, "days": 1, "heat": 2.5}, separators=(",", ":")))]
     guesses = Guesses(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)

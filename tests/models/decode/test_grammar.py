@@ -1,4 +1,4 @@
-"""Free values: always a valid typed call, equal to greedy decoding under the same grammar, counted pass by pass."""
+"""Free values: calls are always valid, equal greedy decoding under the same grammar, and take the counted passes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def grammars() -> Grammars:
 
 
 def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
-    """Return whether the grammar of a schema takes a text."""
+    """Return whether the grammar of a schema accepts a text."""
     value = grammars.start(grammars.compile(Free(schema), "Tool t"))
     return can_be_written(grammars, value, grammars.tokenizer.encode(text))
 
 
 class Greedy:
-    """A free value decoded token by token by the oracle, with one token excluded behind so many others."""
+    """A free value that the oracle decodes token by token, with one token excluded at one place."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Greedy:
     hugging=st.booleans(),
     picked=st.booleans(),
 )
-def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
+def test_free_value_equals_constrained_greedy_decoding(
     folder: Path,
     oracle: Oracle,
     kind: str,
@@ -109,7 +109,7 @@ def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
     hugging: bool,
     picked: bool,
 ) -> None:
-    """`picked`: of the head's rows those of few legal ids alone are multiplied, as with a large vocabulary."""
+    """With `picked`, only the head's rows for the few legal ids are multiplied, as with a large vocabulary."""
     with mock.patch.object(packed, "FEW", 16 if picked else packed.FEW):
         equals_greedy_decoding(folder, oracle, kind, situation, required, budget, hugging)
 
@@ -135,11 +135,12 @@ def equals_greedy_decoding(
     (unguessed,) = decider.decide_many([situation])
     assert unguessed.call == got.call
     if budget > 1:
-        # All tries and the head token in the first pass, and then one for each choice that is left; guesses save some.
+        # The first pass has all tries and the head token; then each remaining choice takes a pass, unless guesses save
+        # it.
         assert unguessed.forward_passes == greedy.choices + greedy.forced_start
     assert got.forward_passes <= unguessed.forward_passes
     again = decider.decide(*situation)
-    # The value of the last time is the guess of this one: all of it is looked at in the first pass.
+    # The last value is the guess for this one, and the first pass checks it completely.
     assert again.call == got.call
     assert again.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
     assert again.forward_passes <= got.forward_passes
@@ -147,7 +148,7 @@ def equals_greedy_decoding(
         assert again.forward_passes == 1
 
 
-def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(grammars: Grammars) -> None:
+def test_free_value_excludes_control_tokens_and_null_is_whole(grammars: Grammars) -> None:
     tokenizer = grammars.tokenizer
     end, null = map(tokenizer.special_id, ("</arg1>", "<|null|>"))
     (first,) = tokenizer.encode("left")
@@ -159,7 +160,7 @@ def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(gram
         return bool(value.legal(end, null_id)[token])
 
     for special in map(tokenizer.special_id, tokenizer.specials):
-        for begun in (False, True):  # it may end at once, or here
+        for begun in (False, True):  # the value may end at once, or here
             assert legal(special, begun) == (special == end)
     assert legal(null, False, null)
     assert not legal(null, True, null)
@@ -184,38 +185,38 @@ SPOKEN_OF = {
         ({"type": "string", "maxLength": 30}, RAW, []),
         ({"type": "string", "maxLength": 2}, ["😀東"], ["abc"]),
         ({"type": "string", "minLength": 2}, ["ab"], ["a"]),
-        # A pattern holds for the whole value, within its length.
+        # A pattern applies to the whole value, within its length.
         ({"type": "string", "pattern": "^[a-z]+/[0-9]*$", "maxLength": 5}, ["ab/12"], ["ab/123", "ab"]),
         ({"type": "string", "pattern": "[a-c]*"}, [""], []),
         ({"type": "string", "pattern": r"a\/b"}, ["a/b"], []),
-        # Numbers have no exponent, and lie within 62 bits where they have no bound.
+        # Numbers have no exponent, and are within 62 bits if they have no bound.
         ({"type": "number"}, ["-17", str(FAR), "0.25"], ["1e999", "01", "-0", "-0.0", str(10 * FAR)]),
         ({"type": "integer"}, ["-17", str(FAR), str(-FAR)], ["1e999", "01", "0.25", str(FAR + 1), str(-FAR - 1)]),
-        # So do those with a bound on one side.
+        # The same applies to numbers with a bound on one side.
         ({"type": "integer", "minimum": 3}, ["3", str(FAR)], ["2", str(10 * FAR)]),
         ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(-FAR)], ["0", str(-10 * FAR)]),
         ({"type": "integer", "multipleOf": 5}, ["15", "-20"], ["16", str(10 * FAR)]),
         ({"type": "number", "minimum": 0}, ["0.25", str(FAR)], ["-1", str(10 * FAR)]),
         ({"type": "number", "multipleOf": 0.1}, ["0.3", "-1.0"], ["0.35"]),
         (FREE["large"], ["100000"], ["100001", "-1"]),
-        # Objects are compact and hold declared properties only.
+        # Objects are compact and have only declared properties.
         (POINT, ['{"x":1.5,"n":2}'], ['{"x": 1.5}', '{"x":1,"z":2}', '{"n":2}']),
-        # All patterns hold at once, whether they stand in parts, or in alternatives.
+        # All patterns apply at once, whether they are in parts or in alternatives.
         ({"type": "string", "pattern": "^[a-z]{3}$", "allOf": [{"pattern": "b"}]}, ["abc"], ["acc", "ab"]),
         ({"type": "string", "anyOf": [{"pattern": "^[a-c]{3}$"}, {"pattern": "^[0-9]{2}$"}]}, ["abc", "12"], ["a12"]),
-        # What speaks of a key by its pattern leaves nothing for those that are not spoken of.
+        # If patterns cover some keys, other keys are not allowed.
         (SPOKEN_OF, ['{"a1":2}', '{"a1":2,"b":"x"}'], ['{"a1":"x"}', '{"b":"x"}']),
         (REFERENCE, ['{"p":{"x":1}}'], ['{"p":{"x":1,"z":2}}']),
     ],
 )
-def test_a_grammar_takes_what_its_schema_allows_and_no_more(
+def test_grammar_accepts_exactly_the_values_of_its_schema(
     grammars: Grammars, schema: dict[str, Any], takes: list[str], refuses: list[str]
 ) -> None:
     assert [text for text in takes if not accepts(grammars, schema, text)] == []
     assert [text for text in refuses if accepts(grammars, schema, text)] == []
 
 
-def test_values_are_typed_by_declaration_and_never_by_their_text() -> None:
+def test_value_has_its_declared_type_whatever_its_text() -> None:
     assert [parse_free(Free({"type": "string"}), text) for text in RAW] == RAW
     assert type(parse_free(Free(REFERENCE), '{"p":{"x":1}}')["p"]["x"]) is float
     assert parse_free(Free({"type": "string"}), "12") == "12"
@@ -231,7 +232,7 @@ def test_values_are_typed_by_declaration_and_never_by_their_text() -> None:
         parse_free(Free({"type": "array"}), f"[{2**64}]")
 
 
-def test_value_that_reaches_the_bound_ends_where_it_may_and_is_given_up_elsewhere(grammars: Grammars) -> None:
+def test_value_at_the_token_limit_ends_legally_or_fails(grammars: Grammars) -> None:
     end = grammars.tokenizer.special_id("</arg1>")
     go = grammars.tokenizer.encode("go")[0]
     value = grammars.start(grammars.compile(Free({"type": "string"}), ""))
@@ -259,7 +260,7 @@ RULED = {
 
 @law(15)
 @given(situation=TOLD)
-def test_second_value_is_greedy_without_the_last_choice(
+def test_retried_value_is_greedy_without_the_last_choice(
     folder: Path, oracle: Oracle, situation: tuple[str, str]
 ) -> None:
     decider = build(folder, [tool("go", v=TEXT)], budget_per_head=64)
@@ -281,14 +282,14 @@ def test_second_value_is_greedy_without_the_last_choice(
     assert unguessed.call == call
 
 
-def test_value_that_is_illegal_twice_is_no_call(folder: Path) -> None:
+def test_value_illegal_twice_gives_no_call(folder: Path) -> None:
     never = {"type": "string", "maxLength": 3, "not": {"maxLength": 5}}
     decider = build(folder, [tool("go", v=never)])
     with pytest.raises(DecodeError, match="breaks its schema"):
         decider.decide("x=1", "go")
 
 
-def test_call_that_breaks_rules_over_free_arguments_is_no_call(folder: Path) -> None:
+def test_call_against_rules_on_free_arguments_is_refused(folder: Path) -> None:
     decider = build(folder, [{"name": "go", "parameters": RULED}])
     judge = jsonschema.Draft202012Validator(RULED)
     broken = 0

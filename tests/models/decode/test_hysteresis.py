@@ -119,7 +119,7 @@ def drawn(decider: STDecider, seed: int) -> Call:
     situation=TOLD,
     seed=st.integers(0, 1 << 30),
 )
-def test_what_stays_is_what_brute_force_says_for_every_budget(
+def test_hysteresis_equals_brute_force_for_every_budget(
     checkpoint: tuple[Path, Oracle],
     tools: Any,
     per_head: int,
@@ -145,7 +145,7 @@ def test_what_stays_is_what_brute_force_says_for_every_budget(
 
 @LAW
 @given(tools=tool_lists(), margin=MARGINS, situation=TOLD, seed=st.integers(0, 1 << 30))
-def test_off_or_with_nothing_in_force_the_decision_is_the_same_to_the_bit(
+def test_hysteresis_off_or_without_active_call_changes_nothing(
     checkpoint: tuple[Path, Oracle], tools: Any, margin: float, situation: tuple[str, str], seed: int
 ) -> None:
     plain, steady = build(checkpoint[0], tools), build(checkpoint[0], tools, hysteresis=margin)
@@ -159,7 +159,7 @@ def test_off_or_with_nothing_in_force_the_decision_is_the_same_to_the_bit(
         assert same == again
 
 
-def test_a_value_that_its_tools_do_not_have_keeps_nothing(checkpoint: tuple[Path, Oracle]) -> None:
+def test_active_value_unknown_to_the_tools_has_no_effect(checkpoint: tuple[Path, Oracle]) -> None:
     # doc-ai/net-runner-ios#26: a smoothed value must not stick when it can no longer be seen.
     decider = build(checkpoint[0], MOVES, hysteresis=1.0)
     best = decider.decide("a", "b")
@@ -175,7 +175,7 @@ def test_a_value_that_its_tools_do_not_have_keeps_nothing(checkpoint: tuple[Path
         *("margin=\u0663", f"margin={'9' * 5000}", "margin=0.2,ticks=3", "side=2"),
     ],
 )
-def test_what_is_no_hysteresis_is_refused_with_what_to_give(text: str) -> None:
+def test_invalid_hysteresis_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(UserError) as refused:
         margin_of(text)
     assert len(refused.value.what) < 300 and "margin=0.2" in refused.value.remedy

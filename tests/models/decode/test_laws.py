@@ -43,7 +43,7 @@ BUDGETS = st.one_of(
 
 @LAW
 @given(tools=tool_lists(), budget=BUDGETS, allow_null=st.booleans(), situation=TOLD)
-def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
+def test_packed_decoding_equals_greedy_decoding_for_every_budget(
     checkpoint: tuple[Path, Oracle], tools: Any, budget: Budget, allow_null: bool, situation: tuple[str, str]
 ) -> None:
     folder, oracle = checkpoint
@@ -59,7 +59,7 @@ def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
 
 @LAW
 @given(tools=tool_lists(), per_head=st.integers(1, 12), situation=TOLD, then=TEXT)
-def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
+def test_packed_logits_equal_separate_forwards_of_each_head(
     checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, situation: tuple[str, str], then: str
 ) -> None:
     folder, oracle = checkpoint
@@ -93,7 +93,7 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
 
 @LAW
 @given(tools=tool_lists(most=2), prompts=st.lists(TOLD, min_size=2, max_size=4), per_head=st.integers(1, 12))
-def test_cached_prefix_and_reuse_change_no_logit(
+def test_cached_prefix_and_reuse_keep_the_logits(
     checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]], per_head: int
 ) -> None:
     folder, _ = checkpoint
@@ -111,7 +111,7 @@ def test_cached_prefix_and_reuse_change_no_logit(
 
 @LAW
 @given(tools=tool_lists(most=2), prompts=st.lists(TOLD, min_size=2, max_size=3), size=st.integers(1, 9))
-def test_a_prompt_in_slices_decides_like_one_that_is_computed_at_once(
+def test_prompt_computed_in_slices_gives_the_same_decision(
     checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]], size: int
 ) -> None:
     folder, _ = checkpoint
@@ -136,7 +136,7 @@ def test_a_prompt_in_slices_decides_like_one_that_is_computed_at_once(
 
 @LAW
 @given(tools=tool_lists(most=3), prompts=st.lists(TOLD, min_size=1, max_size=5), per_head=st.integers(1, 9))
-def test_batch_of_agents_decides_like_each_alone(
+def test_batched_agents_decide_like_each_alone(
     checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]], per_head: int
 ) -> None:
     folder, _ = checkpoint
@@ -155,7 +155,7 @@ def test_batch_of_agents_decides_like_each_alone(
 # Decoding token by token is a budget of one node: the same call, a forward pass a token.
 
 
-def test_paths_of_one_choice_each_take_a_pass_for_each_choice(folder: Path) -> None:
+def test_paths_of_single_choices_take_one_pass_per_choice(folder: Path) -> None:
     values = [f"alpha beta {a} red {b}" for a in ("left", "right") for b in ("slow", "fast")]
     decider: Any = build(folder, [tool(n, v=values) for n in ("go", "stop")])
     decider.decoding.core.set_budget(Budget(1))
@@ -166,7 +166,7 @@ def test_paths_of_one_choice_each_take_a_pass_for_each_choice(folder: Path) -> N
     assert sum(len(head.rows) for head in decider.decoding._last.deciding.heads) == 3
 
 
-def test_what_a_pass_costs_chooses_the_layout(folder: Path) -> None:
+def test_pass_costs_decide_the_layout(folder: Path) -> None:
     deep = ["alpha beta go", "alpha beta stop", "alpha red", "green blue"]
     tools = [tool("go", a=deep, b=deep), *(tool(name) for name in ("open", "stop", "turn_left"))]
     plan = build(folder, tools).plan
@@ -200,7 +200,7 @@ def fouled(decider: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> N
 
 @BAD
 @pytest.mark.parametrize("acts", [GO, SAY, FEW], ids=["closed", "text", "few"])
-def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
+def test_nonfinite_scores_are_an_error_for_one_decision_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float, acts: dict[str, Any]
 ) -> None:
     decider = build(folder, [acts])
@@ -219,7 +219,7 @@ def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_law_holds_at_length() -> None:
+def test_every_law_holds_for_many_examples() -> None:
     """In its tests here fewer examples are tried."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "hypothesis and not slow", str(Path(__file__).parent)]
     done = subprocess.run(command, cwd=ROOT, env=environment(**{LONG: "1"}), capture_output=True, text=True)

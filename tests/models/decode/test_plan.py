@@ -1,4 +1,4 @@
-"""Tries, plan and walk: what needs the model, what is legal for whom, what is refused, what costs most."""
+"""Tries, plan and walk: which choices need the model, which values are legal, and the worst cost of a call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan_of(*tools: dict[str, Any], **options: Any) -> SchemaPlan:
     return compile_plan(tool_schemas(tools), TOKENIZER, **options)
 
 
-def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
+def test_null_is_legal_only_for_optional_parameters_of_the_tool() -> None:
     plan = plan_of(tool("go", 0, a=[1, 2]), tool("stop", 1, a=[1, 2]))
     trie = plan.heads[1].trie
     null = TOKENIZER.special_id("<|null|>")
@@ -46,14 +46,14 @@ def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], d
     index = data.draw(st.integers(0, len(plan.tools) - 1))
     arguments: dict[str, Any] = {}
     for slot in plan.slots[index]:
-        assume(isinstance(slot.domain, ClosedDomain))  # a group of large domains has more values than a trie takes
+        assume(isinstance(slot.domain, ClosedDomain))  # a group of large domains has too many values for a trie
         value = data.draw(st.sampled_from([*slot.domain.values, *slot.null]))
         if value is not ABSENT:
             arguments |= slot.arguments(value)
     rebuilt: dict[str, Any] = {}
     for k, (head, text) in enumerate(plan.head_values(Call(plan.tools[index].name, arguments))):
         if k > len(plan.slots[index]):
-            assert text is None  # beyond the tool's arity
+            assert text is None  # the head is beyond the tool's arity
             continue
         path = [head.null_id] if text is None else [*TOKENIZER.encode(text), head.end_id]
         value = head.trie.leaves[tuple(path)][ANY_TOOL if k == 0 else index]
@@ -64,19 +64,19 @@ def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], d
 
 
 class Blind(STTokenizer):
-    """A tokenizer that reads no upper case, as a lower-casing checkpoint's would."""
+    """A tokenizer that lower-cases text, as in a lower-casing checkpoint."""
 
     def encode(self, text: str) -> list[int]:
         return super().encode(text.lower())
 
 
-def test_two_values_with_the_same_tokens_are_refused() -> None:
+def test_values_with_the_same_tokens_are_refused() -> None:
     blind = Blind(build_tokenizer([WORDS]))
     with pytest.raises(UserError, match=r"Tool go, argument 1: 'LEFT' has the same tokens .* Remove or rename"):
         compile_plan(tool_schemas([tool("go", a=["left", "LEFT"])]), blind)
     with pytest.raises(UserError, match="tool name 'GO' has the same tokens"):
         compile_plan(tool_schemas([tool("go"), tool("GO")]), blind)
-    # The same tokens for two tools are two meanings of one leaf.
+    # Two tools with the same tokens would share a leaf.
     plan = compile_plan(tool_schemas([tool("go", a=["left"]), tool("stop", a=["LEFT"])]), blind)
     assert list(plan.heads[1].trie.leaves.values()) == [{0: "left", 1: "LEFT"}]
 
@@ -119,12 +119,12 @@ GRIDS = st.builds(
 
 @cache
 def tokenizer(digits: bool) -> STTokenizer:
-    """Numbers are words of its, or written digit by digit."""
+    """Return a tokenizer that has numbers as words, or writes them digit by digit."""
     return STTokenizer(build_tokenizer([WORDS, '{"type": "function", "name": "x"}'], () if digits else NUMBERS))
 
 
 def decided(walker: Walker, seed: int) -> tuple[int | None, int]:
-    """The tool and the passes of a decision by random scores."""
+    """Return the tool and the number of passes of a decision by random scores."""
     heads = [HeadState() for _ in walker.plan.heads]
     wanted, passes = walker.first, 0
     while True:
@@ -150,7 +150,7 @@ def decided(walker: Walker, seed: int) -> tuple[int | None, int]:
     null=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_no_call_takes_more_passes_than_the_worst(
+def test_no_call_takes_more_passes_than_the_stated_worst(
     tools: Any, wide: dict[str, Any], per_head: int, first: bool, digits: bool, null: bool, seed: int
 ) -> None:
     tools[0]["parameters"]["properties"] = {"wide": wide, **tools[0]["parameters"]["properties"]}

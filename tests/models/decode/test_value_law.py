@@ -30,7 +30,7 @@ from rtcontrol.run.toolsets import check_decodable
 from tests.models.drawn_schemas import JUDGE, Drawer
 from tests.models.small import WORDS
 
-LIMIT = 24  # tokens, after which a value is ended for it
+LIMIT = 24  # tokens, after which a value must end
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +89,13 @@ def tried(grammars: Grammars, seed: int, counts: Counter[str]) -> None:
             grammars, grammars.start(grammar, limit=10_000), short
         )
         if not whole and any(int(n) > 2**62 for n in re.findall(r"[0-9]{19,}", text)):
-            continue  # where a bound is missing
+            continue  # a bound is missing
         assert whole, (seed, schema, text)
         assert JUDGE(schema).is_valid(parse_free(slot.domain, text)), (seed, schema, text)
 
 
 def can_be_written(grammars: Grammars, value: Any, ids: list[int]) -> bool:
-    """Whether a value may have these tokens, and end behind them."""
+    """Return whether a value may consist of these tokens."""
     end = grammars.tokenizer.special_id("</arg1>")
     for token in ids:
         if not value.legal(end, None)[token]:
@@ -105,7 +105,7 @@ def can_be_written(grammars: Grammars, value: Any, ids: list[int]) -> bool:
 
 
 def decoded(grammars: Grammars, grammar: str, domain: Any, chance: random.Random, limit: int) -> Any:
-    """A value whose tokens are chosen blindly among the legal ones, as the decoder goes about it."""
+    """Decode a value like the decoder, but choose at random among the legal tokens."""
     end = grammars.tokenizer.special_id("</arg1>")
     value = grammars.start(grammar, limit)
     while True:
@@ -117,7 +117,7 @@ def decoded(grammars: Grammars, grammar: str, domain: Any, chance: random.Random
 
 
 @pytest.mark.parametrize("first", range(0, 120, 60))
-def test_no_decoded_value_is_refused_and_each_valid_value_can_be_written(grammars: Grammars, first: int) -> None:
+def test_decoded_values_are_valid_and_valid_values_can_be_decoded(grammars: Grammars, first: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(first, first + 60):
         tried(grammars, seed, counts)
@@ -143,7 +143,7 @@ LETTERS = {"type": "string", "pattern": "^[a-z]+$"}
         ),
     ],
 )
-def test_what_two_parts_say_of_one_value_is_decoded_not_only_checked(grammars: Grammars, schema: Any, no: Any) -> None:
+def test_rules_of_two_schema_parts_are_enforced_while_decoding(grammars: Grammars, schema: Any, no: Any) -> None:
     (tool,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
     domain: Any = tool.parameters[0].domain
     grammar = grammars.compile(domain, "Tool t, v")
@@ -156,7 +156,7 @@ def test_what_two_parts_say_of_one_value_is_decoded_not_only_checked(grammars: G
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(1_000, 11_000, 1_000))
-def test_ten_thousand_schemas_keep_the_law(grammars: Grammars, first: int) -> None:
+def test_law_holds_for_ten_thousand_schemas(grammars: Grammars, first: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(first, first + 1_000):
         tried(grammars, seed, counts)
@@ -178,7 +178,7 @@ def test_ten_thousand_schemas_keep_the_law(grammars: Grammars, first: int) -> No
     ],
 )
 @pytest.mark.parametrize("limit", [1, 24])
-def test_a_value_of_few_tokens_is_ended_as_its_schema_wants(grammars: Grammars, schema: Any, limit: int) -> None:
+def test_value_at_a_low_token_limit_ends_validly(grammars: Grammars, schema: Any, limit: int) -> None:
     grammar = grammars.compile(Free(schema), "Tool t, v")
     for seed in range(5):
         assert JUDGE(schema).is_valid(decoded(grammars, grammar, Free(schema), random.Random(seed), limit))
@@ -193,7 +193,7 @@ def test_a_value_of_few_tokens_is_ended_as_its_schema_wants(grammars: Grammars, 
         ({"enum": [[1.0, {"k": 2}], 3]}, [[1, {"k": 2.0}], [1.0, {"k": 2}], 3.0]),
     ],
 )
-def test_numbers_are_written_however_they_are_given(grammars: Grammars, schema: Any, values: list[Any]) -> None:
+def test_numbers_are_accepted_in_every_notation(grammars: Grammars, schema: Any, values: list[Any]) -> None:
     (schema,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": {"type": "array", "items": schema}}}}])
     domain = schema.parameters[0].domain
     assert isinstance(domain, Free)
@@ -205,7 +205,7 @@ def test_numbers_are_written_however_they_are_given(grammars: Grammars, schema: 
         assert parse_free(domain, text) == [value]
 
 
-def test_what_a_set_names_twice_it_has_once() -> None:
+def test_duplicate_values_of_a_set_are_kept_once() -> None:
     names = Free({"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2})
     assert parse_free(names, '["a","b","a"]') == ["a", "b"]
     with pytest.raises(DecodeError, match="too short"):
@@ -222,7 +222,7 @@ KNOWN = "none_of_these"  # an argument without a name: jsonschema may take it, a
 
 
 @pytest.mark.parametrize(("server", "case"), CASES, ids=[f"{s}-{c['tool']['name']}" for s, c in CASES])
-def test_what_validates_is_learnt_and_what_does_not_is_refused(server: str, case: dict[str, Any]) -> None:
+def test_tools_are_trainable_if_valid_and_refused_otherwise(server: str, case: dict[str, Any]) -> None:
     tool, right, wrong = case["tool"], case["valid"], case["invalid"]
     judge = jsonschema.Draft202012Validator(tool["inputSchema"])
     assert judge.is_valid(right) and (not judge.is_valid(wrong) or KNOWN in wrong)

@@ -1,4 +1,4 @@
-"""Which calls are right, by each rule, and the figures of many: shares, intervals, times."""
+"""Which calls are right by each rule, and the statistics of many calls: shares, intervals, times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_expected_and_allowed_calls_are_right(call: Call, other: Call) -> None:
 
 
 @given(CALLS, CALLS)
-def test_each_rule_is_as_hard_as_the_next_or_harder(right: Call, given: Call) -> None:
+def test_each_rule_is_at_least_as_strict_as_the_next(right: Call, given: Call) -> None:
     found = [judge([given], row(right), rule) for rule in RULES]
     assert [one.right for one in found] == sorted(one.right for one in found)
     assert len({one.function for one in found}) == 1 and found[0].function == (right.name == given.name)
@@ -41,7 +41,7 @@ def test_each_rule_is_as_hard_as_the_next_or_harder(right: Call, given: Call) ->
 
 
 @given(st.lists(CALLS, max_size=2))
-def test_no_call_is_right_when_none_is_due(calls: list[Call]) -> None:
+def test_no_call_is_right_when_none_is_expected(calls: list[Call]) -> None:
     for rule in RULES:
         assert judge(calls, row(None), rule).right == (not calls)
 
@@ -53,11 +53,11 @@ DIFFERENT = [("done.", "done"), (3, 3.1), ([1], [1, 2]), ("nan", "na"), ("", "a"
 @pytest.mark.parametrize(
     ("a", "b", "same"), [*((*pair, True) for pair in SAME), *((*pair, False) for pair in DIFFERENT)]
 )
-def test_loose_rule_compares_values_by_what_they_say(a: Any, b: Any, same: bool) -> None:
+def test_loose_rule_compares_values_by_meaning(a: Any, b: Any, same: bool) -> None:
     assert alike(a, b) == alike(b, a) == same
 
 
-# Figures of answers: samples, sources, failures.
+# Statistics of answers by samples, sources and failures.
 
 
 def scores_row(name: str, call: Call | None, sample: str = "") -> Row:
@@ -72,7 +72,7 @@ def go(x: Any) -> Call:
     return Call("go", {"x": x})
 
 
-def test_sample_is_right_when_all_calls_are() -> None:
+def test_sample_is_right_if_all_its_calls_are() -> None:
     rows = [scores_row(f"{sample}/{x}", go(x), sample) for sample in "ab" for x in (1, 2)]
     given = [Answer(row.id, (row.call,)) for row in rows[1:] if row.call]
     found = scores(judged(rows, scores_answers(Answer("a/1", (go(9),)), *given), "exact"), "exact")
@@ -81,17 +81,17 @@ def test_sample_is_right_when_all_calls_are() -> None:
     assert found["samples"] == {"a": 0, "b": 1}
 
 
-def test_failed_answer_is_wrong_without_due_call() -> None:
+def test_failed_answer_is_wrong_even_without_expected_call() -> None:
     rows = [scores_row("1", None), scores_row("2", None), scores_row("3", go(1))]
     given = scores_answers(Answer("1", ()), Answer("2", (), error="timeout"), Answer("3", (), error="timeout"))
     found = scores(judged(rows, given, "strict"), "strict")
     assert found["overall"]["right"] == 1 and found["wrong"] == {"timeout": 2}
 
 
-# Intervals of shares.
+# Confidence intervals of shares.
 
 
-def test_wilson_interval() -> None:
+def test_wilson_interval_has_known_values() -> None:
     assert wilson(19, 20) == pytest.approx((0.764, 0.991), abs=0.001)
     assert wilson(0, 0) == (0.0, 1.0)
     assert wilson(20, 20)[1] == pytest.approx(1.0)

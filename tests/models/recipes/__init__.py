@@ -1,4 +1,4 @@
-"""The recipes as modules: each is a script of its own folder."""
+"""Import the recipes, which are scripts outside the package, as modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes: they start as scripts, and still make what the bundled models are."""
+"""The recipes run as scripts and still match the bundled models."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def test_world_recipe_trains_and_exports(tmp_path: Path) -> None:
     assert DeciderSpec(str(checkpoint), tuple(tools)).build().decide("x 1", "return every ball") is not None
 
 
-def test_base_finds_names_under_new_tools() -> None:
+def test_base_model_copies_names_under_new_tools() -> None:
     right = count = 0
     for task in json.loads((Path(__file__).parent / "base_rows.json").read_text()):
         decider = DeciderSpec("base", tuple(task["tools"])).build()
         for instruction, observation, call in task["rows"]:
             right += decider.decide(observation, instruction).call == Call.from_dict(call)
             count += 1
-    assert right >= 0.8 * count > 40  # chance is a third and less
+    assert right >= 0.8 * count > 40  # chance is at most a third
 
 
-def test_bundled_villagers_do_what_they_are_told() -> None:
+def test_bundled_villagers_obey_instructions() -> None:
     village, rng = recipe("village"), Random(2_000_003)
     learnt = DeciderSpec("village", tuple(village.tools), history=0).build()
     right = count = 0
     for told, seen in (village.situations(rng) for _ in range(150)):
-        if village.SAYINGS.get(told, ("flee",))[0] == "flee":  # what its card says that it did not learn
+        if village.SAYINGS.get(told, ("flee",))[0] == "flee":  # the model's card says that it did not learn this
             continue
         call = village.teacher(told, seen)
         wanted = {"name": call, "arguments": {}} if isinstance(call, str) else call

@@ -1,4 +1,4 @@
-"""The runner with pages decides like the contiguous one and like Hugging Face; pages are counted and given back."""
+"""The paged runner decides like the contiguous runner and Hugging Face, and counts and frees its pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type
 
 
 def runner_of(folder: Path, tokens: int | None = None) -> PagedRunner:
-    """One that nobody else has, with a pool of so many tokens."""
+    """Return an unshared runner with a pool of this many tokens."""
     runner = PagedRunner(folder, torch.float32, torch.device("cpu"), 1)
     if tokens is not None:
         runner.model.pool = PagePool(runner.model.config, tokens, torch.float32, runner.model.device)
@@ -36,15 +36,15 @@ def runner_of(folder: Path, tokens: int | None = None) -> PagedRunner:
 
 
 def on_pages(decider: STDecider, runner: PagedRunner) -> STDecider:
-    """The same decider on a runner with pages, its passes planned by the same costs."""
+    """Return the decider on a paged runner that plans passes by the same costs."""
     runner._costs = decider.runner._costs  # type: ignore[attr-defined]
     return over(decider, runner, decider.decoding.core.walker.budget)
 
 
 @contextmanager
 def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
-    """Before each pass whatever no sequence has computed is NaN, in the pool and where inputs are written: all but the
-    slot of zeros."""
+    """Before each pass, set everything that no sequence has computed to NaN, in the pool and the input buffers, except
+    the slot of zeros."""
     forward = model.forward
 
     def poison(*arguments: Any) -> Any:
@@ -66,11 +66,10 @@ def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
 
 @law(8)
 @given(sessions=st.lists(SESSION, min_size=2, max_size=6), data=st.data(), poison=st.booleans())
-def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_its_own(
+def test_paged_sessions_decide_like_each_alone(
     checkpoint: tuple[Path, Oracle], sessions: list[dict[str, Any]], data: st.DataObject, poison: bool
 ) -> None:
-    """Free values, other steps and other lengths beside each other, sessions that begin alike, and nothing but zeros
-    behind what is masked."""
+    """This mixes free values, steps and lengths, and sessions with the same prefix; masked memory has only zeros."""
     folder, _ = checkpoint
     runner = runner_of(folder, 1 << 14)
     model = runner.model
@@ -95,7 +94,7 @@ def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_i
     assert model.pool.used == 0
 
 
-def test_sessions_that_begin_alike_share_pages_until_they_are_closed(
+def test_sessions_with_the_same_prefix_share_pages_until_closed(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
@@ -121,7 +120,7 @@ def test_sessions_that_begin_alike_share_pages_until_they_are_closed(
     assert runner.model.pool.used == 0
 
 
-def test_a_full_pool_costs_only_the_session_that_finds_it_full(folder: Path) -> None:
+def test_full_pool_fails_only_the_requesting_session(folder: Path) -> None:
     room = len(build(folder, TOOLS).decoding._prefix) + 700
     runner = runner_of(folder, room)
     deciders = [on_pages(build(folder, TOOLS), runner) for _ in range(2)]
@@ -140,7 +139,7 @@ def test_a_full_pool_costs_only_the_session_that_finds_it_full(folder: Path) -> 
     deciders.append(over(build(folder, [tool("stop", v=["left", "red"])]), runner))
 
 
-def test_ticks_make_no_pass_ready_and_what_opening_makes_ready_is_enough(folder: Path) -> None:
+def test_opening_a_session_prepares_all_passes_of_its_ticks(folder: Path) -> None:
     runner = runner_of(folder)
     closed = [tool("go", v=["left", "red", "alpha beta go"], w=[1, 2, 20])]
     deciders = [over(build(folder, closed), runner) for _ in range(5)]
@@ -149,7 +148,7 @@ def test_ticks_make_no_pass_ready_and_what_opening_makes_ready_is_enough(folder:
         decide_together([(decider, (f"x={i}", "go left", ())) for decider in deciders[: i + 2]])
         decide_together([(decider, (f"x={i}", "go left", ())) for decider in deciders])
         deciders[0].decide(f"x={i}{i}", "go left")
-        if i == 0:  # a prompt's first time is longer
+        if i == 0:  # the first decision of a prompt takes longer
             runner.model.missed.clear()
     assert not runner.model.missed
     deciders[0].decide("x=1 " * 120, "go left")
@@ -159,7 +158,7 @@ def test_ticks_make_no_pass_ready_and_what_opening_makes_ready_is_enough(folder:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: graphs are not recorded, and not measured")
-def test_what_a_gpu_replays_is_what_it_computes_kernel_by_kernel(folder: Path) -> None:
+def test_gpu_graph_replay_equals_separate_kernels(folder: Path) -> None:
     runner = PagedRunner.load(folder, "fp32", "cuda", 1)
     assert isinstance(runner, PagedRunner)
     model = runner.model
@@ -185,10 +184,10 @@ def test_what_a_gpu_replays_is_what_it_computes_kernel_by_kernel(folder: Path) -
     handle = deciders[0].decoding.handle
     handle.start([1, 2, 3, 4], 1)
     runner.prefill(handle, 4)
-    assert torch.cuda.current_stream().query()  # nothing is under way when its time is taken
+    assert torch.cuda.current_stream().query()  # the stream is idle when the time is measured
 
 
-def test_sessions_in_two_threads_do_not_write_over_each_others_passes(checkpoint: tuple[Path, Oracle]) -> None:
+def test_sessions_in_two_threads_do_not_overwrite_passes(checkpoint: tuple[Path, Oracle]) -> None:
     folder, _ = checkpoint
     runner = runner_of(folder)
     other = [tool("stop", v=["right", "green red"]), tool("open", v=["left", "alpha beta stop", "red"])]
@@ -213,7 +212,7 @@ def test_sessions_in_two_threads_do_not_write_over_each_others_passes(checkpoint
     assert not wrong
 
 
-# Pages are counted, given back, and never written by one sequence for another.
+# Pages are counted and freed, and no sequence writes to another's pages.
 
 
 CPU = torch.device("cpu")
@@ -228,7 +227,7 @@ BEGUN = [("open", 0, 0, 0, 0)] * 3 + [("write", 0, 0, 0, 2 * PAGE + 3), ("share"
 
 
 class Sequences:
-    """Caches of one small pool, and beside each the numbers that it wrote."""
+    """Caches of a small pool, with the numbers that each cache wrote."""
 
     def __init__(self, config: ModelConfig, tokens: int) -> None:
         self.pool = PagePool(config, tokens, torch.float32, CPU)
@@ -280,9 +279,7 @@ def config(folder: Path) -> ModelConfig:
 
 @law(150)
 @given(steps=st.lists(STEP, min_size=3, max_size=40), pages=st.integers(3, 12))
-def test_every_sequence_keeps_what_it_wrote_whoever_shares_its_pages(
-    config: ModelConfig, steps: list[Any], pages: int
-) -> None:
+def test_sequence_keeps_its_values_when_pages_are_shared(config: ModelConfig, steps: list[Any], pages: int) -> None:
     sequences = Sequences(config, pages * PAGE)
     for step in [*BEGUN, *steps]:
         before = [list(cache.pages) for cache in sequences.caches]

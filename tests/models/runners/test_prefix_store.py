@@ -1,4 +1,4 @@
-"""A bad prefix file is recomputed with a note: never raised, never trusted."""
+"""A damaged prefix file is recomputed with a note; it never raises an error and is never used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tensors(request: pytest.FixtureRequest) -> tuple[torch.Tensor, torch.Tensor]
     return torch.randn(SHAPE).to(request.param), torch.randn(SHAPE).to(request.param)
 
 
-def test_what_was_saved_is_restored_bit_by_bit(tmp_path: Path, tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_saved_prefix_is_restored_exactly(tmp_path: Path, tensors: tuple[torch.Tensor, torch.Tensor]) -> None:
     store = PrefixStore(tmp_path / "new" / "folder")
     assert store.load("k" * 64, SHAPE) is None
     assert store.save("k" * 64, *tensors) is None
@@ -63,7 +63,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize(("damage", "reason"), DAMAGE.values(), ids=DAMAGE)
-def test_damaged_file_is_recomputed_with_a_note_and_replaced(
+def test_damaged_prefix_file_is_recomputed_and_replaced(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object], reason: str
 ) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
@@ -83,7 +83,7 @@ def decide(decider: STDecider) -> Decision:
     return decider.decide("x=1", "go left")
 
 
-def test_unwritable_folder_is_a_note_and_no_error(
+def test_unwritable_prefix_folder_gives_only_a_note(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -95,14 +95,14 @@ def test_unwritable_folder_is_a_note_and_no_error(
         decide(decider)
 
 
-def test_other_weights_prompt_dtype_or_settings_have_other_keys() -> None:
+def test_prefix_key_depends_on_weights_prompt_dtype_and_settings() -> None:
     of = {"weights": "w", "ids": [1, 2], "dtype": torch.float32, "settings": "s"}
     changes = ({"weights": "v"}, {"ids": [1, 3]}, {"ids": [1, 2, 3]}, {"dtype": torch.bfloat16}, {"settings": "t"})
     assert len({prefix_key(**of | change) for change in ({}, *changes)}) == 6  # type: ignore[arg-type]
 
 
 def stored(folder: Path, *ages: float) -> list[Path]:
-    """Prefixes of about 1 KiB each that were last used so many days ago, oldest last."""
+    """Store prefixes of about 1 KiB each that were last used this many days ago, oldest last."""
     store, found = PrefixStore(folder), []
     for i, age in enumerate(ages):
         key = f"{i}" * 64
@@ -112,7 +112,7 @@ def stored(folder: Path, *ages: float) -> list[Path]:
     return found
 
 
-def test_prefixes_not_used_for_a_month_are_dropped_and_a_used_one_is_not(tmp_path: Path) -> None:
+def test_prefixes_unused_for_a_month_are_dropped(tmp_path: Path) -> None:
     recent, month, loaded = stored(tmp_path, 29, 0, 29.9)
     os.utime(month, (time.time() - 31 * 86400,) * 2)
     torn = tmp_path / "x.7.tmp"
@@ -128,7 +128,7 @@ def test_prefixes_not_used_for_a_month_are_dropped_and_a_used_one_is_not(tmp_pat
     assert not month.exists()
 
 
-def test_above_the_limit_the_least_recently_used_go_first_and_never_the_one_just_written(
+def test_least_recently_used_prefixes_are_dropped_above_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = stored(tmp_path, 1, 2, 3, 4)

@@ -1,4 +1,4 @@
-"""A quantised checkpoint decides like the plain one whose weights its integers stand for."""
+"""A quantised checkpoint decides like a plain checkpoint with the dequantised weights."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.models.small import build, build_checkpoint, prompt_of, shown, tool
 HERE = Path(__file__).parent
 TOOLS = [tool(n, v=["alpha beta go", "left", "green red"], w=[1, 2, 20]) for n in ("go", "stop", "open")]
 GROUP = 16
-# What each packed weight of the fixture is.
+# The value of each packed weight in the fixture.
 PACKINGS = {"w4": Packing(4), "w4_zeros": Packing(4), "w4_ordered": Packing(4), "w8": Packing(8), "w3": Packing(3)}
-# As the published 4B checkpoint has it.
+# The configuration of the published 4B checkpoint.
 W4A16 = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
@@ -40,7 +40,7 @@ W4A16 = {
 }
 
 
-def test_what_others_packed_is_unpacked_as_they_do() -> None:
+def test_packed_weights_of_other_tools_are_unpacked_alike() -> None:
     tensors = load_file(str(HERE / "packed.safetensors"))
     for name, kind in PACKINGS.items():
         weight = kind.weight(tensors, f"{name}.weight")
@@ -49,7 +49,7 @@ def test_what_others_packed_is_unpacked_as_they_do() -> None:
 
 
 def words(values: torch.Tensor) -> torch.Tensor:
-    """[rows, columns / 8], eight values of four bits in each."""
+    """Pack 4-bit values, eight per word, to the shape [rows, columns / 8]."""
     rows = []
     for row in values.tolist():
         line = [sum(row[i + j] << 4 * j for j in range(8)) for i in range(0, len(row), 8)]
@@ -58,7 +58,7 @@ def words(values: torch.Tensor) -> torch.Tensor:
 
 
 def quantise(folder: Path, plain: Path) -> None:
-    """Both folders hold one random model: packed as compressed-tensors does, and what that stands for."""
+    """Write a random model to both folders: packed like compressed-tensors, and with the dequantised weights."""
     build_checkpoint(folder, "qwen3", seed=3)
     build_checkpoint(plain, "qwen3", seed=3)
     tensors, meant = load_file(str(folder / "model.safetensors")), {}
@@ -77,7 +77,7 @@ def quantise(folder: Path, plain: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": W4A16}))
 
 
-def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(tmp_path: Path) -> None:
+def test_quantised_checkpoint_decides_like_its_plain_weights(tmp_path: Path) -> None:
     quantise(tmp_path / "q", tmp_path / "p")
     ours, plain = (build(tmp_path / name, TOOLS, dtype="fp32") for name in "qp")
     assert ours.info()["weights"] == "4-bit compressed-tensors, dequantised"
@@ -98,14 +98,14 @@ def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(tmp_path:
         ("int4", "'int4'"),
     ],
 )
-def test_what_cannot_be_dequantised_is_refused_with_the_engine_that_can(config: Any, message: str) -> None:
+def test_unsupported_quantisation_is_refused_with_a_usable_engine(config: Any, message: str) -> None:
     with pytest.raises(UserError, match="quantised in a way that the torch engine cannot read") as error:
         packing({"quantization_config": config}, HERE)
     assert message in error.value.what
     assert "host.engine=vllm" in error.value.remedy
 
 
-def test_integers_that_are_not_packed_as_the_config_says_are_refused(tmp_path: Path) -> None:
+def test_integers_packed_against_the_config_are_refused(tmp_path: Path) -> None:
     quantise(tmp_path / "q", tmp_path / "p")
     path = tmp_path / "q" / "model.safetensors"
     tensors = load_file(str(path))
@@ -115,10 +115,10 @@ def test_integers_that_are_not_packed_as_the_config_says_are_refused(tmp_path: P
         build(tmp_path / "q", TOOLS)
 
 
-# What `models quantize` gives llmcompressor, and what it refuses before it begins.
+# The input of llmcompressor from `models quantize`, and checkpoints that are refused beforehand.
 
 
-# Writes what it was given, as llmcompressor writes a checkpoint.
+# Writes its input in the same way as llmcompressor writes a checkpoint.
 STANDIN = """
 import json, os, sys
 job = json.load(open(sys.argv[2] if sys.argv[1].endswith("quantizer.py") else sys.argv[1]))
@@ -135,7 +135,7 @@ open(job["out"] + "/model.safetensors", "w").write(json.dumps(job))
 
 @pytest.fixture
 def standin(tmp_path: Path) -> Path:
-    """An interpreter that runs the stand-in for llmcompressor, whatever program it is given."""
+    """An interpreter that runs the stand-in for llmcompressor instead of any program."""
     program, shell = tmp_path / "standin.py", tmp_path / "python"
     program.write_text(STANDIN)
     shell.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
@@ -143,7 +143,7 @@ def standin(tmp_path: Path) -> Path:
     return shell
 
 
-def test_it_is_calibrated_on_prompts_with_each_head_and_the_value_that_was_chosen(folder: Path) -> None:
+def test_calibration_prompts_have_each_head_with_its_value(folder: Path) -> None:
     decider = build(folder, [tool("go", v=["left", "red"], w=[1, 2]), tool("stop")])
     situations = [("x=1", "go left"), ("x=2", "stop")]
     sequences_ = sequences(decider, situations)
@@ -156,9 +156,7 @@ def test_it_is_calibrated_on_prompts_with_each_head_and_the_value_that_was_chose
     assert sequences_ == expected and len(sequences_) == 2 * len(decider.plan.heads)
 
 
-def test_the_new_folder_is_whole_or_not_there_and_says_nothing_null(
-    folder: Path, tmp_path: Path, standin: Path
-) -> None:
+def test_quantised_folder_is_complete_or_absent_without_nulls(folder: Path, tmp_path: Path, standin: Path) -> None:
     out = tmp_path / "made" / "new"
     quantize(folder, "int8", out, [[1, 2], [3]], standin)
     job = json.loads((out / "model.safetensors").read_text())
@@ -172,7 +170,7 @@ def test_the_new_folder_is_whole_or_not_there_and_says_nothing_null(
     assert sorted(p.name for p in out.parent.iterdir()) == ["new", "other.log"]
 
 
-def test_what_cannot_be_quantised_is_refused_before_anything_is_done(folder: Path, tmp_path: Path) -> None:
+def test_unquantisable_checkpoint_is_refused_before_starting(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Unknown scheme 'fp4'.*Choose awq, gptq"):
         new_folder(folder, "fp4", tmp_path / "new")
     with pytest.raises(UserError, match="48, 64 are not multiples of 32.*int8"):

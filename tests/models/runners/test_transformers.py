@@ -1,4 +1,4 @@
-"""The engine transformers, and the core over Hugging Face's forwards, decide as forwards of whole sequences do."""
+"""The transformers engine, and the core over Hugging Face's forwards, decide like forwards of whole sequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DENSE = {**PLAIN, "intermediate_size": 64, "num_attention_heads": 4, "max_positi
 DENSE["num_key_value_heads"] = 4
 FEW = {**DENSE, "num_key_value_heads": 2, "head_dim": 16}
 MIXED = {**FEW, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-# Each kind of mask, and a window that is shorter than any prompt.
+# Architectures with each kind of mask, and a window shorter than any prompt.
 ARCHITECTURES: dict[str, Any] = {
     "qwen2 with a window": lambda v: hf.Qwen2Config(vocab_size=v, **MIXED, use_sliding_window=True),
     "qwen3": lambda v: hf.Qwen3Config(vocab_size=v, **FEW),
@@ -48,7 +48,7 @@ ARCHITECTURES: dict[str, Any] = {
 
 
 def build_architecture(folder: Path, name: str) -> Path:
-    """A small checkpoint, its model of another architecture."""
+    """Create a small checkpoint of another architecture."""
     size = json.loads((build_checkpoint(folder) / "config.json").read_text())["vocab_size"]
     torch.manual_seed(sorted(ARCHITECTURES).index(name))
     hf.AutoModelForCausalLM.from_config(ARCHITECTURES[name](size)).save_pretrained(folder)
@@ -67,7 +67,7 @@ def architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     budget=st.builds(Budget, st.integers(1, 9), st.sampled_from((3, 7, 128)), st.booleans(), st.booleans()),
     prompts=st.lists(TOLD, min_size=2, max_size=3),
 )
-def test_every_architecture_decides_like_forwards_of_whole_sequences(
+def test_every_architecture_decides_like_whole_sequence_forwards(
     architecture: tuple[str, Path, Oracle], tools: Any, budget: Budget, prompts: list[tuple[str, str]]
 ) -> None:
     _, folder, oracle = architecture
@@ -82,7 +82,7 @@ def test_every_architecture_decides_like_forwards_of_whole_sequences(
             assert shown(decision) == expected
 
 
-def test_a_pass_that_fails_leaves_no_half_of_itself_in_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_pass_leaves_the_cache_unchanged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = [tool(n, v=["alpha beta go", "alpha beta stop"], w=[1, 2, 20]) for n in ("go", "stop")]
     decider = build(folder, tools, engine="transformers")
     before = decider.decide("x=1", "go")
@@ -100,24 +100,24 @@ def test_a_pass_that_fails_leaves_no_half_of_itself_in_the_cache(folder: Path, m
     assert (again.call, again.confidence) == (before.call, pytest.approx(before.confidence, abs=1e-4))
 
 
-def test_a_window_beyond_the_trial_is_not_forgotten() -> None:
+def test_sliding_window_beyond_the_trial_is_kept() -> None:
     config = hf.MistralConfig(vocab_size=300, **FEW, sliding_window=100)
     assert hf_runner.runner(hf.MistralForCausalLM(config)).window == 100
-    assert config.sliding_window == 100  # the trial's own is gone
+    assert config.sliding_window == 100  # the window of the trial is no longer set
 
 
-def test_a_model_that_scores_no_tree_is_refused() -> None:
+def test_model_that_cannot_score_a_tree_is_refused() -> None:
     shape = {"vocab_size": 300, "hidden_size": 48, "num_layers": 2, "num_heads": 4, **BARE}
     windows = (
-        hf.GPTNeoConfig(**shape, window_size=16, attention_types=[[["global", "local"], 1]]),  # its window is no mask
-        hf.GPTNeoConfig(**shape, window_size=1025, attention_types=[[["global"], 2]]),  # too long to be tried
+        hf.GPTNeoConfig(**shape, window_size=16, attention_types=[[["global", "local"], 1]]),  # not a mask
+        hf.GPTNeoConfig(**shape, window_size=1025, attention_types=[[["global"], 2]]),  # too long for the trial
     )
     for config in windows:
         with pytest.raises(UserError, match="cannot be asked for a tree.*host.engine=vllm"):
             hf_runner.runner(hf.GPTNeoForCausalLM(config))
 
 
-def test_a_checkpoint_that_transformers_cannot_load_is_the_users_error(tmp_path: Path) -> None:
+def test_checkpoint_that_transformers_cannot_load_is_a_user_error(tmp_path: Path) -> None:
     for changes, message in (
         ({"model_type": "nobodys"}, "transformers cannot load"),
         ({"quantization_config": {"quant_method": "awq"}}, "is quantised; the engine transformers"),
@@ -136,7 +136,7 @@ def test_a_checkpoint_that_transformers_cannot_load_is_the_users_error(tmp_path:
 
 @pytest.mark.parametrize(("rows", "bias"), [(0, False), (1, True), (16, False), (17, True), (300, False)])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3), (torch.float64, 1e-9)])
-def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dtype, near: float) -> None:
+def test_packed_linear_layer_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dtype, near: float) -> None:
     generator = torch.Generator().manual_seed(rows)
     weight, x = (torch.randn(n, 48, generator=generator).to(dtype) for n in (70, rows))
     add = torch.randn(70, generator=generator).to(dtype) if bias else None
@@ -146,7 +146,7 @@ def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dty
 
 def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states, masks = [], []
-    for cells in (lean.MASK_CELLS, 0):  # with none allowed, no mask is grouped
+    for cells in (lean.MASK_CELLS, 0):  # with 0 cells allowed, no mask is grouped
         monkeypatch.setattr(lean, "MASK_CELLS", cells)
         decider: Any = build(folder, [tool("go", v=["left", "right"])])
         decider.runner.model._masks.clear()

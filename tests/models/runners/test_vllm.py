@@ -1,4 +1,4 @@
-"""vLLM's engine decides as ours does; in an environment of its own, whose interpreter RTCONTROL_VLLM_PYTHON names."""
+"""vLLM's engine decides like ours. It runs in another environment, with the interpreter RTCONTROL_VLLM_PYTHON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ask = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Runs a job of the program's."""
+    """A function that runs a job of vllm_program.py."""
 
     def run(check: str, env: dict[str, str] | None = None, **job: Any) -> dict[str, Any]:
         wanted = {"tools": schemas("lander")["bundled"], "dtype": "fp32", "check": check, **job}
@@ -44,14 +44,14 @@ def ask(tmp_path: Path) -> Ask:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_vllm_gives_the_calls_of_torch_on_500_observations_of_the_lander(ask: Ask, dtype: str) -> None:
+def test_vllm_and_torch_agree_on_500_lander_observations(ask: Ask, dtype: str) -> None:
     result = ask("calls", dtype=dtype, asked=500)
     assert result["caps"]["engine"] == "vllm" and result["caps"]["dtype"] == dtype and result["asked"] == 500
     assert result["differ"] == []
     assert result["passes"][0] == result["passes"][1] == 500, "the lander's values differ in their first token"
 
 
-def test_vllm_keeps_the_protocol_of_runners(ask: Ask) -> None:
+def test_vllm_follows_the_runner_protocol(ask: Ask) -> None:
     result = ask("others")
     assert result["one engine"] and result["together"] is True and result["many"] is True
     figures = result["figures"]
@@ -65,6 +65,6 @@ def test_vllm_keeps_the_protocol_of_runners(ask: Ask) -> None:
 
 
 def test_vllm_gives_scores_from_a_worker_in_another_process(ask: Ask) -> None:
-    """As with tensor parallelism, where no worker is in the engine's process."""
+    """This is also so with tensor parallelism, where no worker is in the engine's process."""
     result = ask("calls", env={"RTCONTROL_VLLM_ARGS": '{"distributed_executor_backend": "mp"}'})
     assert result["differ"] == []

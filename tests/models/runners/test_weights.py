@@ -130,7 +130,7 @@ def test_sharded_checkpoint_decides_like_the_single_file(folder: Path, tmp_path:
     assert build(shards).decide("x=1", "go left") == build(folder).decide("x=1", "go left")
 
 
-def test_rounded_weights_agree_with_fp32_where_the_margin_is_large(tmp_path: Path) -> None:
+def test_rounded_weights_agree_with_fp32_except_near_ties(tmp_path: Path) -> None:
     agreed = decisive = 0
     for seed in range(3):
         folder = build_checkpoint(tmp_path / str(seed), seed=seed, scale=0.6)
@@ -145,7 +145,7 @@ def test_rounded_weights_agree_with_fp32_where_the_margin_is_large(tmp_path: Pat
     assert agreed == decisive
 
 
-# Sessions of one checkpoint share its runner, keep their own caches, and leave nothing behind.
+# Sessions of a checkpoint share a runner, have separate caches, and free everything at the end.
 
 
 CPU = torch.device("cpu")
@@ -156,7 +156,7 @@ def runner(folder: Path, dtype: str = "fp32", threads: int | None = None) -> Tor
 
 
 def test_weights_are_freed_with_their_last_runner(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "a")  # that no other test has open
+    folder = build_checkpoint(tmp_path / "a")  # no other test uses this checkpoint
     first, second = runner(folder), runner(folder, threads=2)
     held = weakref.ref(first.model.weights)
     assert first is runner(folder) is not second
@@ -166,7 +166,7 @@ def test_weights_are_freed_with_their_last_runner(tmp_path: Path) -> None:
     assert held() is None
 
 
-def test_a_runner_leaves_the_threads_of_others_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_does_not_change_the_threads_of_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, used = torch.get_num_threads(), []
     runner_ = runner(folder, threads=before + 1)
     handle, _ = runner_.open([1, 2, 3])
@@ -183,7 +183,7 @@ def test_a_runner_leaves_the_threads_of_others_alone(folder: Path, monkeypatch: 
     assert torch.get_num_threads() == before
 
 
-def test_a_retrained_checkpoint_is_read_anew(tmp_path: Path) -> None:
+def test_retrained_checkpoint_is_loaded_again(tmp_path: Path) -> None:
     folder = build_checkpoint(tmp_path / "a")
     config = ModelConfig.load(folder)
     before = load_weights(folder, config, torch.float32, CPU)

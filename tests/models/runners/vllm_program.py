@@ -1,4 +1,4 @@
-"""Runs in vLLM's own environment: one job from a file, what it found on the last line, as JSON."""
+"""Run a job from a file in vLLM's environment, and print the result as JSON on the last line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rtcontrol.bench.situations import Situation
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 
 SOME = 12
-SURE = 0.55  # of the less probable of two that are tied it is a half
+SURE = 0.55  # two tied values have a half each
 
 
 def compared(torch: STDecider, vllm: STDecider, situations: list[Situation]) -> dict[str, Any]:
-    """Both decide of each: calls that differ where neither was as good as tied, and passes."""
+    """Decide every situation with both engines; return the passes, and the calls that differ without a near-tie."""
     wrong, passes = [], [0, 0]
     for situation in situations:
         ours, theirs = (decider.decide(situation.observation, situation.instruction) for decider in (torch, vllm))
@@ -28,7 +28,7 @@ def compared(torch: STDecider, vllm: STDecider, situations: list[Situation]) -> 
 
 
 def others(spec: DeciderSpec, vllm: STDecider, torch: STDecider, situations: list[Situation]) -> dict[str, Any]:
-    """What else the runner's protocol promises."""
+    """Check the other promises of the runner protocol."""
     result: dict[str, Any] = {}
     two = [vllm, spec.build(), spec.build()]
     result["one engine"] = len({id(d.runner) for d in two}) == 1

@@ -1,4 +1,4 @@
-"""Tools that cannot be decoded, or not within a bound, are refused by tool and parameter, with what to write."""
+"""Tools that cannot be decoded within limits are refused, naming tool, parameter and a hint."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CYCLE = {"Node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "
         ({"allOf": [{"type": "string"}, {"not": {}}]}, "its `not` excludes every value", "Loosen"),
     ],
 )
-def test_a_parameter_that_cannot_be_decoded_is_named_with_the_remedy(schema: Any, message: str, remedy: str) -> None:
+def test_undecodable_parameter_is_named_with_a_hint(schema: Any, message: str, remedy: str) -> None:
     parameters = {"properties": {"p": schema}, "$defs": {**LAUGHS, **CYCLE}}
     with pytest.raises(UserError) as error:
         tool_schemas([{"name": "go", "parameters": parameters}])
@@ -82,12 +82,12 @@ def test_tools_longer_than_the_context_are_refused_when_a_session_opens(tmp_path
 
 
 @pytest.mark.timeout(30)
-def test_values_longer_than_the_context_are_refused_before_a_plan_is_made_of_them(folder: Path) -> None:
+def test_values_longer_than_the_context_are_refused_before_planning(folder: Path) -> None:
     with pytest.raises(UserError, match="leaves no room for the call in the model's context"):
         build(folder, [tool("go", v=["a" * 60_000, "b" * 60_000])])
 
 
-# Schemas that would take minutes or gigabytes to compile or to decode: refused by name, or done within a bound.
+# Schemas that would take minutes or gigabytes to compile or decode are refused by name or stopped at a limit.
 
 
 def taking(schema: Any, **more: Any) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_decoded_in_its_bounds_is_refused_by_name(case: str) -> None:
+def test_schema_too_costly_to_decode_is_refused_by_name(case: str) -> None:
     schema, why = REFUSED[case]
     checkpoint = Checkpoint.open("lander")
     with pytest.raises(UserError, match=why) as refused:
@@ -134,7 +134,7 @@ def test_what_cannot_be_decoded_in_its_bounds_is_refused_by_name(case: str) -> N
 
 
 @pytest.mark.timeout(60)
-def test_what_is_decoded_ends_whatever_the_model_says() -> None:
+def test_decoding_ends_whatever_the_model_prefers() -> None:
     names = {f"^a{i}.*b$": {"type": "string"} for i in range(80)}
     large = {"type": "array", "items": {"type": "integer", "multipleOf": 7919 * 7907}, "maxItems": 10**9}
     checkpoint = Checkpoint.open("lander")
@@ -143,11 +143,11 @@ def test_what_is_decoded_ends_whatever_the_model_says() -> None:
         domain: Any = tool_schemas(taking(schema))[0].parameters[0].domain
         grammar = grammars.compile(domain, "")
         for seed in range(3):
-            with suppress(DecodeError):  # of this value
+            with suppress(DecodeError):  # this value cannot be decoded
                 decoded(grammars, grammar, domain, random.Random(seed), 64)
 
 
-# Hostile tools are refused by a limit, or read in time that grows with their size.
+# Hostile tools are refused by a limit, or read in time proportional to their size.
 
 
 Shape = Callable[[int], dict[str, Any]]
@@ -164,7 +164,7 @@ def record(i: int) -> dict[str, Any]:
     return {"type": "object", "properties": {"k": {"const": i}, "v": {"type": "string"}}, "required": ["k"]}
 
 
-# Each makes a schema of about n parts.
+# Each function makes a schema of about n parts.
 SHAPES: dict[str, Shape] = {
     "constants in oneOf": lambda n: {"oneOf": [{"const": f"value {i}"} for i in range(n)]},
     "objects in oneOf": lambda n: {"oneOf": [record(i) for i in range(n)]},
@@ -180,13 +180,13 @@ SHAPES: dict[str, Shape] = {
     "alternatives in alternatives": lambda n: nested(n, lambda inner: {"anyOf": [inner, {"type": "integer"}]}),
 }
 SIZES = (1_000, 4_000, 16_000)
-PART_S = 0.001  # of this process's time for each part, on a slow machine
+PART_S = 0.001  # processor time per part, on a slow machine
 CHAIN = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(9_000)} | {"d9000": {"type": "string"}}
 
 
 def seconds(tools: list[dict[str, Any]]) -> tuple[float, bool]:
-    """Return this thread's processor time for reading the tools, and whether they were taken."""
-    gc.freeze()  # a collection of what other tests left takes longer than any reading
+    """Return this thread's processor time for reading the tools, and whether they were accepted."""
+    gc.freeze()  # collecting garbage of other tests would take longer than reading
     began_s = time.thread_time()
     try:
         tool_schemas(tools)
@@ -207,7 +207,7 @@ def test_each_shape_is_read_or_refused_in_linear_time(shape: str) -> None:
 
 
 @pytest.mark.parametrize("definitions", [LAUGHS, CHAIN], ids=["multiplying", "a chain"])
-def test_references_are_counted_while_they_are_written_out(definitions: dict[str, Any]) -> None:
+def test_references_are_counted_while_they_are_expanded(definitions: dict[str, Any]) -> None:
     first = next(iter(definitions))
     took_s, taken = seconds(taking({"$ref": f"#/$defs/{first}"}, **{"$defs": definitions}))
     assert not taken and took_s < 1.0

@@ -1,4 +1,4 @@
-"""A definition's parameters are read wherever they stand, or it is refused by name: never passed over in silence."""
+"""A definition's parameters are read from every known place; otherwise the definition is refused by name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SIDE: dict[str, Any] = {"type": "object", "properties": {"side": {"enum": ["left
 
 @pytest.mark.parametrize("key", PARAMETERS)
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_parameters_are_read_under_every_name_that_they_go_by(key: str, wrapped: bool) -> None:
+def test_parameters_are_read_under_every_known_key(key: str, wrapped: bool) -> None:
     body = {"name": "turn", "description": "Turn.", key: SIDE}
     definition = {"type": "function", "function": body} if wrapped else body
     plain = {"name": "turn", "description": "Turn.", "parameters": SIDE}
     assert ToolSchema.from_openai(definition) == ToolSchema.from_openai(plain)
 
 
-def test_parameters_beside_the_wrapped_function_or_twice_are_refused() -> None:
+def test_misplaced_or_duplicate_parameters_are_refused() -> None:
     with pytest.raises(UserError, match="Tool turn: its key `parameters` is not read"):
         ToolSchema.from_openai({"type": "function", "function": {"name": "turn"}, "parameters": SIDE})
     with pytest.raises(UserError, match="Tool turn: `parameters` and `inputSchema` hold different schemas"):
@@ -37,14 +37,14 @@ def test_parameters_beside_the_wrapped_function_or_twice_are_refused() -> None:
         {"type": "bash_20250124", "name": "turn"},
     ],
 )
-def test_a_tool_of_another_type_whose_arguments_are_not_known_is_refused(definition: dict[str, Any]) -> None:
+def test_tool_of_unknown_type_is_refused(definition: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"Tool turn: its type is '{definition['type']}'"):
         tool_schemas([definition])
     with pytest.raises(UserError, match="A tool: its type is 'web_search'"):
         tool_schemas([{"type": "web_search"}])
 
 
-def test_null_stands_for_what_is_not_there() -> None:
+def test_null_counts_as_an_absent_key() -> None:
     root = {
         "type": "object",
         "properties": {"on": {"type": "boolean", "description": None, "enum": None}},
@@ -56,7 +56,7 @@ def test_null_stands_for_what_is_not_there() -> None:
     assert ToolSchema.from_openai({"name": "light", "parameters": None}).parameters == ()
 
 
-# A foreign or misspelt definition is read rightly or refused by name: never a tool without arguments in silence.
+# A foreign or misspelt definition is read correctly or refused by name, and never becomes a tool without arguments.
 
 
 SPEED: dict[str, Any] = {
@@ -64,7 +64,7 @@ SPEED: dict[str, Any] = {
     "properties": {"speed": {"type": "number", "minimum": 0}},
     "required": ["speed"],
 }
-# As raw validators of another language print themselves: yt-dlp-mcp #29, MCP's typescript-sdk #1028.
+# Validators of another language in printed form: yt-dlp-mcp #29, MCP's typescript-sdk #1028.
 ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {"vendor": "zod"}, "_cached": None}
 
 
@@ -79,7 +79,7 @@ ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {
         pytest.param({"name": "drive", "input_schema": SPEED, "input_examples": [{"speed": 1}]}, id="anthropic"),
     ],
 )  # fmt: skip
-def test_definitions_of_public_tool_lists_are_read_alike(definition: dict[str, Any]) -> None:
+def test_public_tool_definitions_are_read_alike(definition: dict[str, Any]) -> None:
     (tool,) = tool_schemas([definition])
     assert (tool.name, tool.parameters) == (
         "drive",
@@ -90,10 +90,10 @@ def test_definitions_of_public_tool_lists_are_read_alike(definition: dict[str, A
 @pytest.mark.parametrize(
     ("part", "key"),
     [
-        # Public lists that say it otherwise: Cohere (cohere-typescript #146), LangChain's `args`.
+        # Public lists with other keys: Cohere (cohere-typescript #146), LangChain's `args`.
         ({"parameter_definitions": {"day": {"description": "A day.", "type": "srt", "required": True}}}, None),
         ({"args": {"speed": {"title": "Speed", "type": "number"}}}, None),
-        # MemWal #356, vercel/ai #12143: what was called otherwise in another version was ignored.
+        # MemWal #356, vercel/ai #12143: a key with another name in another version was ignored.
         ({"inputschema": SPEED}, None),
         ({"x-parameters": SPEED}, None),
         ({"parameters": json.dumps(SPEED)}, None),  # Forge.OpenAI #7
@@ -105,9 +105,7 @@ def test_definitions_of_public_tool_lists_are_read_alike(definition: dict[str, A
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_may_say_the_parameters_is_refused_with_its_key(
-    part: dict[str, Any], key: str | None, wrapped: bool
-) -> None:
+def test_unknown_key_that_may_hold_parameters_is_refused(part: dict[str, Any], key: str | None, wrapped: bool) -> None:
     body = {"name": "drive", "description": "Drive.", **part}
     with pytest.raises(UserError) as error:
         ToolSchema.from_openai({"type": "function", "function": body} if wrapped else body)
@@ -116,7 +114,7 @@ def test_what_may_say_the_parameters_is_refused_with_its_key(
     assert '"properties"' in error.value.remedy
 
 
-def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
+def test_annotation_keys_are_not_misspelt_keywords() -> None:
     notes = {
         "title": "T", "$comment": "c", "examples": ["a"], "deprecated": True, "readOnly": True, "format": "date",
         "x-min": 0, "nullable": True, "propertyOrdering": ["a"], "enumNames": ["A"], "enumDescriptions": ["A"],
@@ -128,7 +126,7 @@ def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
     assert list(tool.parameters[0].values or ())[:2] == ["up", "down"]
 
 
-def test_what_says_nothing_of_arguments_is_passed_over() -> None:
+def test_keys_without_meaning_for_arguments_are_ignored() -> None:
     about = {
         "description": "Stop.", "title": "Stop", "strict": True, "type": "function", "cache_control": None,
         "annotations": {"title": "Stop"}, "_meta": {"args": SPEED}, "icons": [{"src": "a.png"}], "tags": ["motion"],
@@ -158,7 +156,7 @@ def test_what_says_nothing_of_arguments_is_passed_over() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "meant"),
     [
-        # json_schemer #205, json-schema-spec #682: a letter wrong in a keyword takes its rule away.
+        # json_schemer #205, json-schema-spec #682: a wrong letter in a keyword disables its rule.
         ("mininum", 1, "minimum"),
         ("any_of", [{"const": 1}], "anyOf"),
         ("emum", ["up"], "enum"),

@@ -1,4 +1,4 @@
-"""Schemas as people and libraries write them, references among them, mean what they say, in one way of writing."""
+"""Schemas in the notations of people and libraries, also with references, keep their meaning when normalised."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def valid(schema: dict[str, Any], value: Any) -> bool:
 
 @law(150)
 @given(schema=SCHEMAS)
-def test_the_one_way_of_writing_allows_what_was_written(schema: dict[str, Any]) -> None:
+def test_normalised_schema_allows_the_same_values(schema: dict[str, Any]) -> None:
     written = {**schema, "$defs": DEFINITIONS}
     plain = normalise(schema, WHERE, DEFINITIONS)
     assert normalise(plain, WHERE) == plain
@@ -92,7 +92,7 @@ RULES = st.sampled_from(
 
 @law(200)
 @given(schema=SCHEMAS, rules=st.lists(RULES, max_size=2))
-def test_listed_values_keep_every_rule_of_their_schema(schema: dict[str, Any], rules: list[dict[str, Any]]) -> None:
+def test_enumerated_values_satisfy_every_schema_rule(schema: dict[str, Any], rules: list[dict[str, Any]]) -> None:
     merged = {k: v for rule in (schema, *rules) for k, v in rule.items()}
     definition = {"name": "t", "parameters": {"properties": {"p": merged}, "$defs": DEFINITIONS, "required": ["p"]}}
     try:
@@ -126,7 +126,7 @@ def test_listed_values_keep_every_rule_of_their_schema(schema: dict[str, Any], r
         ({"oneOf": [{"enum": [1, 2]}], "anyOf": [{"enum": [2, 3]}, {"enum": [5]}]}, [2]),
     ],
 )
-def test_what_a_rule_forbids_is_neither_listed_nor_valid(schema: dict[str, Any], values: list[Any]) -> None:
+def test_forbidden_values_are_neither_enumerated_nor_valid(schema: dict[str, Any], values: list[Any]) -> None:
     tools = Tools([{"name": "t", "parameters": {"properties": {"p": schema}, "required": ["p"]}}])
     (p,) = tools.schemas[0].parameters
     assert isinstance(p.domain, ClosedDomain) and list(p.domain.values) == values
@@ -151,13 +151,13 @@ def test_what_a_rule_forbids_is_neither_listed_nor_valid(schema: dict[str, Any],
         ({"type": "object", "properties": dict.fromkeys("xyz", SIXTEEN), "required": [*"xyz"]}, MAX_CLOSED),
     ],
 )
-def test_closed_parts_make_a_closed_whole(schema: dict[str, Any], count: int) -> None:
+def test_closed_parts_make_a_closed_domain(schema: dict[str, Any], count: int) -> None:
     domain = domain_of(without_null(normalise(schema, WHERE))[0], WHERE)
     assert isinstance(domain, ClosedDomain)
     assert len(domain.values) == count
 
 
-# References of every spelling are replaced by what they name; tuples and other words of older drafts are read.
+# References in every notation are replaced by their targets; tuples and other keywords of older drafts are read.
 
 
 STATE = {"type": "string", "enum": ["idle", "busy"]}
@@ -191,7 +191,7 @@ def parameter(schema: Any, **more: Any) -> Any:
         "#here",
     ],
 )
-def test_a_pointer_into_the_document_is_what_stands_there(reference: str) -> None:
+def test_reference_is_replaced_by_its_target(reference: str) -> None:
     plain = parameter({"$ref": reference, "description": "How it is."})
     assert plain.schema == {**STATE, "description": "How it is."}
     assert parameter({"type": "array", "items": {"$ref": reference}, "maxItems": 1}).domain.values[1:] == (
@@ -208,7 +208,7 @@ def test_a_pointer_into_the_document_is_what_stands_there(reference: str) -> Non
         ("#nowhere", "#nowhere names no definition"),
     ],
 )
-def test_a_reference_that_leads_nowhere_or_round_is_refused(reference: str, says: str) -> None:
+def test_missing_or_circular_reference_is_refused(reference: str, says: str) -> None:
     with pytest.raises(UserError) as error:
         parameter({"$ref": reference})
     assert says in str(error.value) and str(error.value).startswith("Tool t, parameter p: ")
@@ -225,7 +225,7 @@ PAIR = [{"enum": ["x", "y"]}, {"type": "boolean"}]
         ({"items": {"enum": [1, 2]}, "additionalItems": False, "maxItems": 1}, 3),
     ],
 )
-def test_draft_sevens_tuples_have_draft_sevens_values(old: dict[str, Any], count: int) -> None:
+def test_draft_7_tuples_have_draft_7_values(old: dict[str, Any], count: int) -> None:
     old = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", **old}
     domain = parameter(old).domain
     judge = jsonschema.Draft7Validator(old)
@@ -233,7 +233,7 @@ def test_draft_sevens_tuples_have_draft_sevens_values(old: dict[str, Any], count
     assert all(judge.is_valid(v) for v in domain.values)
 
 
-# Values and how they are written: numbers by Decimal, typed leaves, two alike refused.
+# Values and their texts: numbers use Decimal, leaves are typed, and values with equal texts are refused.
 
 
 JSON = st.recursive(
@@ -278,7 +278,7 @@ def test_enum_keeps_declared_order_or_is_refused(values: list[Any]) -> None:
         assert domain_of({"enum": values}, "here") == ClosedDomain(tuple(values), tuple(texts))
 
 
-def test_a_listed_integer_is_as_large_as_messages_take() -> None:
+def test_enumerated_integer_may_have_64_bits() -> None:
     least, most = -(2**63), 2**64 - 1
     assert domain_of({"enum": [least, 2**63, most]}, "w").values == (least, 2**63, most)  # type: ignore[union-attr]
     for beyond in (least - 1, most + 1):

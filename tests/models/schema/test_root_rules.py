@@ -1,4 +1,4 @@
-"""What a root schema says of several arguments at once holds of every call, random ones too, as jsonschema judges."""
+"""Rules of a root schema on several arguments apply to every call, also random ones, like in jsonschema."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def calls() -> Iterator[dict[str, Any]]:
 
 
 def sayable(tool: ToolSchema) -> list[dict[str, Any]]:
-    """All calls that its heads can say."""
+    """Return all calls that the tool's heads can express."""
     rows: list[list[dict[str, Any]]] = []
     for slot in tool.slots():
         assert isinstance(slot.domain, ClosedDomain)
@@ -84,7 +84,7 @@ def key(call: dict[str, Any]) -> str:
 
 @law(400)
 @given(rules=RULES, required=st.lists(st.sampled_from(NAMES), unique=True, max_size=2))
-def test_a_call_is_legal_where_the_root_schema_allows_it_and_nowhere_else(rules: Any, required: list[str]) -> None:
+def test_call_is_legal_exactly_if_the_root_schema_allows_it(rules: Any, required: list[str]) -> None:
     root = {"type": "object", "properties": OWN, "required": required, "allOf": [rules]}
     if isinstance(rules, dict) and not {"properties", "required", "type"} & set(rules):
         root = {"type": "object", "properties": OWN, "required": required, **rules}
@@ -97,10 +97,10 @@ def test_a_call_is_legal_where_the_root_schema_allows_it_and_nowhere_else(rules:
         return
     legal = {key(c) for c in sayable(tool) if tool.rules is None or tool.rules.fault(c) is None}
     assert legal <= allowed
-    # Null of an optional argument is left out.
+    # A null of an optional argument is left out.
     alone = {p.name for p in tool.parameters if not p.required}
     assert all(None in [json.loads(a).get(n, 0) for n in alone] for a in allowed - legal)
-    with suppress(UserError):  # random ones broke the rules
+    with suppress(UserError):  # random calls may break the rules
         assert all(key(dict(random_call((tool,), random.Random(seed)).arguments)) in allowed for seed in range(4))
     again = ToolSchema.from_openai(json.loads(tool.canonical_json()))
     assert again.canonical_json() == tool.canonical_json() and again.parameters == tool.parameters
@@ -143,13 +143,13 @@ def read(root: Any) -> ToolSchema:
         ),
     ],
 )
-def test_rules_as_servers_publish_them_leave_exactly_their_calls(root: Any, calls: list[dict[str, Any]]) -> None:
+def test_published_root_rules_leave_exactly_the_legal_calls(root: Any, calls: list[dict[str, Any]]) -> None:
     judge, tool = jsonschema.validators.validator_for(root, jsonschema.Draft202012Validator)(root), read(root)
     legal = [c for c in sayable(tool) if tool.rules is None or tool.rules.fault(c) is None]
     assert {key(c) for c in legal} >= {*map(key, calls)} and all(judge.is_valid(call) for call in legal)
 
 
-def test_a_call_whose_arguments_exclude_each_other_is_refused() -> None:
+def test_call_with_mutually_exclusive_arguments_is_refused() -> None:
     right, wrong = Call("go", {"edge": "e"}), Call("go", dict.fromkeys(("edge", "from", "kind", "to"), "e"))
     tools = Tools([{"name": "go", "parameters": EDGE}])
     tools.validate(right)
@@ -177,13 +177,13 @@ def test_a_call_whose_arguments_exclude_each_other_is_refused() -> None:
         ({"enum": [{"a": 1}]}, "`enum` gives a call arguments without names"),
     ],
 )
-def test_rules_that_no_call_of_named_arguments_keeps_are_refused_by_name(rules: Any, says: str) -> None:
+def test_unsatisfiable_root_rules_are_refused_by_name(rules: Any, says: str) -> None:
     with pytest.raises(UserError) as error:
         read({"properties": {"a": {"enum": [1]}}, **rules})
     assert says in str(error.value) and str(error.value).startswith("Tool go: ")
 
 
-# A random call is one that its tools allow, or it is told why there is none.
+# A random call is legal for its tools; if there is none, the error says why.
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_rules_that_no_call_of_named_arguments_keeps_are_refused_by_name(rules: 
         {"properties": {"a": {"type": "string"}}, "required": ["a"]},
     ],
 )
-def test_a_tool_that_no_call_can_be_made_up_of_is_told_with_its_parameter(root: dict[str, Any]) -> None:
+def test_tool_without_possible_random_call_names_the_parameter(root: dict[str, Any]) -> None:
     tools = tool_schemas([{"name": "stop"}, {"name": "go", "parameters": root}])
     with pytest.raises(UserError, match=r"Tool go, parameter a: no value of it can be made up") as error:
         check_random(tools)

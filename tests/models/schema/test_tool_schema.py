@@ -1,4 +1,4 @@
-"""Tools in head order and as canonical JSON, what each argument head carries, and what is read once."""
+"""Tools in head order and as canonical JSON, the parameters of each argument head, and cached reading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_canonical_json_is_stable_and_idempotent(tools: list[dict[str, Any]], wr
 
 @law(60)
 @given(tool_lists(parameters=9))
-def test_merged_heads_carry_every_parameter_once_and_cut_heads_the_first_units(tools: list[dict[str, Any]]) -> None:
+def test_merged_heads_have_every_parameter_once(tools: list[dict[str, Any]]) -> None:
     for tool in tools:
         read = ToolSchema.from_openai(tool)
         merged, cut = read.slots("merge"), read.slots("cut")
@@ -70,7 +70,7 @@ def test_duplicate_names_no_tools_and_too_many_are_refused() -> None:
         tool_schemas([])
 
 
-def test_null_of_a_required_parameter_is_the_null_token_and_of_an_optional_one_absence() -> None:
+def test_null_of_required_parameter_is_a_token_and_of_optional_is_absence() -> None:
     number = {"type": ["integer", "null"], "minimum": 0, "maximum": 2}
     needed, left_out = schema({"a": number, "b": number}, ["a"]).slots()
     assert (needed.null, left_out.null) == ((None,), (ABSENT,))
@@ -85,7 +85,7 @@ def tool(name: str, **schema: Any) -> dict[str, Any]:
     return {"name": name, "parameters": {"properties": {"p": schema}, "required": ["p"]}}
 
 
-def test_what_is_written_is_read_as_what_it_was_written_of() -> None:
+def test_value_text_is_read_as_the_original_value() -> None:
     tied = 0
     for seed in range(200):
         drawer = Drawer(seed)
@@ -105,7 +105,7 @@ def test_what_is_written_is_read_as_what_it_was_written_of() -> None:
     assert tied > 3
 
 
-def test_a_caller_who_changes_what_he_was_given_changes_no_later_reading() -> None:
+def test_changing_a_returned_schema_does_not_affect_later_reads() -> None:
     root = {"anyOf": [{"required": ["p"]}, {"required": ["q"]}]}
     tied = {"name": "stop", "parameters": {"properties": {"p": {"enum": [1]}, "q": {"enum": [2]}}, **root}}
     sources = [

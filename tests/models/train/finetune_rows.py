@@ -1,4 +1,4 @@
-"""Rows of many tool sets, and small bases, for the tests of fine-tuning."""
+"""Random rows with several tool sets, for the tests of fine-tuning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLACES = ("left", "right", "north", "green blue")
 
 
 def tool_set(rng: random.Random) -> list[dict[str, Any]]:
-    """One to three tools of up to seven parameters."""
+    """Return one to three random tools with up to seven parameters."""
     names = rng.sample(("go", "turn_left", "set_value", "open", "stop"), rng.randint(1, 3))
     made = []
     for name in names:
@@ -50,7 +50,7 @@ def random_row(rng: random.Random, tools: list[dict[str, Any]]) -> dict[str, Any
 
 
 def random_rows(seed: int, count: int, sets: int = 4) -> list[dict[str, Any]]:
-    """Rows whose tools are a few sets, in any order."""
+    """Return random rows whose tools come from a few sets, in any order."""
     rng = random.Random(seed)
     tools = [tool_set(rng) for _ in range(sets)]
     return [random_row(rng, rng.choice(tools)) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Published prompt formats byte for byte, and any base model becomes a checkpoint of the ST format."""
+"""Published prompt formats are reproduced byte for byte, and any base model becomes a checkpoint in ST format."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_prompt_equals_the_published_servers_byte_for_byte(data: Path, checkpoin
     assert (template.profile, template.overflow) == ("simpletool-v1", "cut")
     ids = template.prefix_ids(tool_schemas(TOOLS)) + template.suffix_ids("attack the left one", 'hp=3 "é"', history)
     assert qwen.decode(ids) == expected
-    # Only system and tools are cached; the template's own markers are control.
+    # Only system and tools are cached; the template's markers are control tokens.
     assert qwen.decode(template.prefix_ids(tool_schemas(TOOLS))).endswith("<|im_end|>\n<|im_start|>")
     assert {qwen.special_id(mark) for mark in ("<content>", "<arg6>", "<|null|>")} <= set(ids)
 
 
-def test_python_source_is_parsed_and_never_run(tmp_path: Path, checkpoint: Path) -> None:
+def test_python_source_is_parsed_but_never_run(tmp_path: Path, checkpoint: Path) -> None:
     source = tmp_path / "rt_server.py"
     source.write_text(
         "raise SystemExit('was run')\nimport nowhere\nSYSTEM_TEMPLATE = '''<|im_start|>é \\n{tools_json}'''\n",
@@ -96,7 +96,7 @@ def test_unusable_source_is_refused(
     assert not (checkpoint / "st_template.json").exists()
 
 
-# A server file as the authors' later ones are; the words are not theirs.
+# A server file in the style of the authors' later ones, with other texts.
 SERVER = (
     "V2_SYSTEM_TEMPLATE = '<|im_start|>system\\n{system_prompt}\\n\\n{{May}} call:\\n{tools_json}\\n<|im_end|>\\n'\n"
     "V2_USER_TEMPLATE = '<|im_start|>user\\nhistory: [{hist}]\\n\\n{query}<|im_end|>\\n<|im_start|>assistant\\n'\n"
@@ -112,7 +112,7 @@ def server(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("system", [None, 'You fly. "Züge" {x} <|im_end|>'])
-def test_format_v2_equals_what_the_server_writes_byte_for_byte(
+def test_format_v2_equals_the_servers_output_byte_for_byte(
     server: Path, checkpoint: Path, qwen: STTokenizer, system: str | None
 ) -> None:
     adopt(checkpoint, server, system=system)
@@ -128,10 +128,10 @@ def test_format_v2_equals_what_the_server_writes_byte_for_byte(
     assert qwen.decode(ids) == expected
 
 
-# Any base model becomes a checkpoint of the ST format that the engines load, its other scores as they were.
+# Any base model becomes an ST checkpoint that the engines load; its other scores stay the same.
 
 
-QWEN = 151_665  # tokens of the base tokenizer
+QWEN = 151_665  # number of tokens of the base tokenizer
 BASE_TOOLS = [tool(n, v=["left", "green red"]) for n in ("go", "stop")]
 BASE_SHAPE: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -141,7 +141,7 @@ BASE_SHAPE: dict[str, Any] = {
 
 
 def test_adopted_base_decides_alike_in_both_engines(tmp_path: Path, data: Path) -> None:
-    """A random model with Qwen's own tokenizer, rows to spare and a tied head."""
+    """The base is a random model with Qwen's tokenizer, spare embedding rows and a tied head."""
     torch.manual_seed(1)
     source, rows = tmp_path / "base", 151_936
     model = hf.Qwen2ForCausalLM(hf.Qwen2Config(vocab_size=rows, tie_word_embeddings=True, **BASE_SHAPE))
@@ -173,9 +173,7 @@ def test_adopted_base_decides_alike_in_both_engines(tmp_path: Path, data: Path) 
         (("[END]",), "[END]", "[END]"),
     ],
 )
-def test_the_prompts_markers_are_tokens_that_the_base_has(
-    tmp_path: Path, specials: tuple[str, ...], begin: str, end: str
-) -> None:
+def test_prompt_markers_are_tokens_of_the_base(tmp_path: Path, specials: tuple[str, ...], begin: str, end: str) -> None:
     source = plain(tmp_path / "base", specials)
     (source / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": specials[-1]}}))
     made = adopt_base(source, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""A small Qwen through all of it: tokens, steps, resume, merge, export, decisions; alone, and in two processes."""
+"""Fine-tune a small Qwen completely (tokens, steps, resume, merge, export, decisions), in one and in two processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.models.train.finetune_rows import random_rows, write
 
 pytest.importorskip("peft")
 TOOLS = [tool("go", 1, at=["left", "right"], fast={"type": "boolean"}), tool("stop")]
-# Rates at which a tiny random model learns something in a test's time.
+# Learning rates at which a tiny random model learns within the time of a test.
 FAST: dict[str, Any] = {
     "rank": 8, "alpha": 16, "lora_rate": 1e-2, "embedding_rate": 5e-2, "head_rate": 5e-2, "groups": 4,
     "device_groups": 2, "dtype": "fp32", "save_every_s": 0.0,
@@ -30,14 +30,14 @@ FAST: dict[str, Any] = {
 
 
 def simple_rows(at: str = "right") -> list[dict[str, Any]]:
-    """Whatever is told, one call is right: no more can be learnt in twenty steps from random weights."""
+    """Return rows for which one call is always right, as random weights cannot learn more in twenty steps."""
     call = {"name": "go", "arguments": {"at": at}}
     told = ["go left", "go right", "go left fast", "stop"]
     return [{"instruction": t, "observation": "x", "tools": TOOLS, "history": [], "call": call} for t in told]
 
 
 class PowerCutError(Exception):
-    """Ends a run without a word."""
+    """Simulates a power cut, which ends a run at once."""
 
 
 def cut_at(step: int) -> Any:
@@ -56,9 +56,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-# What is taught is not what the bases say.
+# The labelled call differs from what the bases decide.
 @pytest.mark.parametrize(("kind", "at"), [("qwen2", "left"), ("qwen3", "right")])
-def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, kind: str, at: str) -> None:
+def test_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, kind: str, at: str) -> None:
     base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
     recipe = FinetuneRecipe(**FAST, steps=30, dropout=0.05)
@@ -69,7 +69,7 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, k
 
     cut = Job(str(base), (rows,), tmp_path / "cut", recipe)
     with pytest.raises(PowerCutError):
-        finetune(cut, cut_at(14))  # the step that was not saved is done again
+        finetune(cut, cut_at(14))  # the unsaved step is repeated
     assert not (tmp_path / "cut" / "model").exists()
     second = finetune(cut)
     assert [line["step"] for line in logged(tmp_path / "cut")] == [*range(1, 15), *range(14, 31)]
@@ -97,7 +97,7 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, k
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base with ST tokens already."""
+    """A base model that already has the ST tokens."""
     return build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=2, scale=0.1)
 
 
@@ -112,7 +112,7 @@ def job(base: Path, rows: Path, out: Path, **settings: Any) -> Job:
 
 @pytest.fixture(scope="module")
 def trained(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that is done."""
+    """The folder of a finished run."""
     out = tmp_path_factory.mktemp("trained") / "out"
     finetune(job(small, rows, out))
     return out
@@ -120,7 +120,7 @@ def trained(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def stopped(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that ended in its third step of four, after two that are saved."""
+    """The folder of a run that stopped in its third of four steps, after saving two."""
     out = tmp_path_factory.mktemp("stopped") / "out"
     with pytest.raises(PowerCutError):
         finetune(job(small, rows, out), cut_at(3))
@@ -143,7 +143,7 @@ def test_interrupted_run_resumes_to_the_same_weights(small: Path, rows: Path, tm
     assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
 
 
-def test_batches_and_recomputed_activations_change_no_step(small: Path, rows: Path, tmp_path: Path) -> None:
+def test_batching_and_recomputed_activations_keep_every_step(small: Path, rows: Path, tmp_path: Path) -> None:
     ways: list[dict[str, Any]] = [{}, {"device_groups": 4}, {"gradient_checkpointing": True}]
     for number, way in enumerate(ways):
         finetune(job(small, rows, tmp_path / f"{number}", dropout=0.0, steps=2, **way))
@@ -154,7 +154,7 @@ def test_batches_and_recomputed_activations_change_no_step(small: Path, rows: Pa
             assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
 
 
-def test_each_row_comes_once_an_epoch_in_another_order(
+def test_each_row_occurs_once_per_epoch_in_a_new_order(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
@@ -172,7 +172,7 @@ def test_bf16_trains_in_fp32_and_stops_when_done(small: Path, rows: Path, tmp_pa
     saved = torch.load(tmp_path / "out" / "training" / "state.pt", weights_only=True)["model"]
     assert {w.dtype for w in saved.values()} == {torch.float32}
     (name,) = (n for n in saved if "embed" in n)
-    # Steps of 1e-6 on weights of 0.1, of which bf16 would have kept none.
+    # Steps of 1e-6 on weights of 0.1, which bf16 would round away.
     moved = (saved[name] - load_file(small / "model.safetensors")["model.embed_tokens.weight"]).abs()
     assert 0 < float(moved.max()) < 1e-3
     assert {w.dtype for w in kept.values()} == {torch.bfloat16}
@@ -187,7 +187,7 @@ def test_rank_zero_trains_all_weights(small: Path, rows: Path, tmp_path: Path) -
     assert all(not torch.equal(weight, before[name]) for name, weight in weights(tmp_path / "out" / "model").items())
 
 
-def test_another_configuration_rows_or_base_is_refused_by_name(
+def test_resume_with_changed_settings_rows_or_base_is_refused(
     small: Path, rows: Path, stopped: Path, tmp_path: Path
 ) -> None:
     out, other = tmp_path / "out", write(tmp_path / "other.jsonl", random_rows(1, 40))
@@ -203,21 +203,19 @@ def test_another_configuration_rows_or_base_is_refused_by_name(
         with pytest.raises(UserError, match=told):
             finetune(changed)
     assert (out / "training" / "state.pt").read_bytes() == kept
-    finetune(job(small, rows, out, save_every_s=9.0))  # what does not change the result may change
+    finetune(job(small, rows, out, save_every_s=9.0))  # settings without effect on the result may change
 
 
-def test_a_full_disk_leaves_what_was_whole(
-    small: Path, rows: Path, stopped: Path, trained: Path, tmp_path: Path
-) -> None:
+def test_full_disk_keeps_complete_files(small: Path, rows: Path, stopped: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(stopped, tmp_path / "out")
     with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved in .*what was saved before is whole"):
         finetune(job(small, rows, tmp_path / "out"))
     assert {p.name for p in (tmp_path / "out" / "training").iterdir()} == {"state.pt", "log.jsonl"}
-    made, expected = finetune(job(small, rows, tmp_path / "out")), weights(trained / "model")  # there is room again
+    made, expected = finetune(job(small, rows, tmp_path / "out")), weights(trained / "model")  # the disk has room again
     assert all(torch.equal(w, expected[n]) for n, w in weights(made.model).items())
 
 
-def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_path: Path) -> None:
+def test_untrainable_base_is_refused(small: Path, rows: Path, tmp_path: Path) -> None:
     def changed(**config: Any) -> Path:
         folder = build_checkpoint(tmp_path / "changed", seed=2)
         path = folder / "config.json"

@@ -1,4 +1,4 @@
-"""From a recipe and rows to packed groups, which teach what the paper's separate sequences teach."""
+"""Rows become packed groups that train like the paper's separate sequences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trained_parts(model: Any) -> dict[str, torch.nn.Parameter]:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = build_checkpoint(tmp_path_factory.mktemp("model") / "m", request.param, seed=2, scale=0.1)
     made = trainable(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), RECIPE).get_base_model()
-    with torch.no_grad():  # LoRA's B starts at zero, where A has no gradient
+    with torch.no_grad():  # LoRA's B starts at zero, which gives A no gradient
         for name, weight in trained_parts(made).items():
             if "lora_B" in name:
                 weight.normal_(0, 0.1)
@@ -73,8 +73,8 @@ def test_packed_groups_have_the_gradients_of_separate_sequences(
         torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_a_prefix_that_rows_share_is_computed_once(folder: Path, tmp_path: Path) -> None:
-    """In whatever order rows of two tool sets come, and with nothing shared between the sets."""
+def test_shared_prefix_of_rows_is_computed_once(folder: Path, tmp_path: Path) -> None:
+    """This holds for any order of rows from two tool sets, between which nothing is shared."""
     prefix, groups = encoded(folder, tmp_path, 1, 4, True)
     mixed = [groups[i] for i in (0, 1, 2, 3, 0, 1, 2, 3)]
     once, twice = pack_by_tools(prefix, mixed[:4]), pack_by_tools(prefix, mixed)
@@ -83,7 +83,7 @@ def test_a_prefix_that_rows_share_is_computed_once(folder: Path, tmp_path: Path)
     assert twice.samples == 8
 
 
-def test_each_part_has_the_papers_rate(model: Any) -> None:
+def test_each_part_has_the_learning_rate_of_the_paper(model: Any) -> None:
     groups = parameter_groups(model, RECIPE)
     rates = {group["name"]: round(group["share"], 9) for group in groups}
     tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
@@ -94,7 +94,7 @@ def test_each_part_has_the_papers_rate(model: Any) -> None:
     assert frozen and not any("lora" in name or "embed" in name for name in frozen)
 
 
-# Rows become groups: what cannot is named with file and line, what is too long is counted.
+# Rows become groups; invalid rows are named with file and line, and rows that are too long are counted.
 
 
 GO = tool("go", 1, a=["left", "right"], b={"type": "integer", "minimum": 0, "maximum": 9}, c={"type": "string"})
@@ -129,14 +129,14 @@ def test_row_has_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Pat
 
     assert weights("content") == [0.005]
     assert weights("function") == [1.0] * (len(tokenizer.encode("go")) + 1)
-    # arg1 is not null and has focal weight 1; arg2 is null, where none counts; arg3 has 1.3 and 1.5.
+    # arg1 is not null and has focal weight 1; arg2 is null and has none; arg3 has 1.3 and 1.5.
     assert weights("arg1") == [0.55] * (len(tokenizer.encode("left")) + 1)
     assert weights("arg2") == [0.6]
     assert weights("arg3") == [round(0.5 * 1.3 * 1.5, 6)] * (len(tokenizer.encode("the red")) + 1)
     assert [weights(a) for a in ARGUMENTS[3:]] == [[0.7], [0.75], [0.8]]
     for name in ("content", "arg2", "arg4", "arg5", "arg6"):
         assert heads[tokenizer.special_id(opening(name))].labels == (null,)
-    # A null that its tool could have filled counts as much as one beyond its arity.
+    # A null of an optional argument counts as much as a null beyond the tool's arity.
     without = ROW | {"call": {"name": "go", "arguments": {"a": "left"}}}
     (other,) = loaded(write(tmp_path / "rows.jsonl", [without]), made)
     third = next(h for h in other.heads if h.ids == (tokenizer.special_id("<arg3>"),))

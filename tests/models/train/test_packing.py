@@ -1,4 +1,4 @@
-"""Packed-tree training equals separate sequences, of rows with probes and with tools of their own, too."""
+"""Training on packed trees equals separate sequences, also for rows with probes or with their own tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
 
 BOOL = {"type": "boolean"}
-# All seven heads that a call has: the function and six arguments, of which the last holds two parameters.
+# All seven heads of a call: the function and six arguments, of which the last has two parameters.
 TOOLS = [
     tool(
         "set_value",
@@ -84,7 +84,7 @@ def random_call(rng: random.Random) -> Call | None:
 
 
 def random_rows(seed: int, count: int) -> list[Row]:
-    """Rows of which neighbours share an instruction, an instruction and an observation, or nothing."""
+    """Return rows whose neighbours share an instruction, an instruction and an observation, or nothing."""
     rng = random.Random(seed)
     rows = []
     for _ in range(count):
@@ -111,7 +111,7 @@ def gradients(model: Any, batches: list[Any], normaliser: float) -> tuple[float,
     count=st.sampled_from([1, 3, RUN_ROWS, RUN_ROWS + 1, 2 * RUN_ROWS + 3]),
     order=st.booleans(),
     forced=st.booleans(),
-    tokens=st.sampled_from([1, 30, 60]),  # of the prefix: its whole length costs time and shows nothing more
+    tokens=st.sampled_from([1, 30, 60]),  # length of the prefix, shortened to save time
 )
 def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
     model: Any, encoder: RowEncoder, seed: int, count: int, order: bool, forced: bool, tokens: int
@@ -119,7 +119,7 @@ def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
     prefix = encoder.prefix[:tokens]
     probed = with_word_probes(random_rows(seed, count), random.Random(seed))
     rows = [replace(row, named=" red" * (i % 2)) for i, row in enumerate(probed)]
-    if order:  # neighbours share as much as they can
+    if order:  # in this order, neighbours share as much as possible
         rows.sort(key=lambda r: (r.instruction, r.history, r.observation))
     encoded = [encoder.encode(row, forced) for row in rows]
     normaliser = sum(w for r in encoded for h in r.heads for w in h.weights)
@@ -137,8 +137,8 @@ def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
         torch.testing.assert_close(padded_grads[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_separate_sequences_lose_what_plain_hugging_face_loses(folder: Path, encoder: RowEncoder) -> None:
-    """The oracle of the oracle: Hugging Face's own attention and a hand-written cross-entropy."""
+def test_loss_of_separate_sequences_equals_hugging_face(folder: Path, encoder: RowEncoder) -> None:
+    """The reference is Hugging Face's own attention with a hand-written cross-entropy."""
     ours = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     for batch in separate(
@@ -165,7 +165,7 @@ def test_targets_start_and_end_with_their_heads_tokens(encoder: RowEncoder) -> N
     assert [h.labels for h in short.heads[2:]] == [(encoder.plan.heads[2].null_id,)] * 5
 
 
-# Word probes quote the observation's own words, ask for the named one, and change neither call nor accuracy.
+# Word probes quote the observation and ask for a named word; they change neither calls nor accuracy.
 
 
 WORDS = ("red", "blue", "Blue,", "3;", "north", "-0.5", "{", "the")
@@ -174,7 +174,7 @@ TEXTS = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
 
 @law(200)
 @given(TEXTS, TEXTS, st.integers(0, 3), st.integers(0, 9))
-def test_quotes_are_passages_of_the_observation(told: str, seen: str, count: int, seed: int) -> None:
+def test_word_probes_quote_the_observation(told: str, seen: str, count: int, seed: int) -> None:
     row = Row(told, seen, Call("wait"), ("go()",))
     (probed,) = with_word_probes([row], random.Random(seed), count)
     assert (probed.instruction, probed.observation, probed.call, probed.history) == (told, seen, row.call, row.history)
@@ -186,7 +186,7 @@ def test_quotes_are_passages_of_the_observation(told: str, seen: str, count: int
         assert not quote.named or word in {w.strip(",;").lower() for w in told.split()}
 
 
-def test_what_is_named_first_is_asked_for_unprompted() -> None:
+def test_first_named_word_is_probed_without_a_prompt() -> None:
     def named(told: str, seen: str) -> list[str]:
         (row,) = with_word_probes([Row(told, seen, None)], random.Random(0))
         return [q.start.strip() + q.rest for q in row.quotes if q.named]
@@ -197,11 +197,11 @@ def test_what_is_named_first_is_asked_for_unprompted() -> None:
     assert named("wait", "the red 3") == []
 
 
-# Rows that bring their own tools are encoded, packed and checked as rows of one set are.
+# Rows with their own tools are encoded, packed and checked like rows of a fixed tool set.
 
 
 def drawn(count: int) -> list[Row]:
-    """Rows of random tools, six of each set, with words for values and with free texts."""
+    """Return rows with random tools, six per tool set, whose values are words and free texts."""
     rng, found = random.Random(0), list[Row]()
     while len(found) < count:
         verb, name, ways = rng.choice(["go", "fly"]), rng.choice(["way", "side"]), rng.sample(["up", "down", "left"], 3)
@@ -223,7 +223,7 @@ def made() -> tuple[Qwen2ForCausalLM, ToolsEncoder, PromptTemplate]:
     return model, ToolsEncoder(template, mine), template
 
 
-def test_a_row_with_its_tools_has_the_ids_of_a_prompt_with_these_tools(made: Any) -> None:
+def test_row_with_tools_has_the_ids_of_its_prompt(made: Any) -> None:
     _, encoder, template = made
     for row in drawn(36):
         own = RowEncoder(template, encoder.tokenizer, compile_plan(row.tools, encoder.tokenizer))

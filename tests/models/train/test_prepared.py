@@ -1,4 +1,4 @@
-"""What training begins with: prepared weights and subwords."""
+"""The start of training: prepared weights and subwords."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NAMES = ["red", "blue", "green", "black", "white", "amber", "violet", "silver"]
 SYLLABLES = ("ba", "ke", "lo", "mi", "nu", "ra", "se", "ven")
 
 
-def test_prepared_heads_look_back_and_find_words_again() -> None:
+def test_prepared_heads_attend_to_earlier_occurrences() -> None:
     heads = 4
     shape = ModelShape(hidden=256, layers=5, heads=heads, kv_heads=2)
     words = build_tokenizer([" ".join(NAMES)], number_words(100))
     model = prepare(new_model(shape, words, 0, ordinal=False))
     model.set_attn_implementation("eager")
     order = torch.randperm(300, generator=torch.Generator().manual_seed(0))[:24]
-    ids = torch.cat([order, order])[None] + 256  # each word twice: what followed it follows again
+    ids = torch.cat([order, order])[None] + 256  # each word occurs twice, with the same successor
     with torch.no_grad():
         seen = model(ids, output_attentions=True).attentions
     at = torch.arange(8, 48)
@@ -37,7 +37,7 @@ def test_prepared_heads_look_back_and_find_words_again() -> None:
     assert max(found) > 0.6
 
 
-# The subword tokenizer loses nothing, cuts a word alike wherever it stands, and spells new words in known pieces.
+# The subword tokenizer is lossless, splits a word alike in every place, and spells new words with known pieces.
 
 
 PHRASES = ('{"name": "', '", "required": ["')
@@ -52,20 +52,20 @@ def tokenizer() -> Tokenizer:
 
 @law(200)
 @given(st.text(max_size=40))
-def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+def test_tokenizer_is_lossless_for_any_text(tokenizer: Tokenizer, text: str) -> None:
     mine = STTokenizer(tokenizer)
     assert mine.decode(mine.encode(text)) == text
 
 
 @law(200)
 @given(st.text("abdeklmnorz", min_size=2, max_size=12))
-def test_a_word_is_cut_alike_with_and_without_its_space(tokenizer: Tokenizer, word: str) -> None:
+def test_word_is_split_alike_with_and_without_space(tokenizer: Tokenizer, word: str) -> None:
     mine = STTokenizer(tokenizer)
     bare, spaced = ([mine.decode([i]) for i in mine.encode(text)] for text in (word, f" {word}"))
     assert spaced == [f" {bare[0]}", *bare[1:]]
 
 
-def test_common_words_are_one_token_new_words_several(tokenizer: Tokenizer) -> None:
+def test_common_words_are_one_token_and_new_words_several(tokenizer: Tokenizer) -> None:
     mine = STTokenizer(tokenizer)
     for text in ("12", " 12", " -0.5", *PHRASES, " red", "amber"):
         assert len(mine.encode(text)) == 1, text

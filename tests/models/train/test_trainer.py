@@ -1,4 +1,4 @@
-"""Training resumes exactly, refuses another configuration, and exports what it trained."""
+"""Training resumes exactly, refuses a changed configuration, and exports the trained model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Pa
     def cut(line: dict[str, Any]) -> None:
         if line["samples"] == 32:
             first.save()
-        if line["samples"] == 64:  # work done after the last save is lost, and done again
+        if line["samples"] == 64:  # steps after the last save are lost and repeated
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
@@ -85,7 +85,7 @@ def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, RowEncoder]:
-    """A model after a little training, and its checkpoint."""
+    """A briefly trained model and its checkpoint."""
     folder = tmp_path_factory.mktemp("run")
     run = trainer(folder, TrainConfig(samples=4000, group=16, run=2, learning_rate=1e-2))
     run.run()
@@ -104,7 +104,7 @@ def test_policy_in_training_agrees_with_the_exported_decider(exported: tuple[Pat
     compared = 0
     for (goal, text), call in zip(situations, calls, strict=True):
         decision = decider.decide(text, goal)
-        if min(decision.confidence.values()) > 0.505:  # no near-tie between two values
+        if min(decision.confidence.values()) > 0.505:  # skip near-ties between two values
             assert decision.call == call
             compared += 1
     assert compared > len(situations) // 2
