@@ -1,4 +1,4 @@
-"""The programs of examples/ run as they stand there, these and those of tests/smoke. `supervise.py` is in
+"""The programs of examples/ run unchanged, here or in tests/smoke. `supervise.py` is in
 tests/rtcontrol/gateway/test_mcp_server.py, `own_loop.py` in tests/bridges/client/test_client.py."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ELSEWHERE = {"supervise", "own_loop"}
 
 
 def ran(name: str, *arguments: str, status: int = 0) -> str:
-    """What it says; of a failure, on stderr."""
+    """Run an example, and return its output; for a failure, the text on stderr."""
     done = python(str(HERE / f"{name}.py"), *arguments)
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     return done.stderr if status else done.stdout
@@ -33,7 +33,7 @@ def ran(name: str, *arguments: str, status: int = 0) -> str:
 
 @contextmanager
 def serving(folder: Path, *given: str, http: bool = False) -> Iterator[str]:
-    """A server's ZeroMQ endpoint, or its page's address."""
+    """Run a server, and yield the ZeroMQ endpoint or, with `http`, the page's address."""
     ports = free_port(), free_port()
     line = ["-m", "rtcontrol", "serve", "--host", "inprocess", "--out", str(folder / "served"), *given]
     line += ["--bind", f"tcp://127.0.0.1:{ports[0]}", *(["--http", f"127.0.0.1:{ports[1]}"] if http else [])]
@@ -46,13 +46,13 @@ def serving(folder: Path, *given: str, http: bool = False) -> Iterator[str]:
         server.kill()
 
 
-def test_calls_become_the_pydantic_models_that_the_tools_are() -> None:
+def test_calls_become_instances_of_pydantic_tools() -> None:
     lines = ran("pydantic_tools", "0.2").splitlines()
     assert len(lines) == 3
     assert all(re.search(r"-> (Grip\(force=\d+\)|Move\(side='(left|right)'\)|Wait\(\))$", line) for line in lines)
 
 
-def test_a_car_with_the_light_package_alone_takes_up_the_speed_it_is_told_and_stops(tmp_path: Path) -> None:
+def test_car_with_light_package_follows_speed_and_stops(tmp_path: Path) -> None:
     assert not re.search(r"^(from|import) rtcontrol\b", (HERE / "robot.py").read_text("utf-8"), re.MULTILINE)
     with serving(tmp_path) as address:
         drives, stops, counts = ran("robot", address).splitlines()
@@ -62,7 +62,7 @@ def test_a_car_with_the_light_package_alone_takes_up_the_speed_it_is_told_and_st
     assert int(counts.split()[0]) > 0
 
 
-def test_a_village_over_one_connection_has_a_call_for_each(tmp_path: Path) -> None:
+def test_village_over_one_connection_gets_calls_for_each(tmp_path: Path) -> None:
     assert not re.search(r"^(from|import) rtcontrol\b", (HERE / "crowd.py").read_text("utf-8"), re.MULTILINE)
     with serving(tmp_path, "--agent", "lander") as address:
         (counts,) = ran("crowd", address, "12").splitlines()
@@ -71,7 +71,7 @@ def test_a_village_over_one_connection_has_a_call_for_each(tmp_path: Path) -> No
 
 # The tab that is hidden draws no frames: pollen-robotics/reachy_mini#1370, OpenRoberta/openroberta-lab#1690.
 @pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
-def test_a_page_of_ones_own_is_played_and_is_safe_while_it_is_hidden(tmp_path: Path) -> None:
+def test_users_page_is_played_and_safe_while_hidden(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--set", f"serve.static={HERE}", http=True) as address,
         chromium.Chromium(tmp_path / "profile") as page,
@@ -124,7 +124,7 @@ def test_every_example_is_run_by_a_test() -> None:
     assert names == run | set(re.findall(r"\b(ros2_robot\.py|policy_server\.py|browser\.html)\"", here))
 
 
-def test_a_policy_server_plays_a_game_behind_a_deadline_and_a_safe_call(tmp_path: Path) -> None:
+def test_policy_server_plays_game_with_deadline_and_safe_call(tmp_path: Path) -> None:
     port = free_port()
     server = Program([str(HERE / "policy_server.py"), str(port)], tmp_path / "policy.log")
     try:

@@ -1,4 +1,4 @@
-"""`rtcontrol bench`: what is compared is the same, under the same conditions; clients' calls are counted."""
+"""`rtcontrol bench`: methods are compared under equal conditions, and clients' calls are counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("agent", "tools", "expected"), CASES)
-def test_all_ways_decide_alike_in_their_own_passes(
+def test_all_methods_make_the_same_decisions(
     agent: str, tools: str, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decide, "WARM_UP", 1)  # its times are not judged here
@@ -53,7 +53,7 @@ def test_json_writes_the_call_and_skips_forced_tokens() -> None:
         assert size / 2 < skipping.nodes <= size  # all but what follows the last choice
 
 
-def test_the_command_shows_and_saves_every_way(
+def test_command_shows_and_saves_every_method(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")

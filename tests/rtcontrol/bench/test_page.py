@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and the README's results are what the files say."""
+"""docs/benchmarks.md and the README have the results of the JSON files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def document(name: str) -> Any:
 
 
 def score(model: str) -> tuple[int, dict[str, int]]:
-    """How many episodes were judged, and the successes of each pilot."""
+    """Return the number of episodes, and the successes of each policy."""
     scores = json.loads((ZOO / model / "scores.json").read_text("utf-8"))
     first, last = scores["seeds"]
     goals = scores["goals"].values()
@@ -34,7 +34,7 @@ def saved(times: dict[str, dict[str, float]]) -> str:
     return f"one pass {one:.2f} ms; as JSON {plain:.2f} ms, forced tokens skipped {skipped:.2f} ms"
 
 
-def test_the_page_is_what_its_files_say() -> None:
+def test_page_has_tables_of_json_files() -> None:
     assert fill(PAGE, FOLDER) == PAGE, "run `python -m rtcontrol.bench.page`"
     assert {f"{match[1]}.json" for match in BLOCK.finditer(PAGE)} == {path.name for path in FILES}
     assert len(PAGE.split()) <= 3_000
@@ -49,7 +49,7 @@ def test_the_scores_are_those_of_the_bundled_models() -> None:
         assert f"| {model} | {size:,} | {count} | {' | '.join(map(str, right.values()))} |" in PAGE
 
 
-def test_the_readmes_results_are_those_of_the_files() -> None:
+def test_readme_has_results_of_json_files() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     table = readme.partition("<!-- results -->")[2].partition("<!-- /results -->")[0].strip().splitlines()
     results = [row.split("|")[2].strip() for row in table[2:]]

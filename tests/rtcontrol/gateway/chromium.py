@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over its own debugging protocol."""
+"""A headless Chromium that is controlled by the debugging protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = {"ArrowUp": 38, "ArrowDown": 40, "Tab": 9, "Enter": 13, "Escape": 27}
 
 
 class Chromium:
-    """One page. `errors` holds what its console was told."""
+    """A browser page; `errors` has the messages of the console."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         assert BINARY is not None, "no Chromium"
@@ -78,7 +78,7 @@ class Chromium:
         until(lambda: self.value(requested), f"not so: {expression}; errors: {self.errors}", timeout_s, 0.05)
 
     def key(self, name: str, down_s: float = 0.0) -> None:
-        """Press a key, hold it, let it go."""
+        """Press a key, hold the key for `down_s`, and release it."""
         text = {"Enter": "\r"}.get(name, name if len(name) == 1 else "")
         code = name if name in KEYS else {" ": "Space", "/": "Slash"}.get(name, f"Key{name.upper()}")
         stroke = {"key": name, "code": code, "windowsVirtualKeyCode": KEYS.get(name, ord(name[0].upper()))}

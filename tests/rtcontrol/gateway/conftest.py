@@ -1,4 +1,4 @@
-"""A real gateway on a real port, over real sessions and a decoder pool, in this process."""
+"""A gateway on a real port, with sessions and a decoder pool in this process."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from gateway_peer import Serve, Served
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Starts gateways. `sessions` is the sessions' model, `separate` the server's own tools; /v1 requests have the
-    bundled model unless told otherwise."""
+    """Return a function that starts gateways. `sessions` is the model of sessions, `separate` the server's tools; the
+    default for /v1 requests is the bundled model."""
     with contextlib.ExitStack() as stack:
 
         def start(
@@ -67,5 +67,5 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 @pytest.fixture(scope="module")
 def served(serve: Serve) -> Served:
-    """Loopback, without a token."""
+    """Return a gateway on loopback without a token."""
     return serve()

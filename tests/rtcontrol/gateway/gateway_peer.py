@@ -1,4 +1,4 @@
-"""What the gateway's tests share: served sessions, a tool, a token, and the page's modules where Node finds them."""
+"""Helpers of the gateway's tests: served sessions, a tool, a token, and the page's modules for Node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPTS = Path(__file__).parent / "page"
 
 
 def copy_page(folder: Path) -> Path:
-    """The page's modules as a server has them, where Node takes them for modules."""
+    """Copy the page's modules to a folder in which Node can import them."""
     page = folder / "page"
     shutil.copytree(PAGE, page)
     shutil.copytree(CLIENT, page / "client")
@@ -43,7 +43,7 @@ TURN: dict[str, Any] = {
 
 
 class Served:
-    """The sessions of a server with their gateway; `url` ends with a slash."""
+    """A server's sessions with their gateway; `url` ends with a slash."""
 
     def __init__(self, sessions: SessionManager, pool: InProcessPool, gateway: Gateway) -> None:
         self.sessions, self.pool, self.gateway = sessions, pool, gateway

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.serial
 
 @pytest.fixture(scope="module")
 def village_page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the page's own modules say."""
+    """Return the results of the page's modules under Node."""
     folder = tmp_path_factory.mktemp("village")
     copy_page(folder)
     command = [str(NODE), str(SCRIPTS / "village.mjs"), str(folder / "page")]
@@ -53,7 +53,7 @@ WHO: dict[str, tuple[int, str]] = {
 
 @under_node
 @pytest.mark.parametrize("sentence", WHO)
-def test_who_is_meant_is_found_by_rules(village_page: dict[str, Any], sentence: str) -> None:
+def test_rules_find_addressed_villagers(village_page: dict[str, Any], sentence: str) -> None:
     assert village_page["meant"][sentence] == list(WHO[sentence])
 
 
@@ -75,7 +75,7 @@ def test_villagers_texts_use_the_trained_words(village_page: dict[str, Any]) -> 
 
 
 @under_node
-def test_whoever_does_what_is_right_gets_there(village_page: dict[str, Any], tmp_path: Path) -> None:
+def test_villager_with_right_calls_reaches_goal(village_page: dict[str, Any], tmp_path: Path) -> None:
     # By the teacher's calls, four times a second: what the model is measured against.
     command = [str(NODE), str(SCRIPTS / "village_walk.mjs"), str(tmp_path / "page")]
     copy_page(tmp_path)

@@ -1,4 +1,4 @@
-"""`/v1/decisions` and `/v1/systemone` as their clients send and read them."""
+"""`/v1/decisions` and `/v1/systemone` in the format of their clients."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_bundled_model_warns_of_untrained_questions(serve: Serve) -> None:
     assert extra["trained"] is False and "not trained" in extra["warning"]
 
 
-def test_what_is_no_model_answers_no_questions(serve: Serve) -> None:
+def test_scripted_decider_answers_no_questions(serve: Serve) -> None:
     body = {"model": "default", "input": STATE, "questions": [LEFT]}
     for model, words in ((None, "--model"), ("random", "random answers no questions")):
         answer = serve(model=model).post("v1/decisions", {**body, "model": model or "default"})

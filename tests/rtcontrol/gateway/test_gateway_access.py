@@ -1,4 +1,4 @@
-"""Who may come in, and from where."""
+"""Access to the gateway by origin, host, token and machine."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SHOWN = {"authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture(scope="module")
 def guarded(serve: Serve) -> Served:
-    """With a token, and another site on the allow-list."""
+    """Return a gateway with a token and another site on the allow-list."""
     return serve(token=TOKEN, origins=frozenset({SITE}), model="noop")
 
 
 def head(served: Served, line: str, *headers: str, host: str | None = None) -> str:
-    """Of a request: its first line and its headers, of which Host is the first."""
+    """Return a request's head: the first line and the headers, starting with Host."""
     host = host or f"127.0.0.1:{served.gateway.port}"
     return "\r\n".join((f"{line} HTTP/1.1", f"Host: {host}", *headers, "", ""))
 
 
 def raw(served: Served, text: str) -> bytes:
-    """The answer to bytes as they are."""
+    """Send raw bytes, and return the answer."""
     with socket.create_connection(("127.0.0.1", served.gateway.port), timeout=10) as line:
         line.sendall(text.encode())
         answer = b""
@@ -48,7 +48,7 @@ def raw(served: Served, text: str) -> bytes:
 
 
 def handshake(served: Served, origin: str | None = None, query: str = "", **options: object) -> int:
-    """The HTTP status of a WebSocket handshake; 101 when it was let in."""
+    """Return the HTTP status of a WebSocket handshake; 101 for success."""
     try:
         with connect(served.ws + query, origin=origin, compression=None, **options):  # type: ignore[arg-type]
             return 101
@@ -92,7 +92,7 @@ def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models"])
-def test_a_rebound_name_is_refused_by_its_host(served: Served, path: str) -> None:
+def test_rebound_host_name_is_refused(served: Served, path: str) -> None:
     answer = httpx.get(served.url.rstrip("/") + path, headers={"host": f"evil.example:{served.gateway.port}"})
     assert answer.status_code == 421
     assert "access-control-allow-origin" not in answer.headers
@@ -150,7 +150,7 @@ def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
     assert raw(served, declared).startswith(b"HTTP/1.1 413")
 
 
-def test_incomplete_body_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_body_times_out(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 0.5)
     short = serve(body_timeout_s=0.3, model="noop")
     declared = head(short, "POST /v1/chat/completions", "Content-Length: 99")
@@ -188,8 +188,8 @@ def test_static_pages_are_served_from_their_folder_only(serve: Serve, tmp_path: 
         assert b"its words" not in answer and b" 404 " in answer
 
 
-def test_required_token_is_asked_of_this_machine(serve: Serve) -> None:
-    """A proxy of this machine that adds no header is no other program to the server."""
+def test_required_token_applies_to_this_machine(serve: Serve) -> None:
+    """The server cannot tell a local proxy without headers from another program."""
     single = serve(token=TOKEN, require_token=True)
     shown = {"Authorization": f"Bearer {TOKEN}"}
     for path in ("health", "metrics", "v1/models", "view/sessions"):
@@ -241,6 +241,6 @@ def test_weak_or_readable_token_is_refused(tmp_path: Path, text: str, mode: int,
 @pytest.mark.parametrize(
     "text", ["*", "robot.example", "https://robot.example/page", "ftp://a.b", "https://a.b:x", "https://[::1"]
 )
-def test_an_origin_that_is_none_is_refused(text: str) -> None:
+def test_invalid_origin_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="not an origin"):
         origin(text)

@@ -1,4 +1,4 @@
-"""Conversations as agents and their SDKs send them: calls, results, contents, and mistakes that name their field."""
+"""Conversations in the format of agents and SDKs: calls, results, contents, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ask(client: openai.OpenAI, *messages: Any, **more: Any) -> Any:
 
 
 def called(name: str, arguments: dict[str, Any], result: str | None = None, number: int = 1) -> list[dict[str, Any]]:
-    """The messages of a call, and of its result."""
+    """Return the messages of a call and its result."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     call = {"id": f"c{number}", "type": "function", "function": function}
     sentence = [{"role": "assistant", "content": None, "tool_calls": [call]}]
@@ -58,11 +58,11 @@ def post(served: Served, *tools: dict[str, Any], **more: Any) -> httpx.Response:
 
 
 def named(answer: httpx.Response) -> str:
-    """Return the name of the function that is called."""
+    """Return the name of the called function."""
     return str(answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"])
 
 
-def test_requests_at_once_all_get_their_own_answer(served: Served) -> None:
+def test_simultaneous_requests_get_their_own_answers(served: Served) -> None:
     wait = {"name": "wait", "parameters": {"type": "object", "properties": {}}}
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda tool: named(post(served, tool)), [TURN, wait] * 6)) == ["turn", "wait"] * 6
@@ -87,7 +87,7 @@ def _wide(number: int) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", "parameters": parameters}}
 
 
-def test_least_used_tool_set_gives_way(serve: Serve) -> None:
+def test_least_recently_used_tool_set_is_closed(serve: Serve) -> None:
     single = serve(model="random", tool_sets=2)
     for i in (*range(5), 0):
         renamed = {**TURN, "function": {**TURN["function"], "name": f"turn_{i}"}}
@@ -198,7 +198,7 @@ BROKEN = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "
         ([USER, BROKEN], "messages[1].tool_calls[0].function.arguments"),
     ],
 )
-def test_unreadable_conversation_is_refused_by_its_place(messages: list[Any], param: str) -> None:
+def test_invalid_conversation_is_refused_with_its_field(messages: list[Any], param: str) -> None:
     request = ChatRequest.model_validate({"model": "m", "messages": messages, "tools": [LAMP]})
     with pytest.raises(Refusal) as caught:
         request.calls()
@@ -215,7 +215,7 @@ def test_unreadable_conversation_is_refused_by_its_place(messages: list[Any], pa
     ],
 )
 @pytest.mark.parametrize("route", ["chat/completions", "decisions", "systemone"])
-def test_body_of_no_plain_json_is_refused(served: Served, route: str, body: bytes, words: str) -> None:
+def test_body_that_is_not_plain_json_is_refused(served: Served, route: str, body: bytes, words: str) -> None:
     answer = served.post(f"v1/{route}", content=body)
     assert answer.status_code in (400, 422) and words in answer.text
 

@@ -1,4 +1,4 @@
-"""The page: its modules, and the dialog for the access token in headless Chromium."""
+"""The page's modules, and the dialog for the access token in headless Chromium."""
 
 from __future__ import annotations
 

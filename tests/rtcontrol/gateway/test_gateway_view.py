@@ -1,4 +1,4 @@
-"""The live view: of a run, in a process beside it, and of a server's sessions; and what people say to both."""
+"""The live view of a run, in a separate process, and of a server's sessions, with commands of people."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EXPERT = ("-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--h
 
 
 class Flying(Program):
-    """A run of the lander with a view; `url` is the page's."""
+    """A run of the lander with a live view; `url` is the address of the page."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
 
 
 def look(page: ClientConnection, *wanted: Any, picture: bool = False, seconds: float = 20.0) -> dict[str, Any]:
-    """The next snapshot for which all of `wanted` hold; with `picture`, the next one after a picture came."""
+    """Return the next snapshot that satisfies all of `wanted`, with `picture` only after a picture."""
     end = time.monotonic() + seconds
     pictured = not picture
     while time.monotonic() < end:
@@ -159,7 +159,7 @@ def session(served: Served) -> Iterator[tuple[str, Line]]:
         yield newest["id"], client
 
 
-def test_a_servers_session_is_seen_paused_and_stopped(served: Served, session: tuple[str, Line]) -> None:
+def test_server_session_is_shown_paused_and_stopped(served: Served, session: tuple[str, Line]) -> None:
     name, client = session
     url = served.ws.removesuffix("ws") + f"view/ws?session={name}"
     with connect(url, compression=None) as page:
@@ -182,7 +182,7 @@ def values(text: str, name: str) -> dict[str, float]:
     return {labels: float(value) for labels, value in matches}
 
 
-def test_no_counter_falls_by_expired_calls(serve: Serve) -> None:
+def test_expired_calls_lower_no_counter(serve: Serve) -> None:
     separate = serve("random")
     with line(separate) as client:
         client.hello(capabilities=["executed"])

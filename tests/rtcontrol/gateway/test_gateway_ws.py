@@ -1,4 +1,4 @@
-"""Protocol 1.0 over /ws: an ordinary client, and those that are none."""
+"""Protocol 1.0 over /ws, with an ordinary client and with broken ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STATE = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
 
 
 class Line:
-    """A client that reads and writes messages."""
+    """A client that reads and writes protocol messages."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -68,7 +68,7 @@ class Line:
         return message
 
     def call(self) -> CallMessage:
-        """What it is told of an observation."""
+        """Return the call for an observation."""
         self.observe()
         return self.until(CallMessage)
 
@@ -81,7 +81,7 @@ def line(served: Served, **options: Any) -> Iterator[Line]:
 
 
 def raw_socket(served: Served) -> socket.socket:
-    """A WebSocket after its handshake, without a client that reads from it."""
+    """Return the socket of an open WebSocket, which no client reads."""
     bare = socket.create_connection(("127.0.0.1", served.gateway.port), timeout=20)
     bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     bare.sendall(
@@ -96,7 +96,7 @@ def raw_socket(served: Served) -> socket.socket:
 
 
 def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
-    """A client's frame, masked with zeros."""
+    """Return a client's frame that is masked with zeros."""
     first = bytes([(0x80 if fin else 0) | opcode])
     size = len(payload)
     length = bytes([0x80 | size]) if size < 126 else bytes([0xFE]) + struct.pack("!H", size)
@@ -120,7 +120,7 @@ def test_malformed_message_is_refused_and_connection_stays(served: Served, text:
         assert client.until(Pong)
 
 
-def test_closed_connection_gets_what_was_queued(served: Served) -> None:
+def test_closed_connection_gets_queued_messages(served: Served) -> None:
     with line(served) as client:
         client.hello()
         for connection in list(served.sessions.core.peers):
@@ -159,7 +159,7 @@ def test_slow_reader_is_cut_off_alone(served: Served) -> None:
             honest.call()
 
 
-def test_a_crowd_comes_in_by_websocket_too(served: Served) -> None:
+def test_crowd_works_over_websocket(served: Served) -> None:
     with line(served) as client:
         welcome = client.hello(crowd=CrowdWish())
         assert welcome.crowd is not None

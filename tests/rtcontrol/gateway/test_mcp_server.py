@@ -1,4 +1,4 @@
-"""`rtcontrol mcp`: the official client supervises real runs, by stdin and stdout and by HTTP."""
+"""`rtcontrol mcp`: the official client supervises real runs over stdio and HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ACTING = {"instruct", "resume", "confirm"}
 
 @pytest.fixture(scope="module")
 def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
-    """For who looks on alone."""
+    """Start a run for tests that only watch."""
     program = Flying(tmp_path_factory.mktemp("flying"))
     try:
         yield program
@@ -48,7 +48,7 @@ def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
 
 @pytest.fixture
 def separate(tmp_path: Path) -> Iterator[Flying]:
-    """One to be paused and stopped."""
+    """Start a run that a test may pause and stop."""
     program = Flying(tmp_path)
     try:
         yield program
@@ -66,14 +66,14 @@ def command(url: str, *more: str) -> list[str]:
 
 @asynccontextmanager
 async def agent(url: str, *more: str) -> AsyncIterator[Client]:
-    """The official client, which starts the server as a coding agent does."""
+    """Return the official client, which starts the server like a coding agent."""
     fields = StdioServerParameters(command=sys.executable, args=command(url, *more), env=environment())
     async with Client(fields) as client:
         yield client
 
 
 async def called(client: Client, name: str, **arguments: Any) -> Any:
-    """A tool's answer; AssertionError with what it says where it is an error."""
+    """Return a tool's answer. Raises AssertionError with the text of an error."""
     result = await client.call_tool(name, arguments)
     text = "".join(getattr(part, "text", "") for part in result.content)
     assert not result.is_error, text
@@ -87,7 +87,7 @@ async def refused(client: Client, name: str, **arguments: Any) -> str:
 
 
 async def status(client: Client, **wanted: Any) -> dict[str, Any]:
-    """The first status in which all of this holds."""
+    """Return the first status that has all the wanted values."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         matches = dict(await called(client, "status"))

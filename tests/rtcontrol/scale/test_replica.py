@@ -1,4 +1,4 @@
-"""What the application takes, and how requests reach a replica behind Serve's proxies; without Ray."""
+"""The application's options, and requests to a replica behind Serve's proxies, without Ray."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_text_and_yaml_give_the_same_options() -> None:
         ({"bind": "tcp://0.0.0.0:5555"}, "there are no keys"),
     ],
 )
-def test_option_that_cannot_be_served_is_refused(arguments: dict[str, Any], words: str) -> None:
+def test_invalid_option_is_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as error:
         application(options_of(arguments))
     assert words in str(error.value)
@@ -85,7 +85,7 @@ def test_proxy_that_hides_the_client_needs_a_token(monkeypatch: pytest.MonkeyPat
         ("/rt", "/rtx/v1/models", "/rtx/v1/models"),
     ],
 )
-def test_gate_sees_paths_without_the_prefix(root: str, path: str, shown: str) -> None:
+def test_gate_gets_paths_without_prefix(root: str, path: str, shown: str) -> None:
     scope = at_root({"type": "http", "path": path, "root_path": root})
     assert (scope["path"], scope["root_path"]) == (shown, "")
 
@@ -110,6 +110,6 @@ def test_websocket_ends_when_cut_off_or_cancelled() -> None:
     asyncio.run(both())
 
 
-def test_serves_proxies_load_nothing_of_the_gateway() -> None:
+def test_proxies_import_no_gateway_module() -> None:
     code = "import sys, rtcontrol.scale.router; print(*(m in sys.modules for m in ('torch', 'rtcontrol.gateway')))"
     assert python("-c", code).stdout.split() == ["False", "False"]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.serial
 
 
 class Served:
-    """The program and its address."""
+    """The running program, with its address."""
 
     def __init__(self, folder: Path) -> None:
         self.address, self.out = f"127.0.0.1:{free_port()}", folder / "out"
@@ -64,7 +64,7 @@ def test_both_replicas_answer_by_http_and_websocket(served: Served) -> None:
 
 
 # ray-project/ray#44185, #47237: routers still sent requests to a replica that had died.
-def test_killed_replica_is_left_and_never_named_again(served: Served) -> None:
+def test_killed_replica_gets_no_more_clients(served: Served) -> None:
     with Client.connect(served.url, **OWN, hz=20, ttl_ms=400) as client:
         before = client.address
         until_fresh_at(client, before)
@@ -76,7 +76,7 @@ def test_killed_replica_is_left_and_never_named_again(served: Served) -> None:
 
 
 # ray-project/ray#63995: a replica that was stopped took work until it was killed.
-def test_ending_sends_clients_away_and_writes_reports(served: Served) -> None:
+def test_shutdown_sends_bye_and_writes_reports(served: Served) -> None:
     with (
         connect(f"ws://{served.address}/view/ws", compression=None),  # stays open: Serve waits for it
         Client.connect(served.url, **OWN, hz=20, ttl_ms=400) as client,

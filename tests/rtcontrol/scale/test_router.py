@@ -1,4 +1,4 @@
-"""Which replica Serve's router chooses, by figures alone."""
+"""The choice of Serve's router among replicas with given figures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_same_tools_lead_to_one_replica() -> None:
     assert len({chosen(router(replicas), replicas, x_tools=f"{n:x}" * 8) for n in range(64)}) == 4
 
 
-def test_tools_stay_when_another_replica_goes() -> None:
+def test_tools_keep_replica_when_another_one_ends() -> None:
     replicas = [replica(number) for number in range(5)]
     before = {n: chosen(router(replicas), replicas, x_tools=f"{n:08x}") for n in range(64)}
     rest = replicas[:-1]
@@ -79,7 +79,7 @@ def test_request_without_tools_goes_to_the_least_loaded() -> None:
     assert chosen(router(replicas), replicas) == "replica-1"
 
 
-def test_sessions_named_since_the_last_figures_count() -> None:
+def test_sessions_assigned_since_last_figures_count() -> None:
     replicas = [replica(0), replica(1)]
     created = router(replicas)
     assert Counter(chosen(created, replicas) for _ in range(8)) == {"replica-0": 4, "replica-1": 4}

@@ -1,4 +1,4 @@
-"""`rtcontrol eval`: checkpoints and endpoints on rows."""
+"""`rtcontrol eval`: evaluate checkpoints and endpoints on rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 12
 
 @pytest.fixture(scope="session")
 def lander_rows() -> list[Row]:
-    """What the lander sees, and what its model calls there; but the first row's call is another one."""
+    """Return rows with the calls of the lander's model, except a different call in the first row."""
     tools = assembly.agents()["lander"].tools.schemas
     session = Model("lander").session()
     rows = []
@@ -60,7 +60,9 @@ def test_a_model_is_judged_by_its_rows(capsys: pytest.CaptureFixture[str], lande
     assert all(word in printed for word in ("source 2", "together", "5/6", "83.33", "argument main"))
 
 
-def test_answers_are_kept_one_a_line(capsys: pytest.CaptureFixture[str], lander_file: Path, tmp_path: Path) -> None:
+def test_answers_are_written_one_per_line(
+    capsys: pytest.CaptureFixture[str], lander_file: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "answers.jsonl"
     given = ("--model", "lander", "--set", f"eval.out={out}")
     evaluated(lander_file, *given)

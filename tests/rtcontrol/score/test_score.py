@@ -1,4 +1,4 @@
-"""`rtcontrol score`: who ignores what is told shows, and nothing is lost."""
+"""`rtcontrol score`: scores reveal ignored instructions, and interrupts lose no results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def recognise(text: str) -> Flag | None:
 
 
 class Walk:
-    """Ten steps a second of one place each way; whoever passes a flag by two places has fallen."""
+    """A world of places in a line, with ten steps a second; passing a flag by two places fails."""
 
     step_s = 0.1
 
@@ -86,7 +86,7 @@ def expert(seen: Mapping[str, float], goal: Flag) -> Call:
 
 @tool
 def walk(step: Annotated[int, OneOf(-1, 0, 1)]) -> None:
-    """Walk on with so many places a step."""
+    """Walk by this many places at each step."""
 
 
 LEFT, RIGHT = Flag("left"), Flag("right")
@@ -107,7 +107,7 @@ AGENT = Agent("walk", "Walks.", Tools([walk]), SKILL.observe, "go left", Fallbac
 
 @dataclass(frozen=True)
 class Walker:
-    """Decides as the expert does where it is told one of `knows`, and else as if told the first of them, less sure."""
+    """A decider that follows the goals in `knows`, and else the first of them, with less confidence."""
 
     knows: tuple[str, ...]
 
@@ -130,7 +130,7 @@ SAID = [Saying("off to the left", "go left", LEFT), Saying("go right", "go right
 def score(
     models: dict[str, Walker], gate: float = 0.0, said: Sequence[Saying] = (), path: Path | None = None
 ) -> Document:
-    """A small score of walkers, four seeds a goal."""
+    """Return a small score of walkers, with four seeds for each goal."""
     settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(gate,) * len(models))
     document = Document(settings, said, path)
     policies: dict[str, BatchPolicy] = {name: scripted(SKILL, name) for name in SCRIPTED}
@@ -151,7 +151,7 @@ def test_model_ignoring_instructions_succeeds_when_told_another() -> None:
     assert {tuple(cell["seeds"]) for cell in cells} == {(2000, 2001, 2002, 2003)}
 
 
-def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
+def test_call_acts_even_in_tick_without_step() -> None:
     called: list[list[str]] = []
 
     def decide(seats: Sequence[Seat]) -> list[Call | None]:
@@ -183,7 +183,7 @@ def test_long_hold_ends_in_the_safe_call() -> None:
     assert played[0].kept["held"] == len(made)
 
 
-def test_null_that_means_doubt_is_held() -> None:
+def test_null_that_means_uncertainty_is_held() -> None:
     class Lost(Walker):
         def decide(self, request: Any) -> Decision:
             return Decision(None, {"function": 0.9})
@@ -265,7 +265,7 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
 
 
 def toward(told: str, name: str, options: list[str]) -> str:
-    """The way to what is told, in the yard."""
+    """Return the option that leads to the instructed thing in the yard."""
     lines = dict(line.split(": ", 1) for line in told.split("\n"))
     thing = lines["Instruction"].removeprefix("go to the ")
     x, y = map(int, re.findall(rf"{thing} (-?\d+) (-?\d+)", lines["Observation"])[0])
@@ -305,7 +305,7 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
         assert pick(cells, "other", goal, model) == [0]
 
 
-def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_score_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no goals" in refused(capsys, "score", "--env", "remote")
     assert "is in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
     assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
@@ -322,7 +322,7 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 class Partly(Walker):
-    """Fails where it is told what it does not know."""
+    """A walker that fails for unknown instructions."""
 
     def decide(self, request: DecisionRequest) -> Decision:
         if request.instruction not in self.knows:

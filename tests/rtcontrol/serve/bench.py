@@ -1,4 +1,4 @@
-"""The sessions' core by a fake clock: connections that keep what was sent to them, loops that do as a test says."""
+"""A bench for the sessions' core by a fake clock, with connections that keep messages and scripted loops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ S = 1_000_000_000
 
 @dataclass(eq=False)
 class Wire:
-    """One connection, and what was sent on it."""
+    """A connection that keeps all sent messages."""
 
     peer: str = "a peer"
     key: str | None = None
@@ -45,18 +45,18 @@ class Wire:
         self.closed = True
 
     def take(self, kind: type[M]) -> list[M]:
-        """Return what came of this type, and forget all that came."""
+        """Return the messages of this type, and clear all messages."""
         matches: list[M] = [message for message in self.sent if isinstance(message, kind)]
         self.sent.clear()
         return matches
 
     def only(self, kind: type[M]) -> M:
-        """Return the only message that came, which is of this type."""
+        """Return the only message, which must be of this type."""
         assert [type(message) for message in self.sent] == [kind], self.sent
         return self.take(kind)[0]
 
     def error(self) -> tuple[str, bool, bool]:
-        """Return code, `fatal` and `retryable` of the only message that came, an error."""
+        """Return code, `fatal` and `retryable` of the only message, which must be an error."""
         error = self.only(ErrorMessage)
         return error.code, error.fatal, error.retryable
 
@@ -65,7 +65,7 @@ class Wire:
 
 
 class FakeRunner:
-    """A session's thread and loop, as the bench says; `done` has what the core wanted of it."""
+    """A fake session thread and loop, which the bench controls; `done` has the core's actions."""
 
     def __init__(self, session: Session, bench: Bench) -> None:
         self.bench, self.session = bench, session
@@ -150,14 +150,14 @@ class Bench(SessionOwner):
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def hello(self, wire: Wire, crowd: bool = False, **fields: Any) -> Hello:
-        """Say hello; by default for an agent."""
+        """Send a hello, by default for an agent."""
         fields = {"client": Program(name="c"), "agent": "lander", "protocol": [1, 1], **fields}
         hello = Hello(t_client_ns=self.now, crowd=CrowdWish() if crowd else None, **fields)
         self.send(wire, hello)
         return hello
 
     def enter(self, wire: Wire | None = None, **fields: Any) -> tuple[Wire, Session]:
-        """Return the connection of a client that was welcomed, and its session."""
+        """Return the connection and the session of a new, welcomed client."""
         wire = wire or Wire()
         self.hello(wire, **fields)
         welcome = wire.only(Welcome)
@@ -168,14 +168,14 @@ class Bench(SessionOwner):
         self.tell(ev.Received(wire, message))
 
     def command(self, session: Session, word: str) -> str:
-        """Say it as a person at the server."""
+        """Give a command as a person at the server."""
         return self.tell(ev.Commanded(session, word, "page"))
 
     def lose(self, wire: Wire) -> None:
         self.tell(ev.Disconnected(wire))
 
     def parked(self, **fields: Any) -> Session:
-        """Return a session that waits for its client."""
+        """Return a parked session."""
         wire, session = self.enter(**fields)
         self.lose(wire)
         assert session.life.state == "parked"
@@ -190,7 +190,7 @@ class Bench(SessionOwner):
     # -- time, and the threads ----------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass; the core wakes whenever it wants to."""
+        """Let the time pass, and wake the core whenever something is due."""
         until = self.now + round(seconds * S)
         while (wake := self.core.wake_ns) is not None and wake <= until:
             self.now = max(self.now, wake)
@@ -200,14 +200,14 @@ class Bench(SessionOwner):
         self.now = until
 
     def tell(self, event: Any) -> Any:
-        """Let the core take the event, do what it says, and then what other threads do."""
+        """Pass the event to the core, carry out its actions, and then do the work of other threads."""
         answer = super().tell(event)
         while self.later:
             self.later.pop(0)()
         return answer
 
     def opens(self) -> None:
-        """Let the sessions that wait for their turn open, and their loops run."""
+        """Open the waiting sessions and run their loops."""
         while self.waiting:
             session = self.waiting.pop(0)
             try:
@@ -231,7 +231,7 @@ class Bench(SessionOwner):
         return True
 
     def end(self, session: Session, error: WireError | None = None) -> None:
-        """The session's loop is over, if it runs."""
+        """End the session's loop, if it runs."""
         if (newest := self.running.pop(session.id, None)) is not None:
             self.tell(ev.Ended(session, error, ran=(session.instructions.first or "go", newest)))
 

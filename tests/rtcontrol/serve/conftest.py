@@ -1,4 +1,4 @@
-"""Servers for the tests of the wire: in this process, or one of their own."""
+"""Servers for the tests of the wire protocol, in this process or in a separate one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bench:
         return self._stack.enter_context(WirePeer(self.server.router.endpoints[0]))
 
     def enter(self, **fields: Any) -> WirePeer:
-        """A peer that was welcomed."""
+        """Return a client that was welcomed."""
         peer = self.peer()
         peer.enter(**fields)
         return peer
@@ -41,7 +41,7 @@ class Bench:
 
 @contextmanager
 def serving(out: Path, http: Any = None, **options: Any) -> Iterator[Bench]:
-    """A server in this process, with the gateway that `http` makes; scripted deciders, unless the options say else."""
+    """Run a server in this process, by default with scripted deciders; `http` creates the gateway."""
     lines: list[str] = []
     # A lost client is soon found, a slow one is not taken for lost.
     base = {"out": out, "model": "random", "host": "inprocess", "heartbeat_s": 0.2, "silent_heartbeats": 20}
@@ -64,7 +64,7 @@ def running(bench: Callable[..., Bench]) -> Bench:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts a server in a process of its own."""
+    """Return a function that starts a server in a separate process."""
     processes: list[Process] = []
 
     def make(*options: str, **arguments: str) -> Process:

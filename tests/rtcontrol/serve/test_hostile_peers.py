@@ -1,4 +1,4 @@
-"""`rtcontrol serve` among peers that mean harm: keys, hostile frames and tools, idle peers, capacity."""
+"""`rtcontrol serve` with hostile peers: keys, malformed frames, hostile tools, idle peers, capacity."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_client_without_listed_key_is_refused(locked: Process, keys: Path, tmp_p
         Client.connect(locked.endpoint, **given)
 
 
-def test_revoked_key_loses_its_session_alone(locked: Process, keys: Path) -> None:
+def test_revoked_key_ends_only_its_own_session(locked: Process, keys: Path) -> None:
     given: dict[str, Any] = {**OWN, "hz": 20, "ttl_ms": 500}
     with (
         Client.connect(locked.endpoint, **given, keys=keys / "leg.key_secret") as revoked,
@@ -83,7 +83,7 @@ def test_revoked_key_loses_its_session_alone(locked: Process, keys: Path) -> Non
         looking.join()
 
 
-def test_logs_and_records_hold_no_secret(locked: Process, keys: Path) -> None:
+def test_logs_and_records_have_no_secret(locked: Process, keys: Path) -> None:
     secret = key_files.load_pair(keys / "arm.key_secret")
     with Client.connect(locked.endpoint, **OWN, pacing="client", ttl_ms=0, keys=keys / "arm.key_secret") as client:
         token = client.welcome.session
@@ -147,7 +147,7 @@ def test_idle_peers_leave_room_for_others(process: Any) -> None:
 
 
 def frames(seed: int, count: int) -> Iterator[list[bytes]]:
-    """Good and bad messages of the vectors; most are cut, or have bytes of them changed."""
+    """Yield valid and invalid messages of the test vectors, most of them truncated or with changed bytes."""
     chance = random.Random(seed)
     vectors = [vector for name in ("valid", "invalid") for vector in conformance.load(name) if "msgpack" in vector]
     known = [[bytes.fromhex(conformance.expand(part)) for part in vector["msgpack"]] for vector in vectors]
@@ -160,7 +160,7 @@ def frames(seed: int, count: int) -> Iterator[list[bytes]]:
         yield [bytes(changed), *arrays]
 
 
-def test_hostile_frames_cost_others_no_observation(running: Any) -> None:
+def test_hostile_frames_lose_no_observation_of_others(running: Any) -> None:
     honest, hostile, result = running.enter(pacing="client"), running.enter(pacing="client"), Counter[str]()
     for number, parts in enumerate(frames(1, 3000)):
         hostile.socket.send_multipart(parts)
@@ -190,18 +190,18 @@ def test_admission_keeps_the_decoders_time_bounded(need: Need, others: list[Need
 
 
 def wide(number: int) -> dict[str, Any]:
-    """80 kB with more alternatives than are read; each number's is another."""
+    """Return a tool of 80 kB with too many alternatives, different for each number."""
     values = [{"type": "string", "maxLength": number + i} for i in range(2000)]
     return {"name": f"f{number}", "parameters": {"properties": {"a": {"anyOf": values}}, "required": ["a"]}}
 
 
 def large(number: int) -> dict[str, Any]:
-    """60 kB that are read; each number's is another."""
+    """Return a valid tool of 60 kB, different for each number."""
     values = [{"const": f"value {number} {i}"} for i in range(2500)]
     return {"name": f"f{number}", "parameters": {"properties": {"a": {"oneOf": values}}, "required": ["a"]}}
 
 
-def test_hostile_hellos_keep_nobody_from_opening_or_resuming(running: Any) -> None:
+def test_hostile_hellos_block_no_opening_or_resuming_client(running: Any) -> None:
     kept = running.enter(pacing="client")
     token = kept.token
     hostile = [running.peer() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Sessions of a server with an interpreter, over real sockets: what a client says is answered with what it means."""
+"""Sessions with an interpreter over real sockets: a sentence is answered with its meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOVER, NONE = completion(("hover", '{"y": 0.7}')), completion(("not_understood",
 
 
 def result(peer: WirePeer, kind: type[M]) -> M:
-    """The next message of this kind, also of those that came before a call that was waited for."""
+    """Return the next message of this kind, even if it arrived before an awaited call."""
     matches: Any = next((message for message in peer.inbox if isinstance(message, kind)), None)
     if matches is None:
         return peer.expect(kind, 20.0)

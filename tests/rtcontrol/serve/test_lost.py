@@ -1,4 +1,4 @@
-"""Clients, connections and servers that go away, trouble that passes, and people who pause, resume and stop."""
+"""Lost clients, connections and servers, over real sockets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_lost_client_is_made_safe_parked_and_resumed(running: Any) -> None:
     assert error.code == "session" and error.retryable
 
 
-def test_a_client_that_never_reads_harms_nobody(running: Any) -> None:
+def test_client_that_never_reads_does_not_affect_others(running: Any) -> None:
     slow, other = running.peer(), running.peer()
     slow.socket.rcvhwm = 1
     slow.enter(pacing="client")
@@ -78,7 +78,7 @@ def test_killed_server_forgets_and_ended_server_says_bye(process: Any) -> None:
     assert result["ended_by"] == "server stopped" and result["wire"]["client"]["name"] == "test"
 
 
-def test_identity_of_another_gives_no_session(running: Any) -> None:
+def test_routing_id_of_another_client_gives_no_session(running: Any) -> None:
     peer = running.enter(pacing="client")
     thief = zmq.Context.instance().socket(zmq.DEALER)
     identity = next(c.identity for c in running.sessions.core.peers)

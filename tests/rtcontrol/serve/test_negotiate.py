@@ -1,4 +1,4 @@
-"""A hello becomes terms and a welcome, or is refused with the reason: without a server."""
+"""Negotiation without a server: a hello leads to settings and a welcome, or to a refusal with the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STOP = FunctionCall(name="move", arguments={"dx": 0})
 
 
 def terms(model: str | None = "random", **fields: Any) -> Terms:
-    """Return what a server with this model makes of a hello; by default for the lander."""
+    """Return the negotiated settings of a hello, by default for the lander, with a server's model."""
     if "tools" not in fields:
         fields.setdefault("agent", "lander")
     given: dict[str, Any] = {"client": Program(name="test"), "protocol": [1, 1], "t_client_ns": 1}
@@ -49,7 +49,7 @@ def welcome(created: Terms) -> Welcome:
 
 
 def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:
-    """A tool with these parameters."""
+    """Return a tool with these parameters."""
     return {"name": "f", "parameters": {"type": "object", "properties": properties, "required": required or []}}
 
 
@@ -99,7 +99,7 @@ def test_model_that_does_not_fit_is_refused(
     assert error.code == "model" and says in error.message + error.remedy, error
 
 
-def test_welcome_tells_the_agents_terms() -> None:
+def test_welcome_has_the_agents_settings() -> None:
     result = welcome(terms())
     assert (result.agent, result.instruction, result.t_server_ns) == ("lander", "land on the pad", 7)
     assert result.tools[0]["function"]["name"] == "engines"

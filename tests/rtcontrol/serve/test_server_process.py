@@ -1,4 +1,4 @@
-"""A server's process: its output that nobody reads, and what clients may have it print."""
+"""The server's process: output that nobody reads, and the last messages before the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is welcomed, resumed, parked, refused and stopped, and what is sent in which order: by a fake clock."""
+"""The sessions' core by a fake clock: which clients are welcomed, parked, resumed, refused and stopped."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ping(number: int = 1) -> Ping:
     return Ping(id=number, t_ns=1)
 
 
-def test_core_imports_nothing_real_and_few_files() -> None:
+def test_core_imports_no_io_and_few_files() -> None:
     names, waiting = set[str](), ["rtcontrol.serve.session_core"]
     while waiting:
         names.add(name := waiting.pop())
@@ -67,7 +67,7 @@ def test_core_imports_nothing_real_and_few_files() -> None:
     assert len([name for name in names if name.startswith("rtcontrol")]) <= 20
 
 
-def test_core_calls_nothing_and_returns_actions() -> None:
+def test_core_only_returns_actions() -> None:
     connection: Any = type("Facts", (), {"peer": "a peer", "key": None, "closed": False})  # it cannot even send
     core = SessionCore(SessionRules(), b"secret")
     hello = Hello(client=Program(name="c"), agent="lander", protocol=[1, 1], t_client_ns=1)
@@ -102,7 +102,7 @@ def test_welcome_comes_once_the_loop_is_warm(bench: Bench) -> None:
     assert welcome.instruction == "go" and bench.lines == ["session-0001: a peer, terms"]
 
 
-def test_same_hello_is_welcomed_again_and_another_refused(bench: Bench) -> None:
+def test_repeated_hello_is_welcomed_and_different_one_refused(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.now += S
     hello = bench.hello(wire)
@@ -118,7 +118,7 @@ def test_same_hello_is_welcomed_again_and_another_refused(bench: Bench) -> None:
     assert bench.states_of() == {"live": 1}
 
 
-def test_terms_that_are_refused_leave_the_connection_free(bench: Bench) -> None:
+def test_refused_hello_leaves_connection_free(bench: Bench) -> None:
     wire = Wire()
     bench.refusal = WireError(Code.AGENT, "There is none.", fatal=True)
     bench.hello(wire)
@@ -129,7 +129,7 @@ def test_terms_that_are_refused_leave_the_connection_free(bench: Bench) -> None:
     bench.enter(wire)
 
 
-def test_full_server_is_busy_but_for_parked_sessions() -> None:
+def test_full_server_is_busy_except_for_parked_sessions() -> None:
     bench = Bench(limit=2)
     wires = [bench.enter()[0] for _ in range(2)]
     bench.hello(other := Wire())
@@ -150,7 +150,7 @@ def test_full_server_is_busy_but_for_parked_sessions() -> None:
     assert last.code() == "busy"
 
 
-def test_robot_is_exclusive_unless_its_session_waits(bench: Bench) -> None:
+def test_robot_is_exclusive_unless_its_session_is_parked(bench: Bench) -> None:
     first, second = Wire(), Wire()
     _, session = bench.enter(first, robot="arm")
     bench.hello(second, robot="arm")
@@ -163,7 +163,7 @@ def test_robot_is_exclusive_unless_its_session_waits(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("needs", [{"session-0001": 0.5, "session-0002": 0.5}, {"session-0002": 0.9}])
-def test_session_is_refused_that_would_make_others_late(bench: Bench, needs: dict[str, float]) -> None:
+def test_session_that_would_delay_others_is_refused(bench: Bench, needs: dict[str, float]) -> None:
     bench.need_of = {name: Need(10.0, share / 10) for name, share in needs.items()}
     bench.enter()
     bench.hello(other := Wire())
@@ -175,7 +175,7 @@ def test_session_is_refused_that_would_make_others_late(bench: Bench, needs: dic
     assert bench.states_of() == {"live": 1}
 
 
-def test_missing_thread_costs_only_its_hello(bench: Bench) -> None:
+def test_missing_thread_refuses_only_that_hello(bench: Bench) -> None:
     bench.no_thread = True
     bench.hello(wire := Wire())
     assert wire.error() == ("busy", True, True)
@@ -190,7 +190,7 @@ def test_missing_thread_costs_only_its_hello(bench: Bench) -> None:
     assert wire.only(Welcome).resumed
 
 
-def test_hellos_have_a_rate(bench: Bench) -> None:
+def test_hellos_are_rate_limited(bench: Bench) -> None:
     wire = Wire()
     for _ in range(500):
         bench.hello(wire)
@@ -215,7 +215,7 @@ def test_lost_client_is_parked_and_resumes_by_token(bench: Bench) -> None:
     assert bench.states_of() == {"live": 1} and bench.lines[-1].endswith("terms, resumed")
 
 
-def test_parked_session_ends_with_its_grace(bench: Bench) -> None:
+def test_parked_session_ends_after_its_grace(bench: Bench) -> None:
     session = bench.parked()
     assert bench.core.wake_ns == bench.now + 30 * S + 1
     bench.wait(30)
@@ -227,7 +227,7 @@ def test_parked_session_ends_with_its_grace(bench: Bench) -> None:
     assert (error.code, error.field, error.retryable, error.fatal) == ("session", "resume", True, False)
 
 
-def test_resuming_takes_over_from_the_former_connection(bench: Bench) -> None:
+def test_resuming_takes_over_from_old_connection(bench: Bench) -> None:
     first, session = bench.enter()
     second = Wire()
     bench.hello(second, resume=session.token)
@@ -240,7 +240,7 @@ def test_resuming_takes_over_from_the_former_connection(bench: Bench) -> None:
     assert bench.states_of() == {"live": 1}
 
 
-def test_key_of_another_client_resumes_nothing(bench: Bench) -> None:
+def test_key_of_another_client_cannot_resume(bench: Bench) -> None:
     wire, session = bench.enter(Wire(key="mine"))
     bench.lose(wire)
     for key in (None, "another"):
@@ -260,7 +260,7 @@ def test_early_return_is_welcomed_by_the_next_loop(bench: Bench) -> None:
     assert back.only(Welcome).resumed and session.life.runs == 2
 
 
-def test_passing_failure_parks_and_another_ends_it(bench: Bench) -> None:
+def test_temporary_failure_parks_session_and_other_ends_it(bench: Bench) -> None:
     session = bench.parked()
     bench.refusal = None
     passing = WireError(Code.DECODER, "It is away.", retryable=True)
@@ -276,7 +276,7 @@ def test_passing_failure_parks_and_another_ends_it(bench: Bench) -> None:
     assert wire.only(ErrorMessage).fatal and bench.states_of() == {}
 
 
-def test_client_that_goes_while_it_opens_leaves_nothing(bench: Bench) -> None:
+def test_client_lost_while_opening_leaves_no_session(bench: Bench) -> None:
     bench.slow = True
     bench.hello(wire := Wire())
     bench.lose(wire)
@@ -338,7 +338,7 @@ def test_only_ping_is_answered_before_hello(bench: Bench) -> None:
         assert wire.sent == []
 
 
-def test_observations_reach_the_world_once_it_is_live(bench: Bench) -> None:
+def test_observations_reach_world_of_live_session(bench: Bench) -> None:
     wire = Wire()
     bench.slow = True
     bench.hello(wire)
@@ -361,7 +361,7 @@ def test_observations_reach_the_world_once_it_is_live(bench: Bench) -> None:
     assert wire.only(ErrorMessage).seq == 2
 
 
-def test_picture_is_taken_by_key_and_token(bench: Bench) -> None:
+def test_picture_needs_key_and_token(bench: Bench) -> None:
     _, session = bench.enter(Wire(key="mine"), capabilities=["pictures"])
     other = Wire(key="mine")
     bench.send(other, picture(session.token))
@@ -371,7 +371,7 @@ def test_picture_is_taken_by_key_and_token(bench: Bench) -> None:
         assert wire.code() == "session"
 
 
-def test_more_messages_than_allowed_are_ignored_undecoded() -> None:
+def test_messages_beyond_rate_are_ignored_undecoded() -> None:
     bench = Bench(messages_per_s=50.0, errors_per_s=1.0)
     wire, _ = bench.enter()
     taken = sum(bool(bench.tell(ev.Arrived(wire))) for _ in range(300))
@@ -381,7 +381,7 @@ def test_more_messages_than_allowed_are_ignored_undecoded() -> None:
     assert bench.tell(ev.Arrived(wire))
 
 
-def test_errors_have_a_rate_and_count_unsent(bench: Bench) -> None:
+def test_errors_are_rate_limited_and_unsent_ones_counted(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
     for _ in range(100):
@@ -438,7 +438,7 @@ def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
 # -- instructions -----------------------------------------------------------------------------------------------------
 
 
-def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
+def test_refused_instruction_is_reported_after_call_of_tick(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.send(wire, Instruct(session=session.token, instruction="bad"))
     bench.tell(ev.GaveWay(session, "it does not fit"))
@@ -451,7 +451,7 @@ def test_refused_instruction_is_told_after_its_ticks_call(bench: Bench) -> None:
     assert isinstance(result[1], ErrorMessage) and (result[1].code, result[1].seq) == ("instruction", 7)
 
 
-def test_observation_is_refused_once(bench: Bench) -> None:
+def test_undecided_observation_is_refused_once(bench: Bench) -> None:
     wire, session = bench.enter()
     for seq, what, sent in ((3, "KeyError", 1), (3, "KeyError", 0), (4, "KeyError", 1), (4, "other", 1), (4, None, 1)):
         bench.tell(ev.Wrong(session, WireError(Code.INVALID, "x", seq=seq), what))
@@ -485,7 +485,7 @@ def test_next_run_starts_with_newest_accepted_instruction(
     assert bench.running[session.id] == first
 
 
-def test_instruction_without_loop_is_for_the_next(bench: Bench) -> None:
+def test_instruction_without_loop_starts_next_run(bench: Bench) -> None:
     session = bench.parked()
     bench.tell(ev.Instructed(session, "right"))
     bench.hello(wire := Wire(), resume=session.token)
@@ -500,7 +500,7 @@ def test_instruction_without_loop_is_for_the_next(bench: Bench) -> None:
     assert bench.done[-1] == (session.id, "instruct", "left")
 
 
-def test_instruction_after_loops_end_starts_the_next(bench: Bench) -> None:
+def test_instruction_after_end_of_loop_starts_next_run(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.lingers = True
     bench.lose(wire)
@@ -515,7 +515,7 @@ def unfit() -> WireError:
     return WireError(Code.INSTRUCTION, "It does not fit.", "Shorten it.", field="instruction", fatal=True)
 
 
-def test_unfit_instruction_gives_way_to_the_former(bench: Bench) -> None:
+def test_rejected_instruction_falls_back_to_previous_one(bench: Bench) -> None:
     session = bench.parked()
     bench.tell(ev.Instructed(session, "bad"))
     bench.hello(back := Wire(), resume=session.token)
@@ -565,13 +565,13 @@ def test_clients_command_reaches_its_loop_at_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"say": "confirm", "instruction": "land"}])
-def test_control_that_says_nothing_is_refused(bench: Bench, more: dict[str, Any]) -> None:
+def test_control_without_command_is_refused(bench: Bench, more: dict[str, Any]) -> None:
     wire, session = bench.enter(**CONTROL)
     bench.send(wire, ControlMessage(session=session.token, **more))
     assert wire.code() == "invalid" and not words(bench)
 
 
-def test_pause_without_loop_reaches_the_next(bench: Bench) -> None:
+def test_pause_without_loop_reaches_next_loop(bench: Bench) -> None:
     bench.slow = True
     bench.hello(wire := Wire())
     session = bench.states["session-0001"]
@@ -590,13 +590,13 @@ def test_pause_without_loop_reaches_the_next(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("capable", [True, False])
-def test_control_client_is_welcomed_with_the_state(bench: Bench, capable: bool) -> None:
+def test_client_with_control_gets_state_after_welcome(bench: Bench, capable: bool) -> None:
     bench.control = ControlMessage(session=UNKNOWN, state="paused")
     bench.hello(wire := Wire(), **(CONTROL if capable else {}))
     assert [type(message) for message in wire.sent] == [Welcome, ControlMessage][: 1 + capable]
 
 
-def test_stop_of_a_person_is_final_and_told(bench: Bench) -> None:
+def test_stop_by_person_is_final_and_reported(bench: Bench) -> None:
     wire, session = bench.enter(**CONTROL)
     bench.send(wire, control(session, "stop"))
     error, last = wire.sent
@@ -644,7 +644,7 @@ def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
     assert back.code() == "session" and other.peer is not None
 
 
-def test_bye_after_its_connection_ends_the_session(bench: Bench) -> None:
+def test_bye_of_closed_connection_ends_session(bench: Bench) -> None:
     parked = bench.parked()
     wire, ending = bench.enter()
     bench.lingers = True
@@ -663,7 +663,7 @@ def test_bye_after_its_connection_ends_the_session(bench: Bench) -> None:
 
 
 def kept() -> int:
-    """Return how many sessions and connections there are in memory."""
+    """Return the number of sessions and connections in memory."""
     gc.collect()
     return sum(isinstance(thing, Session | Peer | Wire) for thing in gc.get_objects())
 
@@ -687,14 +687,14 @@ def test_ten_thousand_clients_leak_nothing(bench: Bench) -> None:
 
 
 def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list[tuple[Wire, Session]]]:
-    """Return a server that drains, and its clients in the order in which they came."""
+    """Return a draining server, and its clients in the order of their arrival."""
     bench = Bench(**rules)
     clients = [bench.enter() for _ in range(count)]
     bench.tell(ev.Drains(round(grace_s * S)))
     return bench, clients
 
 
-def test_draining_server_resumes_and_leaves_after_a_call() -> None:
+def test_draining_server_resumes_sessions_and_ends_them_after_call() -> None:
     bench, ((wire, session),) = drained(1)
     bench.hello(new := Wire())
     assert new.error() == ("busy", True, True)
@@ -711,7 +711,7 @@ def test_draining_server_resumes_and_leaves_after_a_call() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 64])
-def test_drained_clients_leave_in_turn_after_calls(count: int) -> None:
+def test_drained_clients_leave_one_by_one_after_calls(count: int) -> None:
     bench, clients = drained(count)
     bench.wait(0.99)
     assert not any(wire.sent for wire, _ in clients)
@@ -732,7 +732,7 @@ def test_drained_clients_leave_in_turn_after_calls(count: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["silent", "opening", "parked", "stopped"])
-def test_session_without_a_call_leaves_with_a_bye(what: str) -> None:
+def test_draining_session_without_call_ends_with_bye(what: str) -> None:
     bench, ((wire, session),) = drained(1)
     if what == "opening":
         bench.slow = True
@@ -748,7 +748,7 @@ def test_session_without_a_call_leaves_with_a_bye(what: str) -> None:
     assert [m.reconnect for m in wire.take(Bye)] == ([] if what in ("parked", "stopped") else [True])
 
 
-def test_ending_server_says_bye_and_admits_none(bench: Bench) -> None:
+def test_ending_server_says_bye_and_refuses_clients(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.parked()
     bench.tell(ev.Closes())
@@ -759,7 +759,7 @@ def test_ending_server_says_bye_and_admits_none(bench: Bench) -> None:
         assert new.code() == "busy"
 
 
-def test_room_is_for_places_and_the_decoders_time() -> None:
+def test_room_depends_on_places_and_decoder_time() -> None:
     bench = Bench(limit=2)
     assert bench.has_room()
     _, session = bench.enter()

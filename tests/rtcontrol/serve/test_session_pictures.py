@@ -1,4 +1,4 @@
-"""Pictures of a client's world: taken beside its session, shown, recorded, and never in a tick's way."""
+"""Pictures of a client's world: received next to the session, shown and recorded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def picture(token: str, data: bytes, form: Any = "jpeg", t_ns: int | None = None
 
 
 def received(peer: WirePeer) -> None:
-    """Wait until the server has taken in all that was sent."""
+    """Wait until the server has processed all sent messages."""
     peer.send(Ping(id=1, t_ns=1))
     peer.expect(Pong)
 
@@ -45,7 +45,7 @@ def counts(bench: Any) -> dict[str, int]:
 
 
 def recorded(out: Path) -> list[tuple[float, bytes, str]]:
-    """Seconds, file and format of each picture of a record."""
+    """Return seconds, bytes and format of each picture of a record."""
     with out.open("rb") as file:
         matches = [*make_reader(file).iter_messages(topics=["/picture"])]
     assert all(schema.name == "foxglove.CompressedImage" for schema, _, _ in matches if schema is not None)

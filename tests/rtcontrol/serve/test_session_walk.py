@@ -1,4 +1,4 @@
-"""Seeded random walks over the sessions' core: messages, silences, reconnects, words of people; laws at each step."""
+"""Seeded random walks over the sessions' core, which check laws after each message, silence, loss or command."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ ERRORS = [
 
 
 class Walk:
-    """A bench that does what comes next at random. `given`: the session of each token that a welcome told; `owners`:
-    which session each connection was welcomed to last; `left`: tokens whose bye each connection has."""
+    """A bench that takes random steps. `given`: the session of each token in a welcome; `owners`: the last session that
+    each connection was welcomed to; `left`: the tokens of the byes that each connection has received."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -56,7 +56,7 @@ class Walk:
         return list(self.bench.states.values())
 
     def step(self) -> None:
-        """Do one thing, and judge."""
+        """Take a random step, and check the laws."""
         action: Callable[[], None] = self.random.choice(ACTIONS).__get__(self)
         self.trace.append(getattr(action, "__name__", "?"))
         action()
@@ -216,7 +216,7 @@ ACTIONS: list[Any] = [
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_laws_hold_whatever_comes_in_whatever_order(seed: int) -> None:
+def test_laws_hold_for_random_events_in_random_order(seed: int) -> None:
     walk = Walk(seed)
     try:
         for _ in range(STEPS):

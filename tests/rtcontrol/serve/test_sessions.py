@@ -1,4 +1,4 @@
-"""Sessions of the wire over real sockets: welcome, both pacings, sequence, epochs, refusals, several calls a tick."""
+"""Sessions over real sockets: pacing, sequence numbers, epochs, refusals, and several calls per tick."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.rtcontrol.serve.test_negotiate import OWN, PAD, of
 
 
 def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
-    """The session's report, once it is written."""
+    """Wait for the session's report, and return it."""
     path = bench.out / session / "report.json"
     until(lambda: path.exists() and path.read_text().endswith("}\n"), f"no {path}; {bench.lines}")
     return json.loads(path.read_text())
@@ -41,7 +41,7 @@ def test_client_paced_answers_each_observation_in_order(running: Any) -> None:
     assert result["wire"]["observations"] == 30 and result["wire"]["calls"]["fresh"] == 30
 
 
-def test_observation_that_the_agent_cannot_read_is_told(running: Any) -> None:
+def test_observation_that_agent_cannot_read_is_reported(running: Any) -> None:
     peer = running.enter(pacing="client", hold_ms=0)
     peer.observe(None, data={"x": 1.0})
     error = peer.refused()
@@ -100,7 +100,7 @@ def test_undecidable_text_is_refused_once(bench: Any, tmp_path: Path) -> None:
 
 
 def of_one(peer: Any, seq: int) -> list[CallMessage]:
-    """All that is told of one observation."""
+    """Return all calls for one observation."""
     result = [peer.expect(CallMessage, seq_obs=seq)]
     while result[-1].more:
         result.append(peer.expect(CallMessage, seq_obs=seq))

@@ -1,4 +1,4 @@
-"""`rtcontrol run --env remote`, the tools of those who bring none, and a model that is loaded before its sessions."""
+"""`rtcontrol run --env remote`, a server's default tools, and servers that cannot start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANY = ("--set", "serve.bind=tcp://127.0.0.1:*")
 
 @pytest.fixture
 def fly(tmp_path: Path) -> Iterator[Fly]:
-    """Runs in a thread of this process; gives what will be its exit status, and the endpoint on which it waits."""
+    """Return a function that starts a run on a thread, and returns the future exit status and the endpoint."""
     ending = Shutdown(lambda name: None)
     with ThreadPoolExecutor() as pool:
 
@@ -47,7 +47,7 @@ def fly(tmp_path: Path) -> Iterator[Fly]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `rtcontrol run`; gives its process and the endpoint on which it waits."""
+    """Return a function that starts `rtcontrol run`, and returns the process and the endpoint."""
     running: list[Program] = []
 
     def run(*arguments: str) -> tuple[Program, str]:
@@ -67,7 +67,7 @@ def report(tmp_path: Path) -> dict[str, Any]:
     return reported
 
 
-def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> None:
+def test_client_plays_episodes_until_run_ends(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(episodes=2, hz=50.0)
     with WirePeer(endpoint) as peer:
         welcome = peer.enter(pacing="client", hz=1.0)
@@ -84,7 +84,7 @@ def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> 
     assert [e["seed"] for e in reported["outcome"]["episodes"]] == [1, 2]
 
 
-def test_lost_client_costs_misses_until_it_returns(fly: Fly, tmp_path: Path) -> None:
+def test_lost_client_causes_misses_until_it_returns(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(max_age_ms=100.0)
     with WirePeer(endpoint) as first, WirePeer(endpoint) as other:
         token = first.enter().session
@@ -150,7 +150,7 @@ def test_server_that_cannot_start_leaves_no_folder(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """One of its own: nothing of it is loaded yet."""
+    """Return a copy of a model, so that no part of it is loaded yet."""
     return Path(shutil.copytree(ZOO / "lander", tmp_path / "lander", ignore=shutil.ignore_patterns(LEARNT)))
 
 

@@ -1,4 +1,4 @@
-"""Who reaches a guarded ROUTER, over real sockets, with keys and without; and the files of keys."""
+"""Access to a guarded ROUTER over real sockets, with and without keys; and key files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.helpers.processes import until
 
 @dataclass
 class Guarded:
-    """A guarded ROUTER and what reaches it."""
+    """A guarded ROUTER and the messages that reach it."""
 
     router: zmq.Socket[bytes]
     guard: ZmqAuth
@@ -34,19 +34,19 @@ class Guarded:
     dealers: list[zmq.Socket[bytes]] = field(default_factory=list)
 
     def messages(self, wait_ms: int) -> list[bytes]:
-        """The last parts of all messages that come until none has come for `wait_ms`."""
+        """Return the last parts of messages, until none arrives for `wait_ms`."""
         parts = []
         while self.router.poll(wait_ms):
             parts.append(self.router.recv_multipart()[-1])
         return parts
 
     def first(self) -> list[bytes]:
-        """The last parts of the message that must come, and of those that come right after it."""
+        """Return the last parts of the first message, which must arrive, and of those right after it."""
         assert self.router.poll(20_000), "nothing came in"
         return self.messages(100)
 
     def knock(self, pair: KeyPair | None, server: str | None, text: bytes) -> None:
-        """Connect a DEALER that sends one message; it ends with the context."""
+        """Connect a DEALER that sends one message and stays open until the context ends."""
         dealer = self.router.context.socket(zmq.DEALER)
         self.dealers.append(dealer)
         dealer.linger = 0
@@ -85,7 +85,7 @@ def plain() -> Iterator[Guarded]:
 
 
 def send_raw(port: int, *each: bytes) -> None:
-    """Send each three times, over connections of their own; take the answers until 0.3 s pass without any."""
+    """Send each text three times over separate connections, and read answers until 0.3 s pass without one."""
     with ExitStack() as stack:
         raws = [stack.enter_context(sockets.create_connection(("127.0.0.1", port))) for _ in 3 * each]
         for raw, data in zip(raws, 3 * each, strict=True):
@@ -104,7 +104,7 @@ TLS = bytes.fromhex("16030100c8010000c40303") + bytes(200)
 SCANNERS = (HTTP, TLS, TEXT, b"\x01\x00\x05\x00abcd", os.urandom(2000))  # the last but one is of ZMTP 1
 
 
-def test_listed_key_alone_gets_in(locked: Guarded, folder: Path, tmp_path: Path) -> None:
+def test_only_listed_key_gets_access(locked: Guarded, folder: Path, tmp_path: Path) -> None:
     pair, server = load_pair(folder / "arm.key_secret"), load_public(folder / "server.key")
     unlisted = create(tmp_path / "elsewhere", "unlisted")
     locked.knock(unlisted, server, b"unlisted key")
@@ -117,7 +117,7 @@ def test_listed_key_alone_gets_in(locked: Guarded, folder: Path, tmp_path: Path)
     assert key == pair.public and locked.guard.allowed(key) and locked.guard.name(key) == "arm"
 
 
-def test_new_and_revoked_keys_count_at_once(locked: Guarded, folder: Path) -> None:
+def test_new_and_revoked_keys_take_effect_at_once(locked: Guarded, folder: Path) -> None:
     server = load_public(folder / "server.key")
     late = create(folder, "late")
     until(lambda: locked.guard.allowed(late.public))
@@ -130,7 +130,7 @@ def test_new_and_revoked_keys_count_at_once(locked: Guarded, folder: Path) -> No
 
 
 @pytest.mark.parametrize("fixture", ["locked", "plain"])
-def test_bytes_of_scanners_reach_no_one(request: pytest.FixtureRequest, folder: Path, fixture: str) -> None:
+def test_bytes_of_port_scanners_are_dropped(request: pytest.FixtureRequest, folder: Path, fixture: str) -> None:
     router: Guarded = request.getfixturevalue(fixture)
     send_raw(router.port, *SCANNERS)
     keys = (load_pair(folder / "arm.key_secret"), load_public(folder / "server.key"))
@@ -170,7 +170,7 @@ def test_key_files_are_readable_by_owner_and_zmq(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../arm", ".hidden", "x" * 65, "a.key"])
-def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_key_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(KeyFileError, match="not a name for a key"):
         create(tmp_path, name)
     assert not list(tmp_path.iterdir())
@@ -184,7 +184,7 @@ def test_damaged_key_file_admits_no_client(tmp_path: Path, content: bytes) -> No
     assert clients(tmp_path) == {}
 
 
-def test_errors_and_representations_hold_no_secret(tmp_path: Path) -> None:
+def test_errors_and_reprs_have_no_secret(tmp_path: Path) -> None:
     pair = create(tmp_path, "arm")
     secret = tmp_path / "arm.key_secret"
     secret.write_text(secret.read_text().replace('public-key = "', 'public-key = "x'))

@@ -1,4 +1,4 @@
-"""A raw DEALER that speaks the wire's messages: the tests' client, with no help from the client library."""
+"""The tests' client: a raw DEALER for the wire protocol, without the client library."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TEXT = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
 
 
 class WirePeer:
-    """`inbox` keeps what came and was not asked for; pings are answered whenever it looks."""
+    """A client whose `inbox` keeps messages that no call expected; `receive` answers pings."""
 
     def __init__(self, endpoint: str, keys: tuple[KeyPair, str] | None = None) -> None:
-        """`keys`: its own, and the server's public one."""
+        """Connect to the endpoint; `keys` are the client's key pair and the server's public key."""
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
         if keys is not None:
@@ -45,7 +45,7 @@ class WirePeer:
         self.socket.send_multipart(encode_msgpack(message))
 
     def receive(self, timeout_s: float = WAIT_S) -> Message | None:
-        """The next message that is no ping."""
+        """Return the next message that is not a ping."""
         give_up = time.monotonic() + timeout_s
         while (left := give_up - time.monotonic()) > 0:
             if self.socket.poll(int(1e3 * left) + 1):
@@ -57,7 +57,7 @@ class WirePeer:
         return None
 
     def expect(self, kind: type[M], timeout_s: float = WAIT_S, **fields: Any) -> M:
-        """The next message of this type with these values; others go to the inbox."""
+        """Return the next message of this type with these values; others go to the inbox."""
         give_up = time.monotonic() + timeout_s
         while (message := self.receive(max(0.0, give_up - time.monotonic()))) is not None:
             if isinstance(message, kind) and all(getattr(message, k) == v for k, v in fields.items()):
@@ -66,7 +66,7 @@ class WirePeer:
         raise AssertionError(f"no {kind.__name__} {fields or ''} in {timeout_s:g} s; came: {self.inbox[-5:]}")
 
     def hello(self, **fields: Any) -> Hello:
-        """Say hello; by default for the lander."""
+        """Send a hello, by default for the lander."""
         if "tools" not in fields and "resume" not in fields:
             fields.setdefault("agent", "lander")
         fields.setdefault("client", Program(name="test"))
@@ -76,7 +76,7 @@ class WirePeer:
         return hello
 
     def enter(self, **fields: Any) -> Welcome:
-        """Say hello and be welcomed."""
+        """Send a hello, and return the welcome."""
         hello = self.hello(**fields)
         welcome = self.expect(Welcome)
         assert welcome.t_client_ns == hello.t_client_ns
@@ -87,7 +87,7 @@ class WirePeer:
         return self.expect(ErrorMessage, timeout_s)
 
     def denied(self, **fields: Any) -> ErrorMessage:
-        """Say hello and be refused."""
+        """Send a hello, and return the refusal."""
         self.hello(**fields)
         return self.refused()
 
@@ -96,7 +96,7 @@ class WirePeer:
         return "" if self.welcome is None else self.welcome.session
 
     def observe(self, text: str | None = TEXT, **fields: Any) -> int:
-        """Send an observation; gives its sequence number."""
+        """Send an observation; return the sequence number."""
         self.seq += 1
         base = {"session": self.token, "seq": self.seq, "epoch": self.epoch, "t_ns": time.monotonic_ns(), "text": text}
         message = Observe(**{**base, **fields})
@@ -104,5 +104,5 @@ class WirePeer:
         return message.seq
 
     def ask(self, text: str | None = TEXT, **fields: Any) -> CallMessage:
-        """Client-paced: observe, and wait for the call."""
+        """Send an observation in a client-paced session, and return the call."""
         return self.expect(CallMessage, seq_obs=self.observe(text, **fields))

@@ -1,4 +1,4 @@
-"""One model of the signals for all tests of this folder, and a clock that goes fast."""
+"""A fitted model of the signals task for all tests of this folder, and a fast clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rtcontrol.training.signals import TOOLS, rows
 
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[str, Any]]]:
-    """A model of the signals, stopped once on the way, and what it told; a step takes a quarter of a second."""
+    """Return a model of the signals task that was stopped once and resumed, with its progress lines."""
     out = tmp_path_factory.mktemp("fit") / "signals"
     lines: list[dict[str, Any]] = []
     now = itertools.count(step=0.25)
@@ -36,6 +36,6 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[
 
 @pytest.fixture
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second goes by whenever a fit looks at its clock, once a step: its minutes are as many steps anywhere."""
+    """Let a second pass at each step of a fit, so that its minutes are the same number of steps anywhere."""
     now = itertools.count(step=1.0)
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(now)))

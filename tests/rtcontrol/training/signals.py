@@ -1,4 +1,4 @@
-"""A small task of one's own for the tests: at a crossing, the light says what to do, and the instruction how fast."""
+"""A small task for the tests: the light at a crossing determines the call, and the instruction its speed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TOLD = ("drive slow", "drive fast")
 
 
 def teacher(instruction: str, observation: str) -> dict[str, Any]:
-    """What is right."""
+    """Return the right call for a situation."""
     if "light red" in observation:
         return {"name": "stop", "arguments": {}}
     return {"name": "go", "arguments": {"speed": instruction.split()[-1]}}
 
 
 def observe(rng: random.Random) -> str:
-    """What is seen."""
+    """Return a random observation."""
     return f"light {rng.choice(['red', 'green'])} cars {rng.randint(0, 20)} lane {rng.choice(['left', 'right'])}"
 
 
 def rows(count: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of the one format; so many that a fit soon sees that all that are held out are right."""
+    """Return rows of the task; with the default count a fit soon gets all held-out rows right."""
     rng = random.Random(seed)
     listed = []
     for _ in range(count):
@@ -42,6 +42,6 @@ def rows(count: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def write(path: Path, given: list[Any]) -> Path:
-    """As JSONL."""
+    """Write values as JSONL, and return the path."""
     path.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in given), "utf-8")
     return path

@@ -1,4 +1,4 @@
-"""The bundled checkpoints: small enough, decided in one pass, and they do what they are told."""
+"""The bundled checkpoints: their size, decisions in one pass, and success in their worlds."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def decider(name: str) -> STDecider:
 
 
 @cache
-def flights(name: str, quick: bool) -> dict[Case, Episode]:
-    """The quick episodes of a model or the others, on seeds that it was not trained on, sixteen worlds in a pass."""
+def played(name: str, quick: bool) -> dict[Case, Episode]:
+    """Return episodes of a model, quick ones or others, on untrained seeds with sixteen worlds in a pass."""
     listed = [case for case in CASES if case[0] == name and (case[1] in QUICK) == quick]
     asked = [case for _, goal, text, seeds, *_ in listed for case in cases(goal, range(5000, 5000 + seeds), text)]
 
@@ -97,16 +97,16 @@ def test_bundled_models_decide_in_one_pass_over_few_tokens() -> None:
     ("name", "goal", "told", "seeds", "least", "most"),
     [pytest.param(*case, marks=[] if case[1] in QUICK else [pytest.mark.slow]) for case in CASES],
 )
-def test_bundled_model_does_what_it_is_told(
+def test_bundled_model_follows_instructions(
     name: str, goal: Any, told: str | None, seeds: int, least: int, most: int
 ) -> None:
-    results = flights(name, goal in QUICK)
+    results = played(name, goal in QUICK)
     episodes = [results[case] for case in cases(goal, range(5000, 5000 + seeds), told)]
     assert least <= int(summary(episodes)["successes"]) <= most
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None:
+def test_bundled_model_declares_tools_of_its_agent(name: str) -> None:
     agent = AGENTS[name]
     learnt = TrainingMetadata.of(resolve(name))
     assert learnt is not None and learnt.knows(agent.tools.schemas)

@@ -1,4 +1,4 @@
-"""What is fitted to rows, or to a teacher, decides as they do; what is stopped goes on, a full disk costs nothing."""
+"""Models fitted to rows or a function decide alike; stopped runs resume, and a full disk loses no progress."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_stopped_run_resumes_and_ends_early(
     assert lines[-1]["seconds"] < 120 and lines[-1]["left_s"] == 0.0
 
 
-def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+def test_model_card_describes_the_training(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
     result, _ = fitted
     learnt = TrainingMetadata.of(result.folder)
     assert learnt is not None and learnt.words is not None
@@ -100,13 +100,13 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_row_that_is_longer_than_the_models_context_is_named(tmp_path: Path) -> None:
+def test_row_beyond_model_context_is_named(tmp_path: Path) -> None:
     given = write(tmp_path / "rows.jsonl", [*rows(60), rows(1)[0] | {"observation": "car " * 9_000}])
     with pytest.raises(UserError, match=r"rows\.jsonl:61: its prompt of \d+ tokens leaves no room"):
         rtcontrol.fit(given, TOOLS, out=tmp_path / "made", minutes=0.001)
 
 
-def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_saved_state_stays(tmp_path: Path) -> None:
     out = tmp_path / "made"
     for limit in (0, 10_000):  # of the log, and of the weights
         with files_of(limit), pytest.raises(UserError, match="cannot be saved.*nothing was saved yet.*Make room"):
@@ -121,7 +121,7 @@ def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"training"}
 
 
-def test_the_command_line_fits_and_tells_the_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_fits_and_prints_the_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tools, given, out = tmp_path / "tools.json", write(tmp_path / "rows.jsonl", rows(60)), tmp_path / "made"
     tools.write_text(json.dumps(TOOLS))
     figures = tmp_path / "f.json"
@@ -142,11 +142,11 @@ Seen = list[dict[str, Any]]
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
-    """Make the looks of a fit score this of ten, then 3; the weights at each look are kept in the list."""
+def scripted_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
+    """Script the scores of a fit's evaluations (of ten rows; at last 3), and keep the weights at each one."""
 
     def watch(*right: int, steps: int | None = None) -> Seen:
-        """Stop `steps` steps after the last of them."""
+        """Use these scores, and stop `steps` steps after the last one."""
         scores = itertools.chain([Share(one, 10) for one in right], itertools.repeat(Share(3, 10)))
         seen, since = Seen(), [0]
         look, step, examine = FitRun._look, FitRun.stepped, HeldOut.look
@@ -170,10 +170,10 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
     return watch
 
 
-def test_a_model_has_the_weights_of_its_best_look(
-    fast_clock: None, tmp_path: Path, looked_at: Callable[..., Seen]
+def test_model_has_weights_of_its_best_evaluation(
+    fast_clock: None, tmp_path: Path, scripted_scores: Callable[..., Seen]
 ) -> None:
-    seen = looked_at(5, 9)
+    seen = scripted_scores(5, 9)
     rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.3)
     written = load_file(tmp_path / "made" / "model.safetensors")
     assert written and len(seen) > 2 and all(value.equal(seen[1][name]) for name, value in written.items())
@@ -182,10 +182,10 @@ def test_a_model_has_the_weights_of_its_best_look(
 
 @pytest.mark.parametrize(("right", "steps"), [((5, 9, 3), 0), ((5, 9), 2)])
 def test_run_given_less_time_exports_best_weights(
-    fast_clock: None, tmp_path: Path, looked_at: Callable[..., Seen], right: tuple[int, ...], steps: int
+    fast_clock: None, tmp_path: Path, scripted_scores: Callable[..., Seen], right: tuple[int, ...], steps: int
 ) -> None:
-    """It is stopped so many steps after the last look; weights that were not looked at are not the best ones."""
-    seen = looked_at(*right, steps=steps)
+    """A run that stops after the last evaluation exports evaluated weights, not newer ones."""
+    seen = scripted_scores(*right, steps=steps)
     out, lines = tmp_path / "made", list[dict[str, Any]]()
     with pytest.raises(KeyboardInterrupt):
         rtcontrol.fit(rows(), TOOLS, out=out, minutes=3)
@@ -242,7 +242,7 @@ def test_error_of_the_function_names_line_and_situation(function: Callable[..., 
         labelled(function, LEGAL, "go on", "light green")
 
 
-def test_situations_are_listed_or_made_others_refused() -> None:
+def test_situations_of_other_types_are_refused() -> None:
     rng = random.Random(0)
     assert list(situations_of(["light red"], "go", rng)) == [("go", "light red")]
     assert next(situations_of(situation, None, rng))[0] in TOLD
@@ -305,7 +305,7 @@ def test_the_command_line_takes_a_teachers_file(tmp_path: Path, capsys: pytest.C
     assert "(rules.py:3), instruction" in capsys.readouterr().err and not (tmp_path / "made").exists()
 
 
-def test_the_page_of_fit_runs_and_its_row_is_one(
+def test_example_of_training_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (ROOT / "docs/training.md").read_text("utf-8")

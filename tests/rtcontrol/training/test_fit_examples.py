@@ -1,4 +1,4 @@
-"""Rows are checked and held out; rare decisions are drawn as often as common ones; scores tell the truth."""
+"""Checks and held-out parts of rows, even sampling of rare decisions, and scores."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_tools_come_from_rows_without_option() -> None:
         check((("", r) for r in rows(60)), None)
 
 
-def test_pairs_and_names_are_rows_and_tools_too() -> None:
+def test_pairs_and_names_are_accepted_as_rows_and_tools() -> None:
     tools = tools_of({"LEFT": "Go left.", "RIGHT": "Go right."})
     _, found = check((("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on")
     assert found[0].call == Call("LEFT") and found[1].call == Call("RIGHT")
@@ -104,7 +104,7 @@ def test_rows_of_one_question_are_held_out_together() -> None:
     assert {one.question for one in split(given[::-1])[1]} == {one.question for one in held}
 
 
-def test_words_and_numbers_decide_tokens_and_width() -> None:
+def test_vocabulary_and_width_follow_words_and_numbers() -> None:
     _, given = check((("", r) for r in rows(300)), Tools(TOOLS))
     words = words_of(given)
     assert {str(n) for n in range(21)} <= set(words.numbers) and shape_for(words) == NARROW

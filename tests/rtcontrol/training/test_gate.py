@@ -1,4 +1,4 @@
-"""Nonsense that a fit from a world learns, and the gate that holds it."""
+"""Meaningless sentences in training, and the gate that holds them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ of_each = pytest.mark.parametrize("name", SKILLS)
 
 
 @of_each
-def test_nonsense_asks_for_none_of_the_goals(name: str) -> None:
+def test_nonsense_names_no_goal(name: str) -> None:
     rng, skill, draw = random.Random(0), SKILLS[name], Nonsense(name, SKILLS[name].recognise)
     module: Any = WORLDS[name]
     meant = {bare(module.spoken_sentence(rng, module.sample_goal(rng))) for _ in range(3000)}

@@ -1,4 +1,4 @@
-"""A controller is fitted in a world of one's own, played there, and what failed is told."""
+"""Controllers that are fitted in a user's world, and errors of that world."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def few_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less of everything that a fit looks at beside its training."""
+    """Reduce the amount of samples and held-out rows of a fit."""
     for name, value in (("SAMPLE", 512), ("HELD_ROWS", 64), ("HELD_WORLDS", 4)):
         monkeypatch.setattr(world_rows, name, value)
 
@@ -58,7 +58,7 @@ def test_each_row_has_the_experts_call(tmp_path: Path) -> None:
     assert {"go to the barrel", "find the red box", "visit blue box"} <= told
 
 
-def test_some_rows_ask_for_nothing_here(small: None, tmp_path: Path) -> None:
+def test_some_rows_have_meaningless_instructions(small: None, tmp_path: Path) -> None:
     skill = yard(tmp_path)
     rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 2_000))
     unheard = [row for row in rows if row.meant == ""]

@@ -1,4 +1,4 @@
-"""A raw peer that has a crowd, with no help from the client library."""
+"""A test client with a crowd, which sends raw messages without the client library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.rtcontrol.serve.wire_peer import TEXT, WAIT_S, WirePeer
 
 
 class CrowdPeer:
-    """`calls` are all that came, in order."""
+    """A client with a crowd; `calls` has all received calls in order."""
 
     def __init__(self, peer: WirePeer, **hello: Any) -> None:
         self.peer, self.calls, self.seq = peer, list[MemberCall](), 0
@@ -25,7 +25,7 @@ class CrowdPeer:
         self.peer.send(Leave(session=self.peer.token, ids=list(ids)))
 
     def see(self, texts: Mapping[str, str] | Iterable[str]) -> int:
-        """What they saw; gives its number, the same for all."""
+        """Send observations of members; return the sequence number, which is the same for all."""
         shown = texts if isinstance(texts, Mapping) else dict.fromkeys(texts, TEXT)
         self.seq += 1
         now = time.monotonic_ns()
@@ -34,13 +34,13 @@ class CrowdPeer:
         return self.seq
 
     def take(self, timeout_s: float = WAIT_S) -> list[MemberCall]:
-        """The calls of the next message."""
+        """Return the calls of the next message."""
         calls = self.peer.expect(CallMany, timeout_s).calls
         self.calls += calls
         return calls
 
     def until_fresh(self, ids: Iterable[str], texts: Mapping[str, str] | None = None) -> dict[str, MemberCall]:
-        """Observe and take until each had a fresh call since now; gives the last one of each."""
+        """Observe until each member has received a new fresh call; return the last call of each."""
         wanted, matches, end = set(ids), dict[str, MemberCall](), time.monotonic() + WAIT_S
         while set(matches) < wanted and time.monotonic() < end:
             self.see(texts or wanted)

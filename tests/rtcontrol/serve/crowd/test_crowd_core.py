@@ -1,4 +1,4 @@
-"""The ticks of a crowd by a fake clock: accounts add up, no call is another's, and each member is safe in time."""
+"""The ticks of a crowd by a fake clock: accounts add up, members get their own calls, and each is safe in time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOKEN = "t" * 16
 
 
 class Script:
-    """Decides by the text: it is bad, odd (illegal), null, unsure, or whose the call is."""
+    """A decider whose result depends on the text: bad, odd (an illegal call), null, unsure, or a member's name."""
 
     def decide(self, request: DecisionRequest) -> Decision:
         text = request.observation
@@ -60,7 +60,7 @@ class Script:
 
 @dataclass
 class CrowdBench:
-    """A crowd's core with a decoder that takes `slow_ms` for a batch, and all that came of them, by a fake clock."""
+    """A crowd's core by a fake clock, with a decoder that takes `slow_ms` for a batch, and all results."""
 
     slow_ms: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class CrowdBench:
                     self.cancelled.append(action.k)
 
     def wait(self, ms: float) -> None:
-        """Let so much time pass, as the loop's thread does."""
+        """Let `ms` milliseconds pass, as the loop's thread does."""
         end_ns = self.now + round(ms * MS)
         self.tell(ev.Woke())
         while True:
@@ -131,14 +131,14 @@ class CrowdBench:
         self.tell(OperatorCommand(word, "page", self.now))
 
     def of(self, name: str) -> list[tuple[str, str | None]]:
-        """What a member was told: status and cause."""
+        """Return status and cause of each call that a member received."""
         return [(call.status, call.cause) for call in self.calls if call.id == name]
 
     def ticks(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line.get("kind") and line.get("member") == name]
 
     def end(self) -> dict[str, Any]:
-        """Its report."""
+        """End the crowd, and return the report."""
         self.tell(ev.Stopped("over"))
         self.account.check()
         return report.build(self.account, "record.mcap")
@@ -150,7 +150,7 @@ class ScriptSource:
         return Script()
 
 
-def test_decision_of_a_former_life_is_not_sent() -> None:
+def test_decision_of_an_earlier_epoch_is_not_sent() -> None:
     bench = CrowdBench(slow_ms=20)
     bench.core.queue.most = 8
     bench.join(*({"id": name, "hz": 1} for name in NAMES[:3]))
@@ -164,7 +164,7 @@ def test_decision_of_a_former_life_is_not_sent() -> None:
     assert bench.core.queue.late_dropped == 1
 
 
-def test_request_that_fails_costs_its_ticks_alone() -> None:
+def test_failed_request_misses_only_its_own_ticks() -> None:
     bench = CrowdBench()
     bench.join("anna")
     bench.broken = RuntimeError("the pipe is gone")
@@ -182,7 +182,7 @@ def test_request_that_fails_costs_its_ticks_alone() -> None:
     assert bench.of("anna")[-1] == ("fresh", None)
 
 
-def test_hold_ends_safe_at_its_instant_also_mid_tick() -> None:
+def test_hold_ends_with_safe_call_even_mid_tick() -> None:
     separate = {"name": "engines", "arguments": {"main": 100, "side": 0}}
     bench = CrowdBench(options={"hz": 20, "hold_ms": 180, "max_age_ms": 2000})
     bench.join({"id": "anna", "safe_calls": [separate]})
@@ -203,7 +203,7 @@ def test_hold_ends_safe_at_its_instant_also_mid_tick() -> None:
     assert bench.calls[-1].tick == bench.ticks("anna")[-1]["k"]
 
 
-def test_doubtful_decision_holds_the_call_until_its_limit() -> None:
+def test_uncertain_decision_holds_call_until_its_limit() -> None:
     bench = CrowdBench(options={"hz": 50})
     bench.join("anna")
     bench.see(anna="moved")
@@ -218,7 +218,7 @@ def test_doubtful_decision_holds_the_call_until_its_limit() -> None:
     assert {line["kind"] for line in bench.ticks("anna")[1:]} == {"held"}
 
 
-def test_call_that_needs_a_yes_is_held_back() -> None:
+def test_call_that_needs_confirmation_is_held_back() -> None:
     bench = CrowdBench(options={"confirm": ["engines"]})
     bench.join("anna")
     bench.see(anna="moved")
@@ -226,7 +226,7 @@ def test_call_that_needs_a_yes_is_held_back() -> None:
     assert bench.of("anna") == [("safe", "confirm")]
 
 
-def test_stale_look_misses_and_bad_look_reported_once() -> None:
+def test_stale_observation_misses_and_bad_one_is_reported_once() -> None:
     bench = CrowdBench()
     bench.join("anna", "bert")
     bench.see(anna="bad look", bert="odd look")
@@ -238,7 +238,7 @@ def test_stale_look_misses_and_bad_look_reported_once() -> None:
     assert [(item.id, item.code) for item in bench.refused[0].members] == [("anna", "decoder")]
 
 
-def test_pause_is_safe_at_once_until_resume() -> None:
+def test_pause_makes_members_safe_until_resume() -> None:
     bench = CrowdBench(slow_ms=5)
     bench.join({"id": "anna", "every_tick": True})
     bench.see(anna="moved")
@@ -257,7 +257,7 @@ def test_pause_is_safe_at_once_until_resume() -> None:
     assert [line["people"] for line in bench.lines if "people" in line] == ["pause", "resume"]
 
 
-def test_instruction_is_every_members_goal() -> None:
+def test_instruction_becomes_goal_of_every_member() -> None:
     bench = CrowdBench()
     bench.join({"id": "anna", "instruction": "land"})
     bench.tell(ev.Instructed("hover"))
@@ -268,7 +268,7 @@ def test_instruction_is_every_members_goal() -> None:
 
 
 @pytest.mark.parametrize(("back", "cause"), [(False, ("host", "lost")), (True, ("host", "restarting"))])
-def test_lost_decoder_costs_misses_that_name_it(back: bool, cause: tuple[str, str]) -> None:
+def test_lost_decoder_causes_misses_that_name_it(back: bool, cause: tuple[str, str]) -> None:
     bench = CrowdBench(slow_ms=15)
     bench.join("anna")
     bench.see(anna="moved")
@@ -287,7 +287,7 @@ def test_lost_decoder_costs_misses_that_name_it(back: bool, cause: tuple[str, st
     ]
 
 
-def test_batch_whose_ticks_are_over_is_cancelled() -> None:
+def test_batch_whose_ticks_all_ended_is_cancelled() -> None:
     bench = CrowdBench(slow_ms=500)
     bench.join("anna")
     bench.see(anna="moved")
@@ -296,7 +296,7 @@ def test_batch_whose_ticks_are_over_is_cancelled() -> None:
     assert (bench.ticks("anna")[0]["cause"], bench.ticks("anna")[0]["subcause"]) == ("decide", "decoder_slow")
 
 
-def test_older_lives_and_members_beyond_limit_are_refused() -> None:
+def test_old_epochs_and_members_beyond_limit_are_refused() -> None:
     bench = CrowdBench()
     bench.core.members.limit = 2
     bench.join({"id": "anna", "epoch": 3}, "bert")
@@ -311,7 +311,7 @@ def test_older_lives_and_members_beyond_limit_are_refused() -> None:
     assert members["anna"].epoch == 3 and members["bert"].terms.period_ns == 200 * MS
 
 
-def test_member_of_returned_client_waits_for_a_look() -> None:
+def test_member_of_returned_client_waits_for_observation() -> None:
     bench = CrowdBench(slow_ms=5)
     bench.join("anna")
     bench.see(anna="moved")
@@ -325,7 +325,7 @@ def test_member_of_returned_client_waits_for_a_look() -> None:
     assert bench.of("anna") == [("safe", "decide")] and bench.calls[0].tick == 1
 
 
-def test_excess_messages_are_refused_and_commands_taken() -> None:
+def test_excess_messages_are_refused_but_commands_accepted() -> None:
     host: Any = SimpleNamespace(wake=lambda: None)
     loop = CrowdLoop(CrowdBench().core, host, cast(Any, SimpleNamespace(header={})), lambda action: None)
     for _ in range(QUEUE):
@@ -339,7 +339,7 @@ def test_excess_messages_are_refused_and_commands_taken() -> None:
     ("fields", "says"),
     [({"pacing": "client"}, "no pacing 'client'"), ({"calls_per_tick": 2}, "no calls_per_tick 2")],
 )
-def test_crowd_cannot_have_what_is_of_one_loop(fields: dict[str, Any], says: str) -> None:
+def test_crowd_refuses_settings_of_a_single_loop(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(WireError, match=says):
         crowd_terms(terms(crowd=CrowdWish(), **fields))
 
@@ -382,7 +382,9 @@ ticks = st.lists(
 
 
 @given(ticks, st.integers(0, 60), st.integers(0, 60), st.integers(1, 64))
-def test_batch_has_the_most_urgent_in_time(waiting: list[MemberTick], alone_ms: int, more_ms: int, most: int) -> None:
+def test_batch_has_most_urgent_ticks_that_can_be_in_time(
+    waiting: list[MemberTick], alone_ms: int, more_ms: int, most: int
+) -> None:
     expected: Callable[[int], float] = lambda n: (alone_ms + (n - 1) * more_ms) * MS  # noqa: E731
     batch = choose(waiting, 0, expected, most)
     chosen = {t.k for t in batch}

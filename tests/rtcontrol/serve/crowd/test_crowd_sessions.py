@@ -1,4 +1,4 @@
-"""Crowds over real sockets: who is decided for, who is refused, who goes on, and whether the accounts add up."""
+"""Crowds over real sockets: decisions, refusals and returning clients, and whether the accounts add up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refused(crowd: CrowdPeer) -> list[tuple[str | None, str, str | None]]:
 
 
 def report(bench: Any, crowd: CrowdPeer, name: str = "session-0001") -> dict[str, Any]:
-    """Of a crowd that says bye."""
+    """Say bye, and return the report of the crowd's session."""
     crowd.peer.send(Bye(session=crowd.peer.token))
     path: Path = bench.out / name / "report.json"
     until(path.exists, "no report")
@@ -73,7 +73,7 @@ def test_members_calls_match_the_record(bench: Bench) -> None:
         assert looks[call.id, call.tick]["observation"] == TEXT
 
 
-def test_wrong_part_is_refused_and_the_others_taken(bench: Bench) -> None:
+def test_wrong_part_is_refused_and_the_others_accepted(bench: Bench) -> None:
     crowd = CrowdPeer(bench(hz_max=50.0).peer())
     bad = [
         {"id": "hasty", "hz": 60},
@@ -137,7 +137,7 @@ def test_thousand_members_get_calls_within_message_limits(bench: Bench) -> None:
     assert result["crowd"]["members"] == 1000 and result["releases"] == result["ticks"] + result["skipped_releases"]
 
 
-def test_resumed_client_has_its_members_back(bench: Bench) -> None:
+def test_resumed_client_keeps_its_members(bench: Bench) -> None:
     running = bench()
     crowd = CrowdPeer(running.peer())
     crowd.join({"id": "anna", "ttl_ms": 901})
