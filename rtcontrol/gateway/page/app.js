@@ -22,7 +22,7 @@ const view = new CourtView($("court"));
 const chart = new StripChart($("chart"));
 const counts = { ticks: 0, misses: 0, causes: new Map() };
 let paused = false;
-let told = null; // the instruction that waits to come into force
+let told = null; // the instruction that is not active yet
 let last = null; // the last call message
 let shown = ""; // the text of the call that the page shows
 
@@ -71,14 +71,14 @@ function onCall(message, latency) {
   last = message;
 }
 
-/** Execute: the paddle keeps this velocity until the next call; without any, it stands still. */
+/** Execute a call: the paddle keeps its velocity until the next call, and without a call does not move. */
 function onAct(call) {
   world.setOwn(call?.name === "move" ? LEVEL_SPEED * (call.arguments?.velocity ?? 0) : 0);
 }
 
 const texts = new Map();
 
-/** Sets a text that is another one than before: to set the same again costs a layout. */
+/** Set an element's text if it has changed, as setting the same text costs a layout. */
 function put(id, text) {
   if (texts.get(id) === text) return;
   texts.set(id, text);
@@ -193,7 +193,7 @@ addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("visibilitychange", () => {
-  // A hidden tab is not drawn, so the match stands still; the session ends rather than miss its deadlines.
+  // A hidden tab is not drawn, so the match pauses, and the session ends instead of missing deadlines.
   if (document.hidden) session.close("the page is hidden");
   else session.open();
 });
@@ -210,14 +210,14 @@ readColours();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
 
 let before = performance.now();
-let owed = 0; // time, in steps, that the world is behind
+let owed = 0; // steps that the world still has to make
 let observedAt = 0;
-let observeNs = null; // when the server's next tick wants to be shown the world
+let observeNs = null; // when to send the observation for the server's next tick
 let chartAt = 0;
 let figuresAt = 0;
 
 function frame(now) {
-  // A tab that was away for long does not catch up.
+  // After a long absence of the tab, the world does not catch up.
   owed += paused ? 0 : (Math.min(now - before, 100) * STEPS_A_SECOND) / 1e3;
   before = now;
   session.look();
@@ -247,7 +247,7 @@ function frame(now) {
   requestAnimationFrame(frame);
 }
 
-// For tests and for whoever is curious in the console.
+// For tests and for use in the console.
 window.rtcontrol = { session, world, chart, counts, pilot };
 if (!document.hidden) session.open();
 requestAnimationFrame(frame);

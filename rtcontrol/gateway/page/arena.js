@@ -1,4 +1,4 @@
-// The page `/crowd`: fifty villagers over one connection, told in words, all together, by group or one by one.
+// The page `/crowd`: instruct fifty villagers over one connection, all together, by group or one by one.
 
 import { CAUSES } from "./causes.js";
 import { nowNs } from "./client/clock.js";
@@ -12,11 +12,11 @@ import { VillageView } from "./village_view.js";
 
 const HZ = 4;
 const TTL_MS = 1500;
-const LOOKS_MS = 50; // between two looks: what a call answers was seen so long before its tick at most
+const LOOKS_MS = 50; // between two observations, and so the greatest age of one at a tick
 const STEP_S = 1 / 60;
-const LONGEST_MS = 100; // a tab that was away for long does not catch up
+const LONGEST_MS = 100; // most time to catch up after the tab was hidden
 const STAY = [{ name: "stay", arguments: {} }];
-const SURE = 0.51; // a word that the model never met halves its confidence
+const SURE = 0.51; // an unknown word halves the model's confidence
 const FIRST = "wander about";
 const SLEEP = /^(?:please )?(?:go to sleep|sleep|sleep now)$/;
 const EXAMPLES = [
@@ -36,7 +36,7 @@ const seed = Number(options.get("seed") ?? Math.floor(Math.random() * 1e6));
 const village = new Village(seed, Math.min(Math.max(Math.trunc(Number(options.get("villagers") ?? 50)) || 50, 1), 50));
 const view = new VillageView($("village"));
 const byId = new Map(village.villagers.map((one) => [one.id, one]));
-// Of each villager what is shown: its goal, its last calls, when it missed and was told something last.
+// The display state of each villager: goal, last calls, and the times of the last miss and instruction.
 const shown = new Map(
   village.villagers.map((one) => [
     one,
@@ -88,13 +88,13 @@ function onCall(id, message, latencyMs) {
   it.unsure = message.status === "fresh" ? message.confidence < SURE : it.unsure;
 }
 
-/** What a villager does: not a call that the model itself is not sure of. */
+/** Let a villager act on a call, unless the model's confidence is low. */
 function onAct(id, call) {
   const one = byId.get(id);
   village.act(one, call && shown.get(one).unsure ? STAY[0] : call);
 }
 
-/** How a villager is drawn. */
+/** Return the display state of a villager. */
 function stateOf(one) {
   const it = shown.get(one);
   const status = it.away || !crowd.members.has(one.id) ? "safe" : crowd.call(one.id).status;
@@ -144,7 +144,7 @@ $("tell").addEventListener("submit", (event) => {
   tell($("instruction").value);
 });
 
-/** The text box, begun with a villager's name. */
+/** Put a villager's name at the start of the text box. */
 function aimAt(one) {
   $("instruction").value = `${one.name}, `;
   $("instruction").focus();
@@ -179,7 +179,7 @@ addEventListener("keydown", (event) => {
 // ---------------------------------------------------------------------------------------------------------- frames
 
 document.addEventListener("visibilitychange", () => {
-  // A hidden tab is not drawn, so the village stands still; the session ends rather than miss its deadlines.
+  // A hidden tab is not drawn, so the village pauses, and the session ends instead of missing deadlines.
   if (document.hidden) crowd.close("the page is hidden");
   else crowd.open();
 });
@@ -200,7 +200,7 @@ readColours();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
 
 let before = performance.now();
-let owed = 0; // time that the village is behind, in seconds
+let owed = 0; // seconds that the village still has to simulate
 let lookedAt = 0;
 let figuresAt = before;
 let figures = { frames: 0, ticks: 0 };
@@ -252,7 +252,7 @@ function showFigures(now) {
 }
 
 for (const one of village.villagers) crowd.join(one.id, { instruction: FIRST });
-// For tests and for whoever is curious in the console.
+// For tests and for use in the console.
 window.rtcontrol = { crowd, village, view, counts, shown, panel, tell };
 if (!document.hidden) crowd.open();
 requestAnimationFrame(frame);

@@ -2,8 +2,8 @@
 
 import { fit, line } from "./canvas.js";
 
-const SPAN_MS = 6_000; // shown
-const KEPT_MS = 30_000; // what the figures are taken from
+const SPAN_MS = 6_000; // the time that the chart shows
+const KEPT_MS = 30_000; // the time over which figures are computed
 
 const sorted = (values) => values.filter((v) => v !== null).sort((a, b) => a - b);
 const at = (values, q) => values[Math.min(values.length - 1, Math.floor(q * values.length))] ?? null;
@@ -13,7 +13,7 @@ export class StripChart {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
     this.calls = []; // { at, latency, age, decide, missed }
-    this.marks = []; // instants (ms) at which an instruction came into force
+    this.marks = []; // instants (ms) at which an instruction became active
     this.deadline = 0;
     this.top = 0;
   }

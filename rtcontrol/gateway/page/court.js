@@ -16,7 +16,7 @@ export class CourtView {
     this.hits = { own: 0, other: 0 };
   }
 
-  /** `between`: how far (0..1) the time has gone on from the world's last step. `call`: the velocity in force. */
+  /** `between`: the share (0..1) of a step since the world's last one. `call`: the active velocity. */
   draw(world, between, { colours, dpr, paused, level }) {
     const { canvas, context: g } = this;
     fit(canvas, dpr);
@@ -94,7 +94,7 @@ export class CourtView {
     g.fill();
   }
 
-  /** The call in force, as chevrons behind the model's paddle: one for each step of velocity. */
+  /** Draw the active call as chevrons behind the model's paddle: one for each step of velocity. */
   #intent(y, level, colour) {
     const g = this.context;
     const way = Math.sign(level);

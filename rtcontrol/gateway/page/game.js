@@ -38,7 +38,7 @@ export class World {
     this.#centre(1);
   }
 
-  /** Units a second, clamped; positive is down. */
+  /** Set a velocity in units a second, clamped; positive is down. */
   setOwn(velocity) {
     this.own_v = clamp(velocity, -PADDLE_SPEED, PADDLE_SPEED);
   }
@@ -47,7 +47,7 @@ export class World {
     this.other_v = clamp(velocity, -PADDLE_SPEED, PADDLE_SPEED);
   }
 
-  /** 1/60 s later. */
+  /** Advance the game by 1/60 s. */
   step() {
     this.own_y = clamp(this.own_y + this.own_v / STEPS_A_SECOND, TOP, BOTTOM);
     this.other_y = clamp(this.other_y + this.other_v / STEPS_A_SECOND, TOP, BOTTOM);
@@ -77,7 +77,7 @@ export class World {
     }
   }
 
-  /** What the agent `paddle` reads. */
+  /** Return the observation that the agent `paddle` reads. */
   observe() {
     const { ball_x, ball_y, ball_vx, ball_vy, own_y, other_y } = this;
     return { ball_x, ball_y, ball_vx, ball_vy, own_y, other_y };

@@ -2,7 +2,7 @@
 
 import { isToken } from "./client/socket.js";
 
-/** Where the server of this page is. */
+/** The WebSocket address of this page's server. */
 export const SOCKET = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`;
 
 const make = (tag, fields = {}, ...inner) => {
@@ -20,7 +20,7 @@ export class Gate {
     this.#fill();
   }
 
-  /** The server wants a token, or another one than `refused`. */
+  /** Ask for a token, or for another one after the server `refused` one. */
   ask(refused) {
     if (this.dialog.open || refused !== this.token) return;
     if (refused !== null && refused === inAddress()) leaveOutOfAddress(); // or each reload would try it again
@@ -47,13 +47,13 @@ export class Gate {
   }
 }
 
-/** The token of `#token=TOKEN`; null where there is none, or none that could be one. */
+/** Return the token of `#token=TOKEN`; null if it is missing or malformed. */
 function inAddress() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   return isToken(token) ? token : null;
 }
 
-/** From the history, too. */
+/** Remove the token from the address and from the history. */
 function leaveOutOfAddress() {
   if (location.hash) history.replaceState(history.state, "", location.pathname + location.search);
 }

@@ -1,4 +1,4 @@
-// What the pages of games have in common of their connection: its line in the header, and the question for the token.
+// The connection of the game pages: the status line in the header, and the request for a token.
 
 import { Gate } from "./gate.js";
 
@@ -14,7 +14,7 @@ const STATES = {
 
 const $ = (id) => document.getElementById(id);
 
-/** The line tells the state of a session or crowd from now on; a token that is given is used by its next connection. */
+/** Show the state of a session or crowd in the line, and use an entered token for the next connection. */
 export function showLink(session) {
   const gate = new Gate((token) => {
     session.token = token;

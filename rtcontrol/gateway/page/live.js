@@ -5,7 +5,7 @@ import { StripChart } from "./chart.js";
 import { Gate } from "./gate.js";
 
 const AGAIN_MS = 1000;
-const OLD_S = 3; // a picture of before is told to be one
+const OLD_S = 3; // an older picture is marked as old
 const KEYS = { p: "pause", r: "resume", s: "stop", y: "confirm", n: "deny" };
 
 const $ = (id) => document.getElementById(id);
@@ -14,9 +14,9 @@ const texts = new Map();
 const view = { last: null, seen: 0, socket: null, over: false };
 const gate = new Gate(() => connect());
 let session = new URLSearchParams(location.search).get("session");
-let asked = null; // the tick whose call waits for a yes
+let asked = null; // the tick whose call waits for confirmation
 
-/** Sets a text that is another one than before. */
+/** Set an element's text if it has changed. */
 function put(id, text) {
   if (texts.get(id) === text) return;
   texts.set(id, text);
@@ -76,7 +76,7 @@ $("session").addEventListener("change", () => {
   session = $("session").value;
   const { socket } = view;
   Object.assign(view, { last: null, socket: null, over: false });
-  $("world").hidden = true; // the picture is of another one's world
+  $("world").hidden = true; // the picture is from another session's world
   socket?.close();
   chart.calls.length = 0;
   connect();
@@ -92,7 +92,7 @@ function take(told) {
   view.last = told;
   view.over = Boolean(told.over);
   if (told.counts === undefined) {
-    put("lead", told.phase); // the run has not said anything yet
+    put("lead", told.phase); // the run has sent no state yet
     return;
   }
   view.seen += told.ticks.length;
@@ -122,7 +122,7 @@ function take(told) {
   view.said = told.said;
 }
 
-/** Who flies it, how fast, and how far it is. */
+/** Show the model, the rate and the progress. */
 function lead({ agent, model, hz, phase, episodes, judged, successes }) {
   const known = [agent && `agent ${agent}`, model && `model ${model.split("/").at(-1)}`];
   known.push(hz && `${Number(hz.toPrecision(3))} Hz`, phase);
@@ -150,7 +150,7 @@ function showCall({ call, confidence, ticks, state, safe_calls: safe }) {
   if (!running) put("kind", "the safe call");
   else if (last) put("kind", last.why ?? (last.cause ? `missed: ${plain(last.cause)}` : last.kind));
   put("call", running ? (call ?? "–") : safe?.join(", ") || "safe");
-  $("sureness").hidden = !running || confidence === null || confidence === undefined; // it is the decision's
+  $("sureness").hidden = !running || confidence === null || confidence === undefined; // part of a decision
   if ($("sureness").hidden) return;
   put("sure", `${Math.round(confidence * 100)} %`);
   $("sure-bar").style.transform = `scaleX(${confidence})`;
@@ -178,7 +178,7 @@ function plain(name) {
   return name.replaceAll("_", " ");
 }
 
-/** The newest lines first. */
+/** Show the newest lines first. */
 function showLog(lines = []) {
   const newest = lines.slice(-3).reverse();
   const key = newest.join("\n");
@@ -269,6 +269,6 @@ function frame(now) {
   requestAnimationFrame(frame);
 }
 
-window.rtcontrol = view; // for tests, and for whoever is curious in the console
+window.rtcontrol = view; // for tests and for use in the console
 connect();
 requestAnimationFrame(frame);

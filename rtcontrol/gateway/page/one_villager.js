@@ -1,4 +1,4 @@
-// The panel of one villager: its goal, what is in force, its last calls with their lateness, and what it sees.
+// The panel of one villager: the goal, the active call, the last calls with their latency, and the observation.
 
 const $ = (id) => document.getElementById(id);
 const EVERY_MS = 100;
@@ -16,7 +16,7 @@ export class OnePanel {
     $("only").addEventListener("click", () => tell(this.chosen));
   }
 
-  /** Show this one, or nobody (null). */
+  /** Show a villager, or an empty panel (null). */
   choose(one) {
     this.chosen = one;
     this.at = 0;
@@ -26,7 +26,7 @@ export class OnePanel {
     if (one) $("one-colour").style.background = `var(--${one.colour})`;
   }
 
-  /** To be called with each frame. */
+  /** Update the panel; call this for each frame. */
   show(now) {
     if (!this.chosen || now - this.at < EVERY_MS) return;
     this.at = now;
@@ -72,7 +72,7 @@ export class OnePanel {
   }
 }
 
-/** Sets a text that is another one than before: to set the same again costs a layout. */
+/** Set an element's text if it has changed, as setting the same text costs a layout. */
 function put(id, value) {
   if ($(id).textContent !== value) $(id).textContent = value;
 }

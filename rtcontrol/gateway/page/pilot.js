@@ -1,4 +1,4 @@
-// Who plays the left paddle: the visitor by keys, mouse or touch, and a script until the visitor moves (and again after
+// The player of the left paddle: the visitor by keys, mouse or touch, and a script until the visitor moves (and again after
 // a while without a move), so that there is something to see.
 
 import { BALL_HALF, BOTTOM, HEIGHT, OTHER_FACE, PADDLE_SPEED, TOP } from "./game.js";
@@ -32,7 +32,7 @@ export class Pilot {
     return this.held.size > 0 || performance.now() - this.movedAt < IDLE_MS;
   }
 
-  /** The paddle's velocity for the next step. */
+  /** Return the paddle's velocity for the next step. */
   velocity(world) {
     if (!this.manual) return this.#script(world);
     if (this.held.size) {
@@ -59,7 +59,7 @@ export class Pilot {
 
   #script(world) {
     const incoming = world.ball_vx < 0;
-    // One mistake a ball, and not always the middle of the paddle.
+    // One error per ball, and not always the middle of the paddle.
     if (incoming && !this.incoming) this.off = (Math.random() + Math.random() - 1) * 7;
     this.incoming = incoming;
     let goal = HEIGHT / 2;
@@ -71,7 +71,7 @@ export class Pilot {
   }
 }
 
-/** Where a ball that flies straight to `y` really is: reflected at the walls. */
+/** Return the position of a ball at `y` after reflection at the walls. */
 function fold(y) {
   const span = HEIGHT - 2 * BALL_HALF;
   const place = (((y - BALL_HALF) % (2 * span)) + 2 * span) % (2 * span);

@@ -19,7 +19,7 @@ const OUT = `${COLOUR_LIST}|${NAMED}(?:\\s+and\\s+${NAMED})*`;
 const BUT = `(?:\\s+(?:but|except)(?:\\s+for)?\\s+(?:the\\s+)?(?:those\\s+in\\s+)?(${OUT}))?`;
 const END = "(?=\\s|,|:|$)\\s*[,:]?\\s*(.*)$";
 
-// The first that fits counts. Each gives who of all is meant, and the rest of the sentence.
+// The first rule that fits counts. Each returns the villagers that are meant and the rest of the sentence.
 const RULES = [
   [
     new RegExp(`^(?:villagers?|numbers?)\\s+(${NUMBERS})${END}`),
@@ -41,7 +41,7 @@ const RULES = [
 
 const coloursOf = (text) => text.match(new RegExp(COLOUR, "g"));
 
-/** As the model reads it: small letters, no stops. */
+/** Return a sentence as the model reads it: lower case, no punctuation. */
 export const plain = (text) =>
   text
     .toLowerCase()
@@ -83,5 +83,5 @@ function chosen({ numbers, names, colours, place, but }, village) {
   });
 }
 
-/** How many, in words with a verb. */
+/** Return the number of villagers in words with a verb. */
 export const count = (villagers) => (villagers.length === 1 ? `${villagers[0].name} is` : `${villagers.length} are`);

@@ -1,4 +1,4 @@
-// What stands in the village: ground, houses and places. Each is drawn by `g` in the village's own units.
+// The ground, houses and places of the village, drawn on `g` in the village's units.
 
 import { HEIGHT, HOUSES, PLACES, WIDTH } from "./village.js";
 

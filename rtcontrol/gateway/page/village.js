@@ -39,7 +39,7 @@ const ROOM = 1.9; // between two villagers
 const EDGE = 2.5;
 const FOX = { here: 4, walk: 6, run: 11.5, shy: 8 };
 
-/** The same numbers again for the same seed, from 0 to 1. */
+/** Return a generator of random numbers from 0 to 1 that repeats for the same seed. */
 function chance(seed) {
   let state = seed >>> 0;
   return () => {
@@ -77,13 +77,13 @@ export class Village {
     });
   }
 
-  /** What a villager is to do from now on; null: stand. */
+  /** Set what a villager does from now on; null: stand. */
   act(villager, call) {
     villager.call = call;
     if (call?.arguments?.direction) villager.face = call.arguments.direction;
   }
 
-  /** Time goes on by `dt` seconds. */
+  /** Advance the village by `dt` seconds. */
   step(dt) {
     this.time += dt;
     this.#moveFox(dt);
@@ -101,7 +101,7 @@ export class Village {
     this.#makeRoom(dt);
   }
 
-  /** Of each thing where it is, and how far: the text that the model reads. */
+  /** Return the text that the model reads: direction and distance of each thing. */
   look(villager) {
     const things = { ...PLACES, home: villager.home, fox: { ...this.fox, here: FOX.here } };
     const seen = Object.entries(things).map(([name, thing]) => {
@@ -128,7 +128,7 @@ export class Village {
     if (outside) one.whim = direction(WIDTH / 2 - one.x, HEIGHT / 2 - one.y); // the village is where it is
   }
 
-  /** Nobody stands in another one, in a house, or outside. */
+  /** Keep villagers apart, out of houses and inside the village. */
   #makeRoom(dt) {
     const { villagers } = this;
     const push = Math.min(1, 8 * dt);

@@ -1,4 +1,4 @@
-// What a villager can do, as the model was taught it (models/recipes/village.py): word for word, or it is unknown.
+// The tools of a villager, as trained (models/recipes/village.py): word for word, or it is unknown.
 
 import { DIRECTIONS } from "./village.js";
 

@@ -4,8 +4,8 @@ import { fit } from "./canvas.js";
 import { ground, standing } from "./scenery.js";
 import { HEIGHT, PLACES, vector, WIDTH } from "./village.js";
 
-const MISS_MS = 900; // so long the ring of a miss is seen
-const HEARD_MS = 1300; // and that of a villager who was just told something
+const MISS_MS = 900; // how long the ring of a miss is shown
+const HEARD_MS = 1300; // how long the ring of a new instruction is shown
 const TALL = 2.9;
 const NAMES_AT = { well: 3.2, market: 4.2, mill: 4, church: 4.4, oak: 3, pond: 5.6 };
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -34,7 +34,7 @@ export class VillageView {
     this.#names(c);
   }
 
-  /** The villager at a point in pixels of the page, null where there is none near it. */
+  /** The villager at a point in pixels of the page, null if there is none. */
   at(clientX, clientY, village) {
     const box = this.canvas.getBoundingClientRect();
     const style = getComputedStyle(this.canvas);
@@ -46,7 +46,7 @@ export class VillageView {
     return far(nearest) <= Math.max(2, (14 / this.canvas.clientWidth) * WIDTH) ? nearest : null;
   }
 
-  /** Where a villager stands, in pixels of the page. */
+  /** Return a villager's position in pixels of the page. */
   pointOf(villager) {
     const { left, top } = this.canvas.getBoundingClientRect();
     const style = getComputedStyle(this.canvas);
@@ -73,7 +73,7 @@ export class VillageView {
     if (selected) this.#selected(one, c);
     g.globalAlpha = away ? 0.35 : 1;
     ellipse(g, c.shadow, one.x + 0.25, one.y + 0.1, 0.85, 0.33);
-    // A call that is held on is paler, a safe one paler still: what is seen is what is in force.
+    // A held call is paler, a safe one paler still: the drawing shows the active call.
     g.globalAlpha = away ? 0.35 : ({ fresh: 1, held: 0.6 }[status] ?? 0.4);
     g.fillStyle = c.hair;
     const stride = moving ? Math.sin(one.walked * 1.9) * 0.3 : 0;
@@ -112,7 +112,7 @@ export class VillageView {
     g.fillText(away ? "z z" : "?", one.x + 0.9, one.y - 2.6);
   }
 
-  /** A ring that grows and fades. */
+  /** Draw a ring that grows and fades. */
   #ring(one, age, whole, colour, width) {
     if (!(age >= 0 && age < whole)) return;
     const { context: g } = this;
