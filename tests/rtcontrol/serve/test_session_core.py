@@ -102,7 +102,7 @@ def test_welcome_comes_once_the_loop_is_warm(bench: Bench) -> None:
     assert welcome.instruction == "go" and bench.lines == ["session-0001: a peer, terms"]
 
 
-def test_repeated_hello_is_welcomed_and_different_one_refused(bench: Bench) -> None:
+def test_repeated_hello_is_welcomed_and_changed_hello_refused(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.now += S
     hello = bench.hello(wire)
@@ -515,7 +515,7 @@ def unfit() -> WireError:
     return WireError(Code.INSTRUCTION, "It does not fit.", "Shorten it.", field="instruction", fatal=True)
 
 
-def test_rejected_instruction_falls_back_to_previous_one(bench: Bench) -> None:
+def test_rejected_instruction_falls_back_to_previous(bench: Bench) -> None:
     session = bench.parked()
     bench.tell(ev.Instructed(session, "bad"))
     bench.hello(back := Wire(), resume=session.token)
@@ -711,7 +711,7 @@ def test_draining_server_resumes_sessions_and_ends_them_after_call() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 64])
-def test_drained_clients_leave_one_by_one_after_calls(count: int) -> None:
+def test_drained_clients_leave_in_sequence_after_calls(count: int) -> None:
     bench, clients = drained(count)
     bench.wait(0.99)
     assert not any(wire.sent for wire, _ in clients)

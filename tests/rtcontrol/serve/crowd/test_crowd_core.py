@@ -226,7 +226,7 @@ def test_call_that_needs_confirmation_is_held_back() -> None:
     assert bench.of("anna") == [("safe", "confirm")]
 
 
-def test_stale_observation_misses_and_bad_one_is_reported_once() -> None:
+def test_stale_observation_misses_and_bad_is_reported_once() -> None:
     bench = CrowdBench()
     bench.join("anna", "bert")
     bench.see(anna="bad look", bert="odd look")
