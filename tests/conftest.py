@@ -1,4 +1,4 @@
-"""Settings for all tests: no user's cache is touched, and the shared data folder is found by its variable."""
+"""Settings for all tests: a separate cache, and the shared data folder from an environment variable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 pytest_plugins = ["tests.helpers.orphans", "tests.helpers.tiers"]
 
-# A machine that is busy with something else fails no law.
+# A busy machine must not fail a property test, so there are no deadlines.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Of a mutant it is enough to know that an example is found.
 settings.register_profile("mutants", settings.get_profile("unhurried"), phases=[Phase.explicit, Phase.generate])
@@ -30,7 +30,7 @@ sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish() -> None:
-    """Each run of the product collects garbage first: not over all tests. It asks how much is frozen: that stays."""
+    """Freeze all objects after the collection, so that the garbage collection of each run does not scan all tests."""
     gc.collect()
     gc.freeze()
     frozen = gc.get_freeze_count()
@@ -44,7 +44,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of third-party test data; tests that need it are skipped without it."""
+    """Return the folder of third-party test data, or skip the test if there is none."""
     folder = os.environ.get("RTCONTROL_DATA")
     if not folder or not Path(folder).is_dir():
         pytest.skip("RTCONTROL_DATA names no folder with the third-party test data")

@@ -1,4 +1,4 @@
-"""The skills for coding agents: by the public rules (agentskills.io), and true of this project."""
+"""Tests of the skills for coding agents: they follow the public rules (agentskills.io) and match this project."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOORS = ("rtcontrol", "models", "agents", "envs", "bridges/rtcontrol_client")
 
 
 def parts(skill: Path) -> tuple[dict[str, Any], str]:
-    """Front matter and body."""
+    """Return the front matter and the body of a skill."""
     found = re.fullmatch(r"---\n(.*?)\n---\n(.*)", skill.read_text("utf-8"), re.DOTALL)
     assert found is not None, "it begins with no front matter"  # Internet-Architecture-and-Security/PacketScope#95
     return yaml.safe_load(found[1]), found[2]
@@ -29,7 +29,7 @@ def parts(skill: Path) -> tuple[dict[str, Any], str]:
 # Vigil-SOC/vigil#925, jtydhr88/screenwriting-skills#14: with a name that is not the folder's, too long a description,
 # or a colon that YAML reads otherwise, and the skill is skipped without a word.
 @pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.parent.name)
-def test_a_skill_is_one_by_the_public_rules(skill: Path) -> None:
+def test_skill_follows_the_public_rules(skill: Path) -> None:
     head, body = parts(skill)
     assert {"name", "description"} <= head.keys() <= {"name", "description"} | OPTIONAL
     assert head["name"] == skill.parent.name and len(head["name"]) <= 64
@@ -40,12 +40,12 @@ def test_a_skill_is_one_by_the_public_rules(skill: Path) -> None:
     assert len(body.splitlines()) < 500
 
 
-def test_each_file_that_it_names_is_there() -> None:
+def test_files_named_by_the_skill_exist() -> None:
     named = re.findall(r"`((?:docs|examples|bridges)/[\w./-]*\w)`", GAME.read_text("utf-8"))
     assert len(set(named)) > 8 and [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_each_message_that_it_explains_is_said_somewhere() -> None:
+def test_messages_explained_by_the_skill_exist() -> None:
     table = GAME.read_text("utf-8").partition("\n## 8.")[2]
     messages = [m for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for m in re.findall(r"`([^`]+)`", row)]
     source = "".join(path.read_text("utf-8") for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
@@ -56,7 +56,7 @@ def test_each_message_that_it_explains_is_said_somewhere() -> None:
         assert said.strip() and said.strip() in source, message
 
 
-def test_its_way_for_gymnasium_is_gone_as_it_says(tmp_path: Path) -> None:
+def test_skill_steps_for_gymnasium_work(tmp_path: Path) -> None:
     way = parts(GAME)[1].partition("\n## 3.")[2].partition("\n## 4.")[0]
     (agent,) = re.findall(r"```python\n(.*?)```", way, re.DOTALL)
     (tmp_path / "agent.py").write_text(agent)

@@ -1,4 +1,4 @@
-"""Dockerfile and compose.yaml: what they promise, and that their commands, run here as they stand there, serve."""
+"""Tests of Dockerfile and compose.yaml: their restrictions, and their commands when they are run here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 
 def stages() -> dict[str, list[tuple[str, str]]]:
-    """Of each stage its instructions: (word, the rest), with those of the stage that it begins with."""
+    """Return the instructions of each stage as (word, rest), after those of the stage that it is based on."""
     found: dict[str, list[tuple[str, str]]] = {}
     name = ""
     for line in re.sub(r"\\\n", " ", DOCKERFILE).splitlines():
@@ -47,7 +47,7 @@ def of(stage: str, word: str) -> list[str]:
 
 
 def listed(stage: str, word: str) -> list[str]:
-    """An instruction in exec form."""
+    """Return the words of an instruction in exec form."""
     return json.loads(of(stage, word)[-1])
 
 
@@ -71,7 +71,7 @@ def test_a_service_is_confined(service: str) -> None:
     assert {mount.split(":")[1] for mount in told["volumes"]} <= set(made.split())
 
 
-def test_nothing_but_the_page_is_published_and_that_to_this_machine_alone() -> None:
+def test_only_the_page_is_published_on_localhost() -> None:
     assert {name: told["ports"] for name, told in SERVICES.items() if "ports" in told} == {
         "server": ["127.0.0.1:8080:8080"]
     }
@@ -81,7 +81,7 @@ def test_nothing_but_the_page_is_published_and_that_to_this_machine_alone() -> N
 
 
 def commands() -> dict[str, list[str]]:
-    """Each command of `rtcontrol` that an image or a service runs."""
+    """Return each `rtcontrol` command that an image or a service runs."""
     assert listed("server", "ENTRYPOINT") == ["rtcontrol"]
     script = SERVICES["keys"]["command"][0]
     keys = [shlex.split(line)[1:] for line in script.splitlines() if line.startswith("rtcontrol ")]
@@ -89,12 +89,12 @@ def commands() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["image", "server", "keys"])
-def test_each_command_is_there_with_its_options(name: str) -> None:
+def test_container_commands_exist_with_their_options(name: str) -> None:
     assert unknown_options(commands()[name]) == set()
 
 
 def ignored(path: str) -> bool:
-    """By .dockerignore: the last rule that names it or a folder above it."""
+    """Return whether .dockerignore excludes a path; the last rule for the path or a parent folder decides."""
     found = False
     for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
         rule = line.removeprefix("!")
@@ -106,7 +106,7 @@ def ignored(path: str) -> bool:
 
 
 # bytedance/deer-flow#4853: records and secrets of a working copy were copied into the image.
-def test_what_is_copied_is_sent_and_what_is_nobodys_business_is_not() -> None:
+def test_image_context_has_sources_but_no_secrets() -> None:
     copied = [rest.split()[:-1] for rest in [*of("build", "COPY"), *of("server", "COPY"), *of("client", "COPY")]]
     sources = {source for given in copied if not given[0].startswith("--") for source in given}
     folders = {"rtcontrol", "agents", "envs", "models", "bridges"}  # what the package's links point to, too
@@ -121,7 +121,7 @@ def test_what_is_copied_is_sent_and_what_is_nobodys_business_is_not() -> None:
 
 @pytest.fixture
 def at_home(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """What stands for the containers' folders, network and port."""
+    """Return local replacements for the containers' folders, network and port."""
     (tmp_path / "bin").mkdir()
     for name, line in (("rtcontrol", f'"{sys.executable}" -m rtcontrol'), ("python", f'"{sys.executable}"')):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n')
@@ -146,9 +146,7 @@ def run(words: list[str], at_home: dict[str, str]) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("name", ["image", "server"])
-def test_what_an_image_runs_answers_its_probe_and_ends_when_it_is_asked_to(
-    name: str, at_home: dict[str, str], tmp_path: Path
-) -> None:
+def test_container_command_answers_probe_and_stops(name: str, at_home: dict[str, str], tmp_path: Path) -> None:
     script = [*SERVICES["keys"]["entrypoint"], *SERVICES["keys"]["command"]]
     for _ in range(2):  # docker/compose#11808: each `up` starts what runs once again
         made = run(script, at_home)

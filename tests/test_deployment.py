@@ -1,4 +1,4 @@
-"""The files of examples/deploy, checked by the schemas of the programs that read them."""
+"""Tests of the files in examples/deploy with the schemas of the programs that read these files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UP: dict[str, Any] = yaml.safe_load((DEPLOY / "ray-up.yaml").read_text("utf-8"))
 
 
 def ray_options() -> set[str]:
-    """Those of `ray start`."""
+    """Return the options of `ray start`."""
     from ray.scripts.scripts import start
 
     return {option for given in start.params for option in (*given.opts, *given.secondary_opts)}
@@ -24,7 +24,7 @@ def ray_options() -> set[str]:
 # -- ray up ------------------------------------------------------------------------------------------------------------
 
 
-def test_ray_takes_the_cluster() -> None:
+def test_ray_accepts_the_cluster_file() -> None:
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     made = prepare_config(copy.deepcopy(UP))
@@ -33,7 +33,7 @@ def test_ray_takes_the_cluster() -> None:
     assert kind["min_workers"] == kind["max_workers"] == UP["max_workers"] == len(UP["provider"]["worker_ips"])
 
 
-def test_each_line_that_starts_ray_has_options_that_ray_has() -> None:
+def test_ray_start_lines_have_valid_options() -> None:
     lines = [*UP["head_start_ray_commands"], *UP["worker_start_ray_commands"]]
     starts = [words for line in lines if "start" in (words := shlex.split(line.replace(";", " ")))]
     assert len(starts) == 2
@@ -44,6 +44,6 @@ def test_each_line_that_starts_ray_has_options_that_ray_has() -> None:
     assert "--num-cpus=0" in starts[0] and not [word for word in starts[1] if word.startswith("--num-cpus")]
 
 
-def test_no_key_of_a_working_copy_goes_to_the_machines() -> None:
+def test_secret_keys_are_not_sent_to_the_cluster() -> None:
     assert {"*.key", "*.key_secret", "runs"} <= set(UP["rsync_exclude"])
     assert UP["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"

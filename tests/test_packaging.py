@@ -1,4 +1,4 @@
-"""The house: what the wheel installs, and what may be imported without what."""
+"""Tests of the wheels' contents, of imports without optional packages, and of the project's structure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUSE = ("rtcontrol", *FLOORS, "bridges")
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of both distributions, by the name of their package."""
+    """Build the wheels of both distributions, and return their paths by package name."""
     out = tmp_path_factory.mktemp("wheels")
     for tree in (ROOT, ROOT / "bridges"):
         # What an earlier build left in the source tree, or the other's, would be packed too.
@@ -39,7 +39,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("package", ["rtcontrol", "rtcontrol_client"])
-def test_a_wheel_puts_nothing_but_its_package_at_the_top_level(wheels: dict[str, Path], package: str) -> None:
+def test_wheel_has_only_its_package_at_top_level(wheels: dict[str, Path], package: str) -> None:
     names = zipfile.ZipFile(wheels[package]).namelist()
     assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {package}
     assert any(n.endswith("/LICENSE") for n in names) and not any("recipes" in n for n in names)
@@ -49,9 +49,7 @@ def test_a_wheel_puts_nothing_but_its_package_at_the_top_level(wheels: dict[str,
     ("package", "folders"),
     [("rtcontrol", ("rtcontrol", *FLOORS)), ("rtcontrol_client", ("bridges/rtcontrol_client",))],
 )
-def test_a_wheel_holds_every_module_and_data_file_of_the_tree(
-    wheels: dict[str, Path], package: str, folders: tuple[str, ...]
-) -> None:
+def test_wheel_has_every_module_and_data_file(wheels: dict[str, Path], package: str, folders: tuple[str, ...]) -> None:
     names = set(zipfile.ZipFile(wheels[package]).namelist())
     for folder in folders:
         for path in (ROOT / folder).rglob("*"):
@@ -62,9 +60,7 @@ def test_a_wheel_holds_every_module_and_data_file_of_the_tree(
                 assert (f"rtcontrol/{inside}" if folder in FLOORS else inside) in names
 
 
-def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(
-    wheels: dict[str, Path], tmp_path: Path
-) -> None:
+def test_wheel_has_the_javascript_client(wheels: dict[str, Path], tmp_path: Path) -> None:
     with zipfile.ZipFile(wheels["rtcontrol"]) as wheel:
         wheel.extractall(tmp_path / "wheel")
     client = ROOT / "bridges" / "javascript" / "src"
@@ -79,7 +75,7 @@ def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(
 
 
 def test_static_checker_resolves_every_import_of_ours(tmp_path: Path) -> None:
-    """Editors read the tree as it is: each `rtcontrol.*` import is a file at that path."""
+    """Each `rtcontrol.*` import is a file at that path, so that editors resolve imports in the source tree."""
     folders = [str(ROOT / folder) for folder in ("rtcontrol", *FLOORS)]  # it follows no links
     rules = {"include": folders, "extraPaths": [str(ROOT), str(ROOT / "bridges")]}
     config = {**rules, "typeCheckingMode": "off", "reportMissingImports": "error", "pythonPath": sys.executable}
@@ -90,7 +86,7 @@ def test_static_checker_resolves_every_import_of_ours(tmp_path: Path) -> None:
     assert report["summary"]["filesAnalyzed"] > 300 and not missing
 
 
-def test_both_distributions_have_one_version_and_the_one_wants_the_other(wheels: dict[str, Path]) -> None:
+def test_both_distributions_have_the_same_version(wheels: dict[str, Path]) -> None:
     assert rtcontrol_client.__version__ == rtcontrol.__version__
     needed = metadata(wheels["rtcontrol"]).get_all("Requires-Dist") or []
     assert f"rtcontrol-client=={rtcontrol.__version__}" in needed
@@ -122,7 +118,7 @@ def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_viewer_and_the_command_line_start_without_torch() -> None:
+def test_viewer_and_command_line_start_without_torch() -> None:
     done = run("import sys; sys.modules['torch'] = None; import rtcontrol.gateway.view, rtcontrol.cli.app")
     assert done.returncode == 0, done.stderr
 
@@ -134,8 +130,8 @@ def test_package_is_imported_next_to_a_clone(tmp_path: Path) -> None:
     assert done.stdout.strip() == rtcontrol.__file__, done.stderr
 
 
-def test_every_file_of_the_top_floor_is_in_a_room() -> None:
-    """Which room may import which is held by import-linter (`lint-imports`)."""
+def test_every_top_level_module_is_in_a_package() -> None:
+    """Every module is in a package, so that import-linter (`lint-imports`) checks its imports."""
     assert {p.name for p in (ROOT / "rtcontrol").glob("*.py")} == {
         "__init__.py",
         "__main__.py",
@@ -144,7 +140,7 @@ def test_every_file_of_the_top_floor_is_in_a_room() -> None:
     }
 
 
-def test_no_two_classes_have_one_name() -> None:
+def test_class_names_are_unique() -> None:
     # A stand-in has the names of what it stands in for; the events and actions of a core are read with that core.
     apart = re.compile(r"(\w+_)?(core|events)$|records$|recipes|standin")
     paths = [p for f in HOUSE for p in (ROOT / f).rglob("*.py") if not any(map(apart.match, (p.stem, *p.parts)))]
@@ -153,7 +149,7 @@ def test_no_two_classes_have_one_name() -> None:
     assert not [name for name, count in found.items() if count > 1]
 
 
-def test_every_file_that_the_docs_name_is_there() -> None:
+def test_files_named_by_the_docs_exist() -> None:
     named = re.compile(
         r"(?<![\w/.])(?:rtcontrol|envs|agents|models|bridges|tests|docs)/[\w/.-]*\.(?:py|md|json|toml)\b"
     )
@@ -163,8 +159,8 @@ def test_every_file_that_the_docs_name_is_there() -> None:
             assert (ROOT / name).exists() or (ROOT / "tests" / name).exists(), f"{page.name} names {name}"
 
 
-def test_no_room_has_grown() -> None:
-    """A room's lines only fall: who raises a number of `.ci/budget.json` says why there."""
+def test_no_package_has_more_lines_than_allowed() -> None:
+    """The lines of a package only fall; a commit that raises a number in `.ci/budget.json` gives the reason there."""
     budget: dict[str, int] = json.loads((ROOT / ".ci" / "budget.json").read_text("utf-8"))["lines"]
     lines = {room: sum(len(p.read_text("utf-8").splitlines()) for p in (ROOT / room).rglob("*.py")) for room in budget}
     assert not {room: (lines[room], most) for room, most in budget.items() if lines[room] > most}

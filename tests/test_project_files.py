@@ -1,4 +1,4 @@
-"""What contributors meet before any code: issue forms, CI, hooks, the dev container."""
+"""Tests of the files for contributors: issue forms, CI, hooks and the dev container."""
 
 from __future__ import annotations
 

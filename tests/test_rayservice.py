@@ -63,7 +63,7 @@ def test_service_has_fields_that_kuberay_knows() -> None:
     jsonschema.validate(MANIFEST, SERVICE)
 
 
-def test_serve_takes_the_application_and_its_arguments(config: dict[str, Any]) -> None:
+def test_serve_accepts_the_application_and_its_arguments(config: dict[str, Any]) -> None:
     pytest.importorskip("fastapi", reason="the ray-serve extra is not installed")
     from ray.serve.schema import ServeDeploySchema
 
@@ -86,7 +86,7 @@ def test_serve_takes_the_application_and_its_arguments(config: dict[str, Any]) -
 
 
 # ray-project/kuberay#4994: with its proxy on the head alone no worker was ever ready, and none was sent a request.
-def test_requests_come_to_each_worker_with_a_proxy(config: dict[str, Any]) -> None:
+def test_every_worker_has_a_proxy_for_requests(config: dict[str, Any]) -> None:
     assert config["proxy_location"] == "EveryNode" and config["http_options"]["host"] == "0.0.0.0"
     port = config["http_options"]["port"]
     assert {one["name"]: one["containerPort"] for one in worker()["ports"]}["serve"] == port
@@ -94,7 +94,7 @@ def test_requests_come_to_each_worker_with_a_proxy(config: dict[str, Any]) -> No
     assert MANIFEST["spec"]["excludeHeadPodFromServeSvc"]
 
 
-def test_image_has_ray_and_runs_without_rights() -> None:
+def test_image_has_ray_and_runs_unprivileged() -> None:
     versions = re.findall(r'"ray\[serve\]>=(\d+\.\d+),<', (ROOT / "pyproject.toml").read_text("utf-8"))
     assert {cluster()["rayVersion"].rpartition(".")[0]} == set(versions)
     assert cluster()["authOptions"] == {"mode": "token"}

@@ -1,4 +1,4 @@
-"""The glossary: `.ci/words.txt` counts the words that a field engineer would not write. Counts may only shrink."""
+"""Tests that words of the glossary become rarer: `.ci/words.txt` has the limit for each word to avoid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME_PART = re.compile(r"[A-Z]?[a-z]+")
 
 
 def counted() -> dict[tuple[str, str], int]:
-    """Return the limit of each word by its kind: `name` (a part of an identifier) or `prose`."""
+    """Return the limit for each word by kind: `name` (a part of an identifier) or `prose`."""
     lines = (line.split(maxsplit=2) for line in WORDS.read_text().splitlines() if line and not line.startswith("#"))
     return {(kind, word): int(count) for kind, count, word in lines}
 
@@ -31,7 +31,7 @@ def prose_and_code() -> Iterator[tuple[str, str]]:
 
 
 def count() -> dict[tuple[str, str], int]:
-    """Return how often each word of the list stands in names or prose."""
+    """Return how often each listed word occurs in names or prose."""
     listed = counted()
     words = sorted((word for kind, word in listed if kind == "prose"), key=len, reverse=True)
     pattern = re.compile(rf"(?<![a-z])({'|'.join(words)})(?![a-z])", re.IGNORECASE)

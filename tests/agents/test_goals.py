@@ -1,4 +1,4 @@
-"""Goals of a user and of a driver: said in many ways, as tools, read back, and refused where they are ambiguous."""
+"""Tests of goals: many ways to say a goal, goals as tools, recognition, and refusal of ambiguous goals."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ YARD = Goals(
 
 
 @given(st.randoms(use_true_random=False))
-def test_whatever_is_said_for_a_goal_is_read_as_it(rng: random.Random) -> None:
+def test_every_sentence_of_a_goal_is_recognised(rng: random.Random) -> None:
     goal = YARD.sample(rng)
     for text in (YARD.sentence(rng, goal), *YARD.held_out(goal)):
         assert YARD.recognise(text) == YARD.recognise(f"  {text.upper()}. ") == YARD.recognise(goal.text()) == goal
 
 
-def test_a_number_between_those_listed_is_read_and_others_are_not() -> None:
+def test_number_is_recognised_within_listed_range_only() -> None:
     assert YARD.recognise("turn to 37.5 degrees") == Goal("turn to {angle} degrees", (("angle", 37.5),))
     between = YARD.recognise("turn to 37 degrees")
     assert between is not None and between.text() == "turn to 37 degrees"
@@ -44,7 +44,7 @@ def test_a_number_between_those_listed_is_read_and_others_are_not() -> None:
     assert YARD.recognise("go to the green box") is None and YARD.recognise("") is None
 
 
-def test_every_fifth_way_is_kept_from_training() -> None:
+def test_every_fifth_sentence_is_held_out_from_training() -> None:
     goal = Goal("go to the {thing}", (("thing", "box"),))
     assert YARD.held_out(goal) == ("box!",)
     trained = {YARD.sentence(random.Random(i), goal) for i in range(200)}
@@ -52,7 +52,7 @@ def test_every_fifth_way_is_kept_from_training() -> None:
     assert YARD.held_out(Goal("stop")) == ()
 
 
-def test_no_way_is_held_out_that_a_trained_one_says_with_some_of_its_words() -> None:
+def test_sentence_covered_by_training_is_not_held_out() -> None:
     ways = ["drive to the {thing}", "{lead} find the {thing}", "reach {thing}", "to {thing}", "Find the  {thing}!"]
     goals = Goals(
         {"go to the {thing}": [*ways, *ways[:1] * 4, "the {thing}, {lead}"]},
@@ -76,13 +76,13 @@ def test_no_way_is_held_out_that_a_trained_one_says_with_some_of_its_words() -> 
         ({"goals": {"go to {x}": []}, "placeholders": {"x": ["a"]}, "words": {"x": ["b"]}}, "a placeholder and a word"),
     ],
 )
-def test_goals_that_cannot_be_learnt_are_refused(table: dict[str, Any], says: str) -> None:
+def test_unusable_goals_are_refused(table: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError) as raised:
         Goals(**table)
     assert says in raised.value.what and raised.value.remedy
 
 
-def test_words_that_no_trained_way_has_are_unknown_and_fillers_are_not() -> None:
+def test_untrained_words_are_unknown_but_fillers_are_not() -> None:
     goals = Goals({"go to the {colour} box": [], "wait": []}, {"colour": ["red", "blue"]})
     assert goals.unknown("would you please go to the boxes that are blue") == ()
     assert goals.unknown("both of the blue boxes") == ("both",)
@@ -123,7 +123,7 @@ def test_plain_instructions_are_recognised(goal: RoadGoal | None, text: str) -> 
 
 @given(st.text())
 @example(f"drive at {'9' * 5000}")
-def test_any_text_is_read_or_left(text: str) -> None:
+def test_any_text_is_recognised_or_ignored(text: str) -> None:
     assert recognise(text) in (*GOALS, None)
 
 
@@ -137,7 +137,7 @@ LANDER = registry.WORLDS["lander"].phrasings().goal_tools
 
 
 @pytest.mark.parametrize("world", registry.WORLDS)
-def test_each_goal_of_a_bundled_world_is_a_call_and_its_canonical_words_are_known(world: str) -> None:
+def test_bundled_goals_convert_to_calls_and_back(world: str) -> None:
     phrasings = registry.WORLDS[world].phrasings()
     rng = random.Random(0)
     for goal in (phrasings.sample_goal(rng) for _ in range(500)):
@@ -146,7 +146,7 @@ def test_each_goal_of_a_bundled_world_is_a_call_and_its_canonical_words_are_know
         assert tools.canonical(goal.text()) == tools.canonical(f"  {goal.text().upper()}!! ") == goal
 
 
-def test_each_goal_of_ones_own_is_a_call() -> None:
+def test_user_goals_convert_to_calls() -> None:
     tools = TOOLS_YARD.goal_tools("yard")
     for goal in TOOLS_YARD:
         assert tools.goal(tools.call(goal)) == tools.canonical(goal.text()) == goal
@@ -156,7 +156,7 @@ def test_each_goal_of_ones_own_is_a_call() -> None:
     assert tools.examples(5) == ["go to the red box", "drive at 0.5", "turn to 0 degrees", "stop", "go to the exit"]
 
 
-def test_whole_numbers_that_are_listed_with_a_point_are_goals_all_the_same() -> None:
+def test_whole_numbers_written_as_floats_are_goals() -> None:
     goals = Goals({"go to {x}": []}, {"x": [1.0, 2.0, 3.0]})
     tools = goals.goal_tools("whole")
     assert tools.definitions[0]["function"]["parameters"]["properties"]["x"]["type"] == "integer"
@@ -167,7 +167,7 @@ def test_whole_numbers_that_are_listed_with_a_point_are_goals_all_the_same() -> 
     assert tools.canonical("go to 2.5") is None
 
 
-def test_only_canonical_words_are_taken_without_asking() -> None:
+def test_only_canonical_sentences_need_no_interpreter() -> None:
     assert LANDER.canonical("hover at 0.70") == LANDER.canonical("hover at 0.7")
     for other in ("please hover at 0.7", "stay at 0.7", "hover at 5.0", "hover at 0.725", "", "land"):
         assert LANDER.canonical(other) is None, other
@@ -185,7 +185,7 @@ def test_only_canonical_words_are_taken_without_asking() -> None:
         ({"y": 1}, "hover at 1.0"),
     ],
 )
-def test_values_are_read_however_they_are_written(arguments: dict[str, Any], text: str) -> None:
+def test_goal_values_are_read_in_any_notation(arguments: dict[str, Any], text: str) -> None:
     assert LANDER.goal(Call("hover", arguments)).text() == text
 
 
@@ -204,7 +204,7 @@ def test_values_are_read_however_they_are_written(arguments: dict[str, Any], tex
     ],
     ids=lambda call: call.text(),
 )
-def test_what_is_no_goal_is_refused(call: Call) -> None:
+def test_call_without_a_matching_goal_is_refused(call: Call) -> None:
     with pytest.raises(InvalidCall):
         LANDER.goal(call)
 
@@ -219,5 +219,5 @@ def test_what_is_no_goal_is_refused(call: Call) -> None:
         *((text, None) for text in ("", "high", "0.7 m", "1e3", "1,000", "1.000", "two")),
     ],
 )
-def test_numbers_that_others_read_wrongly(text: str, number: float | None) -> None:
+def test_ambiguous_numbers_are_not_parsed(text: str, number: float | None) -> None:
     assert number_of(text) == (number if number is None else pytest.approx(number))

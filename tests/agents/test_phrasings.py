@@ -1,4 +1,4 @@
-"""What training, people and evaluation say: the lists never meet, and the plain rule contradicts none."""
+"""Tests of the sentences for training and evaluation: the lists are disjoint, and the plain rule agrees with them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def patterns(name: str, kind: str) -> frozenset[str]:
 
 @cache
 def trained(name: str, kind: str) -> frozenset[str]:
-    """All that training makes; of the lander's numbers the patterns."""
+    """Return all training sentences of a kind; for the lander, patterns instead of sentences with numbers."""
     return frozenset(DRIVER.training_sentences(kind)) if name == "road" else patterns(name, kind)
 
 
@@ -54,7 +54,7 @@ def vocabulary(name: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "lander"])
-def test_the_plain_rule_reads_every_training_pattern_as_its_goal_and_no_other(name: str, kind: str) -> None:
+def test_rule_recognises_every_training_pattern_as_its_goal(name: str, kind: str) -> None:
     for index, pattern in enumerate(sorted(patterns(name, kind))):
         goals: Any = DRIVER.pattern_goals(pattern, kind) if name == "road" else [PaddleGoal(kind)]
         # A number's place is the same for all numbers: they take turns. Left is not right: both are asked.
@@ -67,7 +67,7 @@ def test_the_plain_rule_reads_every_training_pattern_as_its_goal_and_no_other(na
 
 
 @of_each
-def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str) -> None:
+def test_training_samples_match_rule_and_vocabulary(name: str) -> None:
     rng, phrasings = random.Random(0), PHRASINGS[name]
     known, goals = vocabulary(name), set()
     for _ in range(3000):
@@ -107,7 +107,7 @@ def test_plain_instructions_are_recognised(name: str, text: str, kind: Any) -> N
 
 
 def texts_of(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
-    """Each pattern that asks for a goal, and a sentence that it becomes."""
+    """Return each pattern for a goal, with a sentence made from that pattern."""
     rng, module = random.Random(seed), PHRASINGS[name]
     return {pattern: module.written(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
 
@@ -122,14 +122,14 @@ def meanings(name: str) -> dict[str, set[Any]]:
 
 
 @of_each
-def test_no_spoken_sentence_asks_for_two_goals(name: str) -> None:
+def test_no_spoken_sentence_names_two_goals(name: str) -> None:
     assert {text: goals for text, goals in meanings(name).items() if len(goals) > 1} == {}
 
 
 @of_each
-def test_what_the_plain_rule_reads_otherwise_has_been_looked_at(name: str) -> None:
-    """The table is the label. A sentence that the rule reads as another goal stands in misread.toml, put there by
-    somebody who has checked that the table is right."""
+def test_sentences_misread_by_rule_are_listed(name: str) -> None:
+    """The table has the true goal. misread.toml lists the sentences that the rule reads as another goal; a person has
+    checked for each of these that the table is right."""
     misread = set()
     for goal in GOALS[name]:
         for pattern, text in texts_of(name, goal).items():
@@ -148,7 +148,7 @@ def test_nonsense_names_no_goal_of_any_world() -> None:
 
 
 @of_each
-def test_training_says_no_sentence_of_an_evaluation_list_and_nothing_that_is_kept_back(name: str) -> None:
+def test_training_uses_no_evaluation_or_held_out_sentence(name: str) -> None:
     rng, module = random.Random(1), PHRASINGS[name]
     listed = {bare(text) for kind in module.kinds for text, _ in module.held_out_words(kind)}
     for goal in GOALS[name]:
@@ -160,7 +160,7 @@ def test_training_says_no_sentence_of_an_evaluation_list_and_nothing_that_is_kep
 
 
 @of_each
-def test_a_judge_reads_what_people_say_by_its_table_and_all_else_by_the_rule(name: str) -> None:
+def test_judge_uses_table_first_and_rule_otherwise(name: str) -> None:
     module = PHRASINGS[name]
     for goal in GOALS[name]:
         assert module.meant(goal.text()) == goal

@@ -1,4 +1,4 @@
-"""Functions of the user's that return before their work is done."""
+"""Tests of user functions that return before their work is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol.models.errors import UserError
 
 
 class Reference:
-    """As Ray's ObjectRef: it can be awaited, and is no coroutine."""
+    """A stand-in for Ray's ObjectRef: an awaitable that is not a coroutine."""
 
     def __await__(self) -> Iterator[None]:
         yield None
@@ -36,7 +36,7 @@ def pool_result() -> Any:
 
 @pytest.mark.filterwarnings("error")  # a coroutine that is refused leaves none
 @pytest.mark.parametrize("started", [later, steps, Reference, concurrent.futures.Future, pool_result])
-def test_started_work_is_refused(started: Callable[[], Any]) -> None:
+def test_unfinished_work_is_refused(started: Callable[[], Any]) -> None:
     def fly(speed: int) -> Any:
         return started()
 
@@ -45,5 +45,5 @@ def test_started_work_is_refused(started: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, "done", {"x": 1}, [1], (0.0, {}), MagicMock()])
-def test_finished_work_gives_its_value(value: Any) -> None:
+def test_finished_result_is_returned(value: Any) -> None:
     assert carry_out(lambda: value) is value

@@ -1,4 +1,4 @@
-"""Tools of functions: schema, validation, execution, refusals by name; the bundled agents' tools and observations."""
+"""Tests of tools made from functions (schema, validation, execution), and of the bundled agents' observations."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ def test_execution_converts_to_the_annotated_types() -> None:
         {"unknown": 1},
     ],
 )
-def test_illegal_value_is_named(change: dict[str, Any]) -> None:
+def test_illegal_value_error_names_the_value(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidCall, match=f"everything.*{next(iter(change))}"):
         Tools([everything]).validate(Call("everything", {**GOOD, **change}))
 
 
-def test_whole_number_is_legal_where_a_number_is_asked() -> None:
+def test_integer_is_legal_for_number_parameter() -> None:
     @tool
     def go(x: Annotated[float, OneOf(0, 0.5, 1)], y: Annotated[float, Range(0, 1, 0.5)]) -> None: ...
 
@@ -128,7 +128,7 @@ def test_whole_number_is_legal_where_a_number_is_asked() -> None:
         tools.validate(Call("go", {"x": True, "y": 1}))
 
 
-def test_bind_runs_the_environments_function_and_refuses_other_names() -> None:
+def test_bind_uses_environment_function_and_refuses_unknown_names() -> None:
     values: list[int] = []
 
     @tool
@@ -160,9 +160,7 @@ class Socket: ...
         (int, (object(),), "the default"),
     ],
 )
-def test_parameter_without_a_schema_or_with_a_contradiction_is_refused(
-    annotation: Any, default: tuple[Any, ...], says: str
-) -> None:
+def test_parameter_without_valid_schema_is_refused(annotation: Any, default: tuple[Any, ...], says: str) -> None:
     def go(level: Any) -> None: ...
 
     go.__annotations__["level"], go.__defaults__ = annotation, default
@@ -196,7 +194,7 @@ def test_slow_parameters_are_accepted_with_a_warning() -> None:
     assert [w.split(":")[0] for w in warnings] == [f"Tool go, parameter {p}" for p in ("x", "text", "fine")]
 
 
-def test_group_removes_the_warning_of_too_many_parameters_unless_it_is_too_large() -> None:
+def test_small_group_removes_warning_about_parameter_count() -> None:
     @tool
     def seven(a: bool, b: bool, c: bool, d: bool, e: bool, f: bool, g: bool) -> None: ...
 
@@ -239,9 +237,7 @@ WILD_BALL = {**BALL, "ball_x": 1e9, "ball_vy": -0.2, "own_y": -90.0, "ball_y": 9
         (paddle, WILD_BALL, "x 200 y 180 vx 45 vy 0 own -180 ball 200 other 200"),
     ],
 )
-def test_a_state_reads_in_whole_units_clamped_and_without_a_negative_zero_and_back(
-    of: Any, state: dict[str, float], text: str
-) -> None:
+def test_observation_text_is_rounded_clamped_and_reversible(of: Any, state: dict[str, float], text: str) -> None:
     assert of.observe(state) == text
     assert of.observe(of.read_back(text)) == text
 
@@ -267,7 +263,7 @@ STATE: dict[str, Any] = {**DRIVE, "light": "green", "junction_m": 80.0, "turn": 
         ),
     ],
 )
-def test_state_of_a_road_reads_in_kilometres_an_hour_and_metres_and_back(change: dict[str, Any], text: str) -> None:
+def test_road_observation_text_is_reversible(change: dict[str, Any], text: str) -> None:
     text_seen = observe({**STATE, **change})
     assert text_seen == f"{text} light green junction 80 way onward"
     assert observe(read_back(text_seen)) == text_seen and set(read_back(text_seen)) == set(STATE)

@@ -1,4 +1,4 @@
-"""Gymnasium's worlds by their ids: actions as tools, what is seen as text, what cannot be mapped refused."""
+"""Tests of Gymnasium worlds: actions become tools, observations become text, unsupported spaces are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rtcontrol.models.errors import UserError
 
 
 class Odd(gymnasium.Env[Any, Any]):
-    """A world of any spaces, that does nothing but keep what it was given."""
+    """A world with any spaces, which only stores the actions that it gets."""
 
     def __init__(self, sees: Any, does: Any) -> None:
         self.observation_space, self.action_space = sees, does
@@ -71,7 +71,7 @@ def test_actions_are_tools_of_declared_levels(
     assert agent.observe(world.observe()).split()[::2] == names
 
 
-def test_a_whole_number_of_the_space_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integer_of_gym_space_is_shown_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world_of(monkeypatch, spaces.Discrete(500), spaces.Discrete(2)).agent().observe({"o": 314.0}) == "o 314"
     part = {"at": spaces.Discrete(500), "ram": spaces.Box(0, 255, (2,), np.uint8), "on": spaces.MultiBinary(2)}
     world = world_of(monkeypatch, spaces.Dict({**part, "x": PLAIN}), spaces.Discrete(2), "?precision=1")
@@ -84,7 +84,7 @@ def test_a_whole_number_of_the_space_is_shown_as_it_is(monkeypatch: pytest.Monke
     [("", None), ("?success=return>=3", True), ("?success=return>3", False), ("?success=steps<=3", True),
      ("?success=terminated", True), ("?success=truncated", False)],
 )  # fmt: skip
-def test_success_is_a_rule_on_the_episode(monkeypatch: pytest.MonkeyPatch, query: str, success: bool | None) -> None:
+def test_success_rule_judges_the_episode(monkeypatch: pytest.MonkeyPatch, query: str, success: bool | None) -> None:
     monkeypatch.setattr(Odd, "spec", None)
     world = world_of(monkeypatch, PLAIN, spaces.Discrete(2), query)
     world.reset(4)
@@ -107,9 +107,7 @@ def test_success_is_a_rule_on_the_episode(monkeypatch: pytest.MonkeyPatch, query
         (PLAIN, spaces.Discrete(20_000), "has 20000 values"),
     ],
 )
-def test_what_cannot_be_mapped_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, says: str
-) -> None:
+def test_unsupported_space_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, says: str) -> None:
     with pytest.raises(UserError) as raised:
         world_of(monkeypatch, sees, does)
     assert raised.value.what.startswith("gym:Odd-v0: ") and says in raised.value.what
@@ -128,14 +126,14 @@ def test_what_cannot_be_mapped_is_refused_by_name(
         ("CartPole-v1?actions=x,x", "Give each name once"),
     ],
 )
-def test_names_that_cannot_be_used_are_told(name: str, says: str) -> None:
+def test_unusable_gym_name_is_reported(name: str, says: str) -> None:
     with pytest.raises(UserError, match=r"gym:") as raised:
         GymWorld(f"gym:{name}").agent()
     assert says in str(raised.value)
 
 
 @pytest.mark.parametrize("reward", [[1.5, 2.0], "a", float("nan"), 10**400])
-def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
+def test_reward_that_is_not_a_number_is_reported(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
     world = world_of(monkeypatch, PLAIN, spaces.Discrete(2))
     monkeypatch.setattr(Odd, "step", lambda self, _: (self.observation_space.sample(), reward, False, False, {}))
     world.reset(0)
@@ -145,7 +143,7 @@ def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("observation", [[[1.5], [1.5, 2.0]], np.zeros(3), "text", None])
-def test_what_is_seen_unlike_its_space_is_told(monkeypatch: pytest.MonkeyPatch, observation: Any) -> None:
+def test_observation_outside_its_space_is_reported(monkeypatch: pytest.MonkeyPatch, observation: Any) -> None:
     world = world_of(monkeypatch, PLAIN, spaces.Discrete(2))
     monkeypatch.setattr(Odd, "reset", lambda self, **_: (observation, {}))
     world.reset(0)
@@ -153,7 +151,7 @@ def test_what_is_seen_unlike_its_space_is_told(monkeypatch: pytest.MonkeyPatch, 
         world.observe()
 
 
-def test_an_action_that_the_world_works_in_is_the_same_in_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_world_cannot_modify_the_action_for_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     actions: list[float] = []
 
     def step(self: Odd, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -182,7 +180,7 @@ nested = st.recursive(
 
 
 @given(nested)
-def test_whatever_is_seen_has_a_name_for_each_number(sees: Any) -> None:
+def test_every_number_of_an_observation_has_a_name(sees: Any) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         world = world_of(monkeypatch, sees, spaces.Discrete(2))
         world.reset(0)
@@ -191,7 +189,7 @@ def test_whatever_is_seen_has_a_name_for_each_number(sees: Any) -> None:
 
 
 class Mission(spaces.Space[str]):
-    """Text that is not Gymnasium's, as MiniGrid's missions are."""
+    """A text space that is not one of Gymnasium's, like MiniGrid's mission space."""
 
     def __init__(self) -> None:
         super().__init__(dtype=str)
@@ -225,7 +223,7 @@ class Mission(spaces.Space[str]):
     ],
     ids=["dict", "choice", "nested", "matrix"],
 )
-def test_actions_of_several_parts_are_parameters_of_one_tool(
+def test_composite_action_becomes_one_tool_with_parameters(
     monkeypatch: pytest.MonkeyPatch, does: Any, parameters: dict[str, Any], chosen: dict[str, Any], gave: Any
 ) -> None:
     world = world_of(monkeypatch, PLAIN, does)
@@ -239,7 +237,7 @@ def test_actions_of_several_parts_are_parameters_of_one_tool(
     assert does.contains(world.env.given[-1])
 
 
-def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_and_small_grids_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     sees = spaces.Dict(grid=spaces.Box(3, 3, (1, 2, 3), np.uint8), mission=Mission(), say=spaces.Text(9, min_length=9))
     world = world_of(monkeypatch, sees, spaces.Discrete(2))
     world.reset(0)
@@ -251,7 +249,7 @@ def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         world.observe()
 
 
-def test_a_world_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_world_that_cannot_be_created_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = "import gymnasium\nclass Silent(gymnasium.Env):\n    def __init__(self):\n        assert 1 == 2, 'mute'\n"
     (tmp_path / "peers_silent.py").write_text(f"{source}\ngymnasium.register('Silent-v0', entry_point=Silent)\n")
     monkeypatch.syspath_prepend(str(tmp_path))

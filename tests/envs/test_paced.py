@@ -1,4 +1,4 @@
-"""Wall clock, lockstep, epochs and the registry."""
+"""Tests of paced environments: wall clock, lockstep, epochs and safe calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICK_NS = 62_500_000
 
 
 class Counter:
-    """A world that counts its steps and lives `length` of them; `stall_s` makes one step slow."""
+    """A world that counts its steps, with `length` steps per episode; `stall_s` makes one step slow."""
 
     step_s = 0.02
 
@@ -59,7 +59,7 @@ Make = Callable[..., PacedEnvironment]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """Makes environments of a Counter, and starts them where a clock is given; closes them at the end."""
+    """Return a function that makes environments of a Counter, started if a clock is given; close them at the end."""
     with contextlib.ExitStack() as stack:
 
         def environment(
@@ -80,13 +80,13 @@ def latest(env: PacedEnvironment) -> Observation:
     return observation
 
 
-def test_a_broken_simulation_is_reported_to_the_loop(make: Make) -> None:
+def test_simulation_error_is_reported_to_the_loop(make: Make) -> None:
     env = make("wall", fails=True)
     with pytest.raises(RuntimeError, match="counter broke down.*broken"):
         until(lambda: env.latest() is None)
 
 
-def test_a_call_of_an_old_epoch_is_dropped(make: Make) -> None:
+def test_call_of_an_old_epoch_is_dropped(make: Make) -> None:
     env: Any = make("lockstep", {"seeds": 7}, length=3)
     first = latest(env)
     assert env.execute(Call("act"), first.epoch) == "acted"
@@ -96,7 +96,7 @@ def test_a_call_of_an_old_epoch_is_dropped(make: Make) -> None:
     assert env._simulation.acts == 1
 
 
-def test_a_call_that_waits_for_the_world_is_dropped_when_its_time_is_over(make: Make) -> None:
+def test_waiting_call_is_dropped_after_its_deadline(make: Make) -> None:
     env: Any = make("lockstep")
     effects: list[str] = []
     with held(env):  # a step hangs
@@ -109,7 +109,7 @@ def test_a_call_that_waits_for_the_world_is_dropped_when_its_time_is_over(make: 
     assert env.execute(Call("act"), None, time.monotonic_ns() + 10**9) == "acted"
 
 
-def test_no_look_waits_for_a_step_that_hangs(make: Make) -> None:
+def test_observation_is_available_while_a_step_hangs(make: Make) -> None:
     env = make("lockstep")
     looked = threading.Event()
 
@@ -122,7 +122,7 @@ def test_no_look_waits_for_a_step_that_hangs(make: Make) -> None:
         assert looked.wait(5)
 
 
-def test_calls_that_wait_come_before_the_steps_that_are_due(make: Make) -> None:
+def test_waiting_calls_run_before_due_steps(make: Make) -> None:
     env: Any = make("wall")
     order: list[str] = []
 
@@ -154,12 +154,12 @@ def test_lockstep_carries_the_remainder_of_a_tick(make: Make) -> None:
 
 
 def safely(env: PacedEnvironment) -> bool:
-    """A safe call, as the actuator makes it: whether the world has stepped with it by then."""
+    """Make a safe call as the actuator does, and return whether the world has stepped with that call."""
     assert env.execute(Call("act"), None) == "acted"
     return env.settle(time.monotonic_ns())
 
 
-def test_a_safe_call_is_in_force_with_the_step_that_is_due_and_the_world_keeps_its_clock(make: Make) -> None:
+def test_safe_call_is_active_with_the_next_due_step(make: Make) -> None:
     env: Any = make("lockstep")
     since_ns = [time.monotonic_ns()]
     for _ in range(16):
@@ -173,14 +173,14 @@ def test_a_safe_call_is_in_force_with_the_step_that_is_due_and_the_world_keeps_i
     assert not env.settle(time.monotonic_ns())
 
 
-def test_the_last_safe_call_of_a_run_waits_for_no_clock(make: Make) -> None:
+def test_final_safe_call_does_not_wait_for_clock(make: Make) -> None:
     env: Any = make("lockstep")
     assert not safely(env)
     env.conclude()
     assert safely(env) and safely(env) and env._simulation.total == latest(env).data["count"] == 2
 
 
-def test_no_episode_begins_once_the_run_has_concluded(make: Make) -> None:
+def test_no_episode_starts_after_the_run_concluded(make: Make) -> None:
     env: Any = make("lockstep", {"seeds": 5}, length=3)
     env.conclude()
     for _ in range(3):
@@ -189,7 +189,7 @@ def test_no_episode_begins_once_the_run_has_concluded(make: Make) -> None:
     assert env.execute(Call("act"), None) == "epoch_over" and env._simulation.acts == 3
 
 
-def test_a_safe_call_that_cannot_be_stepped_has_failed(make: Make) -> None:
+def test_safe_call_without_a_step_has_failed(make: Make) -> None:
     env: Any = make("lockstep", fails=True)
     env.conclude()
     for _ in range(2):
@@ -199,7 +199,7 @@ def test_a_safe_call_that_cannot_be_stepped_has_failed(make: Make) -> None:
     assert safely(env)
 
 
-def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:
+def test_episodes_use_the_seeds_in_order_then_finish(make: Make) -> None:
     env = make("lockstep", {"seeds": [3, 1, 9, 5], "episodes": 3}, length=4)
     for _ in range(20):
         env.advance(TICK_NS)
@@ -209,7 +209,7 @@ def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:
 
 
 def run_until(env: PacedEnvironment, least: int) -> float:
-    """The seconds after which so many steps were made or skipped: never more of them than the clock has room for."""
+    """Return the seconds until at least `least` steps were made or skipped, and assert that there are not too many."""
     began = time.monotonic()
     env.start("wall")
     until(lambda: env.pace.steps + env.pace.skipped >= least)

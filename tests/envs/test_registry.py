@@ -1,4 +1,4 @@
-"""A bundled world is one line: all that others take of it is there, under its own names."""
+"""Tests of the registry of bundled worlds: each entry is complete and refers to its own world."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.checkpoint import zoo
 
 
-def test_a_model_is_bundled_of_each_worlds_agent() -> None:
+def test_agent_of_each_world_has_bundled_model() -> None:
     for world in registry.WORLDS.values():
         assert world.agent in zoo() and world.controller().model == world.agent
 
 
 @pytest.mark.parametrize("name", registry.WORLDS)
-def test_what_follows_from_a_worlds_line_is_its_own(name: str) -> None:
+def test_registry_entry_refers_to_its_own_world(name: str) -> None:
     world = registry.WORLDS[name]
     phrasings, skill, agent = world.phrasings(), world.skill(), world.controller()
     assert (world.name, skill.name, phrasings.agent, agent.name) == (name, name, name, world.agent)

@@ -1,4 +1,4 @@
-"""The world behind a wire, without a wire: what the loop sees, what the client is told."""
+"""Tests of the remote environment without a network: observations for the loop, and messages to the client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GO = Call("go", {"speed": 3})
 
 
 class World:
-    """An environment, and what it sent."""
+    """A remote environment with a list of the messages that it sent."""
 
     def __init__(self, paced_by_client: bool = False, acknowledges: bool = False, queue: int = 4, **terms: int) -> None:
         self.sent: list[Message] = []
@@ -56,18 +56,18 @@ def refused(what: Callable[[], object], code: str) -> WireError:
     return caught.value
 
 
-def test_latest_is_newest_and_gaps_count_superseded() -> None:
+def test_latest_returns_newest_observation_and_counts_superseded() -> None:
     world = World()
     assert world.env.latest() is None
     for seq in (3, 4, 9):
         world.observe(seq, data={"x": seq}, text=None)
     shown = world.latest()
     assert shown.data == {"x": 9} and getattr(shown.data, "text", "") is None
-    # The loop counts what it did not look at: three came, whatever numbers they carry.
+    # The loop counts observations by arrival (three here), whatever sequence numbers they have.
     assert shown.seq == 3
 
 
-def test_the_call_echoes_what_it_answers() -> None:
+def test_call_message_echoes_its_observation() -> None:
     world = World()
     world.observe(7)
     shown = world.latest()
@@ -102,7 +102,7 @@ def test_client_paced_observations_wait_in_order() -> None:
     world.observe(3)
 
 
-def test_reset_begins_an_epoch_and_ends_an_episode() -> None:
+def test_reset_starts_an_epoch_and_ends_an_episode() -> None:
     world = World()
     world.observe(1)
     with pytest.raises(WireError, match="next one is 1"):
@@ -129,7 +129,7 @@ def test_only_executed_calls_of_this_epoch_are_acknowledged() -> None:
     assert World().env.acknowledged() is None
 
 
-def test_first_acknowledgement_in_its_epoch_is_taken() -> None:
+def test_only_first_acknowledgement_in_epoch_is_accepted() -> None:
     world = World(acknowledges=True)
     world.emit(0)
     world.emit(1, "held", None)
@@ -139,7 +139,7 @@ def test_first_acknowledgement_in_its_epoch_is_taken() -> None:
         refused(lambda: world.acknowledge(tick), "sequence")  # noqa: B023
     assert world.env.acknowledged() == [GO]
     assert world.env.traffic.acknowledged == {"executed": 1}
-    world.emit(2, "safe", None)  # stop in your own way
+    world.emit(2, "safe", None)  # no call: the client stops by itself
     world.acknowledge(2)
     with pytest.raises(WireError, match="announce"):
         World().acknowledge(0)
@@ -155,7 +155,7 @@ def test_safe_calls_are_one_message() -> None:
     world.acknowledge(safe.tick)
 
 
-def test_ticks_carry_their_release() -> None:
+def test_call_messages_carry_their_release_time() -> None:
     world = World(deadline_ns=40)
     period = 100
     assert world.env.next_release_ns(period, 1000) is None
@@ -180,20 +180,20 @@ def test_ended_episodes_are_counted_and_the_newest_kept() -> None:
     assert len(world.env.episodes) == 0 and not world.env.finished
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_stored_calls_are_bounded() -> None:
     world = World(acknowledges=True)
     for tick in range(3 * REMEMBERED):
         world.observe(tick)
         world.emit(tick, seq=world.latest().seq)
     assert len(world.env.calls._sent) <= REMEMBERED and len(world.env.arrivals._seen) <= REMEMBERED
-    world.acknowledge(0)  # too old: nothing
+    world.acknowledge(0)  # too old, so this has no effect
     assert world.env.acknowledged() == []
 
 
-def test_instruction_is_reported_once_decided_by() -> None:
+def test_instruction_is_reported_once_it_is_used() -> None:
     world = World()
     world.env.instruct("land")
-    world.env.start("wall")  # the welcome tells this one
+    world.env.start("wall")  # the welcome message already has this instruction
     world.env.accepted("land")
     world.env.instruct("hover")
     assert world.sent == []
@@ -202,7 +202,7 @@ def test_instruction_is_reported_once_decided_by() -> None:
     assert world.sent == [Instruct(session=TOKEN, instruction="hover")]
 
 
-def test_ticks_go_on_over_a_second_loop() -> None:
+def test_tick_numbers_continue_in_a_second_loop() -> None:
     world = World()
     world.emit(0)
     world.emit(1)
@@ -211,7 +211,7 @@ def test_ticks_go_on_over_a_second_loop() -> None:
     assert world.emit(0).tick == 2
 
 
-def test_errors_of_a_tick_reach_whoever_listens() -> None:
+def test_errors_of_a_tick_reach_all_listeners() -> None:
     received: list[tuple[str | None, str | None, int | None]] = []
     terms = RemoteTerms(TOKEN, ("go",))
     env = RemoteEnvironment(
@@ -225,7 +225,7 @@ def array(name: str, dtype: str, shape: list[int], data: bytes) -> Array:
     return Array(name=name, dtype=dtype, shape=shape, data=data)  # type: ignore[arg-type]
 
 
-def test_arrays_stand_in_the_data_under_their_names() -> None:
+def test_arrays_are_in_the_data_by_name() -> None:
     world = World()
     grid = np.arange(6, dtype="<i2").reshape(2, 3)
     options = [

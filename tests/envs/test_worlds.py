@@ -1,4 +1,4 @@
-"""The bundled worlds: their physics, judges, experts, curricula and demonstrations."""
+"""Tests of the bundled worlds: physics, judges, experts, curricula and demonstrations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEP_S = 0.02
 @given(st.integers(-120, 120), st.integers(-120, 120))
 @example(50, -50)
 @example(0, 0)
-def test_percentages_are_shares_of_thrust_that_fire_from_fifty_and_others_are_refused(main: int, side: int) -> None:
+def test_engine_percentages_fire_from_fifty_on(main: int, side: int) -> None:
     if (main and not 50 <= main <= 100) or (side and not 50 <= abs(side) <= 100):
         with pytest.raises(ValueError, match=r"0 or 50\.\.100 %"):
             engine_action(main, side)
@@ -73,7 +73,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("goal", "x", "y", "last", "success"), ENDS)
-def test_an_end_is_judged_by_its_goal(goal: Any, x: float, y: float, last: Any, success: bool | None) -> None:
+def test_end_of_episode_is_judged_by_the_goal(goal: Any, x: float, y: float, last: Any, success: bool | None) -> None:
     judge = judge_of(goal)
     judge.step(x, y, **STILL)
     judge.step(x, y, **{**STILL, **last})
@@ -87,9 +87,7 @@ def test_an_end_is_judged_by_its_goal(goal: Any, x: float, y: float, last: Any, 
         (PaddleGame, "aim low", "aim high", "let me win", "do what I do"),
     ],
 )
-def test_goal_option_outlives_the_instruction_and_names_one(
-    world: Any, option: str, text: str, free: str, hint: str
-) -> None:
+def test_goal_option_overrides_later_instructions(world: Any, option: str, text: str, free: str, hint: str) -> None:
     fixed, open_ = world(option), world()
     before = fixed.goal
     fixed.instruct(text)
@@ -116,7 +114,7 @@ def test_hover_is_judged_from_second_four_to_twelve() -> None:
     assert hovered(0.2, 0.7, settle_y=0.7, seconds=11.9).end is None
 
 
-def test_a_hover_asked_for_on_the_ground_may_take_off() -> None:
+def test_hover_goal_on_the_ground_allows_take_off() -> None:
     judge = judge_of(LanderGoal("land"))
     ground = {**STILL, "contact": True}
     judge.step(0.0, 0.0, **ground)
@@ -131,7 +129,7 @@ def test_a_hover_asked_for_on_the_ground_may_take_off() -> None:
 TRACE = json.loads((Path(__file__).parent / "paddle" / "paddle_trace.json").read_text())
 
 
-def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
+def test_physics_repeat_the_committed_trace_exactly() -> None:
     world = PaddleWorld(TRACE["seed"])
     for number, row in enumerate(TRACE["rows"]):
         own_v, other_v, *wanted = row
@@ -144,7 +142,7 @@ def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
 
 
 def play(game: PaddleGame, seed: int, goal: PaddleGoal | None) -> bool | None:
-    """`goal` as the expert plays it, None stands still; four physics steps a tick."""
+    """Play a game with the expert for `goal`, or without moving if it is None; return whether it succeeded."""
     game.reset(seed)
     while (episode := game.outcome()) is None:
         if goal is not None:
@@ -155,7 +153,7 @@ def play(game: PaddleGame, seed: int, goal: PaddleGoal | None) -> bool | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_does_what_it_is_told_and_nothing_else_does(kind: PaddleKind) -> None:
+def test_only_the_paddle_expert_reaches_its_goal(kind: PaddleKind) -> None:
     game = PaddleGame(PaddleGoal(kind))
     assert sum(bool(play(game, seed, PaddleGoal(kind))) for seed in range(10)) >= 8
     opposite: dict[PaddleKind, PaddleKind] = {"return": "miss", "up": "down", "top": "bottom", "mirror": "top"}
@@ -169,7 +167,7 @@ UNSEEN = range(5000, 5004)
 
 
 def empty(lanes: int = 3, lane: int = 2, kmh: float = 50.0, junction_m: float = 5_000.0) -> Road:
-    """A road without others, far from a junction."""
+    """Return a road without other cars, far from a junction."""
     road = Road(0)
     road.traffic.lanes = lanes
     road.car.lane, road.car.speed = lane, kmh / KMH
@@ -190,14 +188,14 @@ def drive(road: Road, seconds: float) -> None:
     [(1, "left", 50, 500), (3, "right", 50, 500), (2, "left", 2, 500), (2, "left", 50, 10)],
     ids=["leftmost", "rightmost", "too slow", "junction near"],
 )
-def test_a_lane_change_that_cannot_be_is_refused(lane: int, direction: str, kmh: float, junction_m: float) -> None:
+def test_impossible_lane_change_is_refused(lane: int, direction: str, kmh: float, junction_m: float) -> None:
     road = empty(lane=lane, kmh=kmh, junction_m=junction_m)
     road.obey("change_lane", {"direction": direction})
     assert road.shift == 0
     assert road.counts["refused calls"] == 1
 
 
-def test_the_last_net_brakes_for_a_car_that_set_speed_ignores() -> None:
+def test_emergency_brake_acts_when_set_speed_ignores_car() -> None:
     road = empty(kmh=60)
     road.traffic.lead(road.car, 70.0, 20.0 / KMH)
     road.obey("set_speed", {"kmh": 60})
@@ -211,9 +209,7 @@ def test_the_last_net_brakes_for_a_car_that_set_speed_ignores() -> None:
     [("left", 1, "left", 1), ("right", 3, "right", 3), ("straight", 2, "straight", 2), ("left", 3, "straight", 3)],
     ids=["left", "right", "straight", "left from the right"],
 )
-def test_a_junction_is_left_by_the_way_that_was_chosen_from_the_right_lane(
-    way: str, lane: int, taken: str, lane_after: int
-) -> None:
+def test_car_leaves_junction_by_the_chosen_exit(way: str, lane: int, taken: str, lane_after: int) -> None:
     road = empty(lane=lane, kmh=20, junction_m=30)
     road.obey("set_speed", {"kmh": 20})
     road.obey("turn", {"at_next_junction": way})
@@ -223,7 +219,7 @@ def test_a_junction_is_left_by_the_way_that_was_chosen_from_the_right_lane(
 
 
 @pytest.mark.parametrize("kind", ROAD_KINDS)
-def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: RoadKind) -> None:
+def test_road_expert_reaches_goals_and_idling_does_not(kind: RoadKind) -> None:
     goal = RoadGoal(kind, VALUES.get(kind, (None,))[0])
     situations = cases(goal, UNSEEN)
     assert summary(evaluate(SKILL, SKILL.expert_policy, situations))["successes"] >= 2
@@ -231,7 +227,7 @@ def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: RoadKi
         assert summary(evaluate(SKILL, lambda inputs: [SKILL.still] * len(inputs), situations))["successes"] <= 1
 
 
-def test_a_red_light_passed_spoils_any_goal() -> None:
+def test_passing_a_red_light_fails_every_goal() -> None:
     sim = SKILL.make()
     sim.judge_by(RoadGoal("speed", 60))
     sim.reset(7)
@@ -260,7 +256,7 @@ of_each = pytest.mark.parametrize("name", ROWS)
 
 
 @of_each
-def test_rows_show_legal_calls_that_follow_from_what_the_row_shows(name: str) -> None:
+def test_rows_have_legal_calls_that_follow_from_observations(name: str) -> None:
     skill = SKILLS[name]
     for row in islice(ROWS[name](3, parallel=8), 1500 if name == "paddle" else 800):
         AGENTS[name].tools.validate(row.call)
@@ -270,7 +266,7 @@ def test_rows_show_legal_calls_that_follow_from_what_the_row_shows(name: str) ->
 
 
 @of_each
-def test_rows_repeat_by_seed_and_differ_between_seeds(name: str) -> None:
+def test_rows_are_equal_for_equal_seeds_only(name: str) -> None:
     first, again, other = (list(islice(ROWS[name](seed, parallel=4), 300)) for seed in (1, 1, 2))
     assert first == again != other
 
@@ -278,7 +274,7 @@ def test_rows_repeat_by_seed_and_differ_between_seeds(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "goal"), [("lander", LAND), ("paddle", PaddleGoal("return")), ("road", RoadGoal("lane", "left"))]
 )
-def test_an_episode_does_not_depend_on_how_many_are_played_at_once(name: str, goal: Any) -> None:
+def test_episode_is_independent_of_parallel_episodes(name: str, goal: Any) -> None:
     skill, situations = SKILLS[name], cases(goal, range(4))
     all_at_once, in_turns = (evaluate(skill, skill.expert_policy, situations, parallel=parallel) for parallel in (4, 2))
     assert all_at_once == in_turns

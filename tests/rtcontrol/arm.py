@@ -32,8 +32,8 @@ def grip(closed: Annotated[int, OneOf(0, 1)]) -> None:
 
 
 class Arm:
-    """A simulation of 100 steps a second. `acts` are what was executed, with the instant; `refuse` is asked before
-    each and may raise; from `hang()` to `let_go()` the step under way does not end."""
+    """A simulation with 100 steps a second. `acts` has the executed calls with their times. `refuse` is called before
+    each call and may raise an error. From `hang()` to `let_go()` the current step does not end."""
 
     step_s = 0.01
 
@@ -50,13 +50,13 @@ class Arm:
         self.hanging = threading.Event()
 
     def hang(self) -> None:
-        """Returns once a step hangs."""
+        """Make the next step hang, and return as soon as it does."""
         self.hanging.clear()
         self._free.clear()
         assert self.hanging.wait(10)
 
     def let_go(self) -> int:
-        """Gives the instant."""
+        """Let the hanging step end, and return the time."""
         now = time.monotonic_ns()
         self._free.set()
         return now
@@ -89,7 +89,7 @@ class Arm:
 
 @contextmanager
 def held(world: PacedEnvironment) -> Iterator[None]:
-    """Its thread is busy, as with a step that hangs."""
+    """Keep the thread of the world busy, as a hanging step would."""
     busy, free = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -122,7 +122,7 @@ def on(request: DecisionRequest) -> Decision:
 
 
 def failing(times: int, only: Call = STOP, error: type[BaseException] = OSError) -> Callable[[Call], None]:
-    """Raises the first so many times that it is asked about this call."""
+    """Return a function for `Arm.refuse` that raises an error the first `times` times that `only` is called."""
     left = [times]
 
     def refuse(call: Call) -> None:
@@ -143,7 +143,7 @@ def flight(out: Path, arm: Arm, decide: Any = on, *calls: Call, hold_ms: float =
 
 
 def beside(other: Callable[[], None], run: Callable[[], Any]) -> None:
-    """Run, while another thread does something."""
+    """Call `run` while another thread executes `other`."""
     thread = threading.Thread(target=other)
     thread.start()
     try:

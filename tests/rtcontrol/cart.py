@@ -53,7 +53,7 @@ def steer(data: Mapping[str, Any], instruction: str) -> Call:
 
 
 class CartWorld:
-    """The `Environment`: it catches up with the clock whenever it is looked at. Faults can be set from outside."""
+    """An environment that catches up with the clock at each access; tests can inject faults by its attributes."""
 
     name = "cart"
 
@@ -175,7 +175,7 @@ def good(request: DecisionRequest) -> Decision:
 
 
 def slow(seconds: float, ticks: Callable[[int], bool] = lambda tick: True) -> Callable[[DecisionRequest], Decision]:
-    """`good`, after `seconds` of thinking on the chosen ticks (never in warm-up)."""
+    """Return a decider like `good` that takes `seconds` longer on the chosen ticks (never in the warm-up)."""
 
     def decide(request: DecisionRequest) -> Decision:
         if request.tick >= 0 and ticks(request.tick):
@@ -194,7 +194,7 @@ def report_of(record: Path) -> dict[str, Any]:
 
 
 class Flight:
-    """One run of the loop over the cart, and what came of it."""
+    """A run of the control loop with the cart, and its results."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Flight:
         return self
 
     def run_beside(self, person: Callable[[], Any]) -> None:
-        """Run, while another thread does what a person does; it ends with that, and raises what that raised."""
+        """Run while another thread executes `person`, then join that thread and raise its error, if any."""
 
         def beside() -> None:
             try:
@@ -244,7 +244,7 @@ class Flight:
             did.result()
 
     def after(self, ticks: int, act: Callable[[], Any]) -> None:
-        """Act in flight, from another thread, once so many ticks are over: however long the start takes."""
+        """Call `act` from another thread after `ticks` ticks of the run, however long the start takes."""
 
         def wait() -> None:
             while (

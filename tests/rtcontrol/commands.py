@@ -1,4 +1,4 @@
-"""The command line, in this process or one of its own."""
+"""Helpers that run the command line in this process or in a new one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def call(*arguments: str) -> int:
 
 
 def unknown_options(words: Sequence[str]) -> set[str]:
-    """Return the options and settings of a line of `rtcontrol` that its command does not have. Raises where there is no
-    such command."""
+    """Return the options and settings in an `rtcontrol` command line that the command does not have. Raises an error if
+    the command does not exist."""
     command: Any = typer.main.get_command(cli.app)
     context, rest = typer.Context(command), list(words)
     while rest and not rest[0].startswith("-") and hasattr(command, "resolve_command"):

@@ -1,4 +1,4 @@
-"""Puts this folder's helpers (`cart`) within reach of its tests."""
+"""Make the helpers of this folder (`cart`) importable for its tests."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A decoder in a process of its own, as the Ray actor is one, without Ray: for tests that stop or kill it."""
+"""A decoder in its own process, like the Ray actor but without Ray, for tests that stop or kill the decoder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _serve(pipe: Connection, folder: str) -> None:
 
 
 class LinkedHost:
-    """A `Host` with the real socket, and nobody who would start its decoder again."""
+    """A `Host` with the real socket, which does not restart its decoder."""
 
     name = "linked"
     incarnation = 0

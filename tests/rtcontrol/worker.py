@@ -1,4 +1,4 @@
-"""The actuator's worker and a world, by a fake clock: what the shell's threads do, one action at a time."""
+"""A simulated actuator worker and world with a fake clock, which execute one action at a time."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ def said(tick: int, status: Any = "safe") -> Emission:
 
 
 class Worker:
-    """Drives a core. `scripts`: what the next calls and emissions do, by name (`move`, `stop`, `emit`, `instruct`; else
-    `ok`): `ok`, `raise`, `hang`, `over`, `late`, or of a safe call `wait` (the world has not stepped) and `never` (it
-    steps no more). `log`: what reached the world, with the time in ms; a call that is not `ok` with what it did."""
+    """A worker that drives an actuator core, with scripted results.
+
+    `scripts` has the next results by name (`move`, `stop`, `emit`, `instruct`): `ok` (the default), `raise`, `hang`,
+    `over` or `late`; for a safe call also `wait` (the world has not stepped yet) and `never` (it does not step again).
+    `log` has the calls and messages that reached the world, with the time in ms, and the result if it is not `ok`."""
 
     def __init__(self, *safe_calls: Call, retry_ms: float | None = 50, steps: bool = False) -> None:
         self.core = ActuatorCore(safe_calls, None if retry_ms is None else round(retry_ms * MS))
         self.now_ns, self.steps = 0, steps
         self.scripts: dict[str, deque[str]] = defaultdict(deque)
         self.log: list[tuple[float, str]] = []
-        self.blocked: Command | Attempt | None = None  # what the worker itself is in
-        self.hung: list[Attempt] = []  # on threads of their own
+        self.blocked: Command | Attempt | None = None  # the action in which the worker hangs
+        self.hung: list[Attempt] = []  # attempts that hang on their own threads
 
     # -- the world ----------------------------------------------------------------------------------------------------
 
     def script(self, **does: str) -> None:
-        """`stop="raise hang"`: the next two."""
+        """Append results for the next calls by name: after `stop="raise hang"`, one `stop` raises, the next hangs."""
         for name, words in does.items():
             self.scripts[name].extend(words.split())
 
@@ -52,7 +54,7 @@ class Worker:
     # -- the worker ---------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Do all that is to be done now."""
+        """Execute all actions that are due now."""
         while self.blocked is None and (action := self.core.next(self.now_ns)) is not None:
             self.do(action)
         wake_ns = self.core.wake_ns
@@ -106,7 +108,7 @@ class Worker:
         self.core.performed(command, effect, error, self.now_ns)
 
     def free(self, name: str = "", how: str = "ok") -> None:
-        """End the call that hangs: the worker's, or a safe one on a thread of its own."""
+        """End a hanging call: the worker's call, or the safe call `name` on its own thread."""
         for attempt in [one for one in self.hung if one.safe.call and NAMES[one.safe.call.text()] == name]:
             self.hung.remove(attempt)
             self.end(attempt, how)
@@ -116,7 +118,7 @@ class Worker:
         self.work()
 
     def at(self, ms: float) -> None:
-        """Work until this time."""
+        """Execute all actions that are due until this time."""
         until_ns = round(ms * MS)
         self.work()
         while self.blocked is None and not self.core.done:
@@ -137,7 +139,7 @@ class Worker:
 
     @contextmanager
     def performing(self, tick: int = 0, **more: Any) -> Iterator[None]:
-        """A command is under way meanwhile."""
+        """Keep a command hanging within the context, and end the command afterwards."""
         self.script(move="hang")
         self.execute(tick, **more)
         self.work()
@@ -147,7 +149,7 @@ class Worker:
 
     @property
     def names(self) -> list[str]:
-        """What reached the world."""
+        """Return the names of the calls and messages that reached the world."""
         return [name for _, name in self.log]
 
     @property
@@ -156,7 +158,7 @@ class Worker:
 
     @property
     def completions(self) -> list[tuple[int, str, bool]]:
-        """Tick, effect, and whether it stands."""
+        """Return tick and effect of each completion, and whether its call is still active."""
         return [(one.tick, one.effect, one.current) for one in self.core.effects if isinstance(one, Completion)]
 
     @property
@@ -165,7 +167,7 @@ class Worker:
 
     @property
     def numbers(self) -> list[tuple[str, int, bool]]:
-        """Of each attempt: its call, number, and whether all are in force with it; `!` where it failed."""
+        """Return call (with `!` if it failed) and number of each attempt, and whether all safe calls are active."""
         return [
             (
                 ("-" if one.call is None else NAMES[one.call.text()]) + "!" * (one.error is not None),

@@ -1,4 +1,4 @@
-"""Real programs from end to end, in the default tier: no wall clock is judged."""
+"""End-to-end tests of real programs in the default tier, without checks of wall-clock times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.processes import cli
 
 @pytest.fixture(scope="module")
 def flown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder: 32 ticks."""
+    """Return the folder of a run with 32 ticks."""
     out = tmp_path_factory.mktemp("flown") / "run"
     flight = ("--env", "lander", "--model", "expert", "--host", "inprocess", "--clock", "lockstep", "--duration", "2")
     done = cli("run", *flight, "--no-live", "--out", str(out))
@@ -22,7 +22,7 @@ def flown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_function_tool_is_learnt_and_called() -> None:
+def test_model_is_trained_for_function_tool_and_calls_it() -> None:
     found = re.findall(r"-> heat\(power=(\d+)\) -> the heater is at (\d+) %", ran("function_tools", "0.2"))
     assert len(found) == 3 and all(one == other for one, other in found)
 
@@ -33,13 +33,13 @@ def test_server_decides_a_request_of_pythons_library(tmp_path: Path) -> None:
     assert re.match(r'engines \{"main": (0|50|100), "side": (-50|0|50)\} [\d.]+ ms', told)
 
 
-def test_record_of_a_run_is_read_with_nothing_of_ours(flown: Path) -> None:
+def test_record_is_readable_without_our_code(flown: Path) -> None:
     told = ran("read_record", str(flown / "record.mcap"))
     assert told.startswith("32 ticks: {'on time': 32}")
     assert "engines(" in told
 
 
-def test_run_is_decided_again_by_another_model(flown: Path, tmp_path: Path) -> None:
+def test_run_is_replayed_with_another_model(flown: Path, tmp_path: Path) -> None:
     same = ran("replay", str(flown))
     assert same.startswith("expert then, expert now: 32 of 32 calls are the same\n  instructed ")
     other = re.match(r"expert then, random now: (\d+) of 32 calls", ran("replay", str(flown), "random"))

@@ -1,4 +1,4 @@
-"""The command line: real runs, exit statuses, errors before a run or at the cost of a tick, and what it prints."""
+"""Tests of the command line: real runs, exit statuses, error messages and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rtcontrol_client.console import printable
 from tests.helpers.processes import python
 
 
-def test_instruction_is_judged(tmp_path: Path) -> None:
+def test_run_is_judged_by_its_instruction(tmp_path: Path) -> None:
     common = (*EXPERT, "--clock", "lockstep", "--episodes", "2", "--set", "loop.seed=1000")
     assert call(*common, "--instruct", "land on the left side of the pad", "--out", str(tmp_path)) == 0
     made = json.loads((tmp_path / "report.json").read_text())
@@ -61,14 +61,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "says"), MISTAKES)
-def test_mistakes_are_one_paragraph_and_status_2(
+def test_usage_errors_are_one_paragraph_with_status_2(
     arguments: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert says in refused(capsys, *EXPERT, "--out", str(tmp_path / "out"), *arguments.split(" ", 1))
     assert not (tmp_path / "out").exists()
 
 
-def test_worlds_are_listed_and_an_unknown_one_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_world_error_names_the_known_worlds(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("agents") == 0
     assert "engines(main, side)" in capsys.readouterr().out
     assert call("envs") == 0
@@ -82,7 +82,7 @@ def test_worlds_are_listed_and_an_unknown_one_names_them(capsys: pytest.CaptureF
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_internal_error_has_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(assembly, "agents", lambda: 1 / 0)
     assert call("agents") == 1
     said = capsys.readouterr().err
@@ -90,7 +90,7 @@ def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 @pytest.mark.integration
-def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
+def test_too_many_misses_give_exit_status_3(tmp_path: Path) -> None:
     # A deadline of a microsecond is always missed.
     arguments = (*EXPERT, "--duration", "0.5", "--set", "loop.deadline_ms=0.001", "--out", str(tmp_path))
     assert call(*arguments) == 0
@@ -102,7 +102,7 @@ def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     assert call(*again, "--set", "loop.on_miss=stop") == 3
 
 
-def test_versions_are_shown_and_nothing_is_imported_for_them() -> None:
+def test_version_option_imports_no_heavy_packages() -> None:
     code = "import sys\nfrom rtcontrol.cli import main\nsys.argv[1:] = ['--version']\ntry: main()\n"
     done = python("-c", f"{code}finally: assert not {{'torch', 'ray'}} & {{*sys.modules}}")
     assert done.returncode == 0, done.stderr
@@ -110,14 +110,14 @@ def test_versions_are_shown_and_nothing_is_imported_for_them() -> None:
 
 
 @pytest.mark.integration
-def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_checks_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("doctor") == 0
     said = capsys.readouterr().out
     for what in ("Python", "torch", "ray", "bundled model", "wake-up"):
         assert what in said
 
 
-def test_new_list_revoke_in_the_default_folder(
+def test_keys_commands_use_the_default_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -145,9 +145,7 @@ def test_new_list_revoke_in_the_default_folder(
 BAD = "\x1b[2J\x1b]0;title\x07\r\nFORGED\x9b31m\x85\u2028\u202e"
 
 
-def test_control_characters_of_a_users_file_reach_no_terminal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_in_user_files_are_escaped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tools.json").write_text(json.dumps([{"name": f"a{BAD}", "schema": {}}, {"name": BAD}]))
     call("tools", "check", str(tmp_path / "tools.json"))
     said = "".join(capfd.readouterr())
@@ -162,12 +160,12 @@ def every_command(command: Any, path: list[str]) -> Iterator[list[str]]:
         yield from every_command(command.get_command(None, name), [*path, name])
 
 
-def test_every_command_has_a_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
     for path in every_command(get_command(whole), []):
         assert call(*path, "--help") == 0 and not capsys.readouterr().err, path
 
 
-def test_output_that_cannot_be_written_is_an_error_and_a_run_names_the_folder_of_its_report(tmp_path: Path) -> None:
+def test_unwritable_output_is_an_error_with_report_folder(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with Path("/dev/full").open("w") as full:
         listed, flown = (
@@ -184,7 +182,7 @@ def test_output_that_cannot_be_written_is_an_error_and_a_run_names_the_folder_of
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
 
 
-def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
+def test_fit_check_covers_bodies_signatures_and_observation() -> None:
     bindings = CartWorld().bindings
     fit(cart_agent(), "cart", bindings, SAMPLE)
 
@@ -202,7 +200,7 @@ def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
 AGAIN = ("--set", "record.overwrite=true")
 
 
-def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = (*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out"))
     assert call(*run) == 0
     before = (tmp_path / "out" / "record.mcap").read_bytes()
@@ -219,6 +217,6 @@ def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "out" / "record.mcap").read_bytes() != before
 
 
-def test_a_model_that_was_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "run", "--env", "road", "--model", "lander", "--host", "inprocess", "--no-live")
     assert "lander was trained on other tools" in said and '"driver"' in said

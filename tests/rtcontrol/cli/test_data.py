@@ -1,4 +1,4 @@
-"""`rtcontrol data` and `rtcontrol models train`: sets become files of rows, and what was left out is told."""
+"""Tests of `rtcontrol data` and `rtcontrol models train`: data sets become rows, and rejects are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chat(n: int, *calls: dict[str, Any]) -> str:
 
 @pytest.fixture
 def chats(tmp_path: Path) -> Path:
-    """Two samples of one call, one of two, one without and one that its tool forbids."""
+    """Write chats: two samples with one call, one with two calls, one with none, and one with an illegal call."""
     path = tmp_path / "chats.jsonl"
     lines = [
         chat(0, {"room": "hall", "on": True}),
@@ -38,7 +38,7 @@ def chats(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_set_becomes_rows_and_what_gives_none_is_told(
+def test_data_set_is_converted_and_rejects_are_reported(
     chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, counts = tmp_path / "rows.jsonl", tmp_path / "counts.json"
@@ -78,7 +78,7 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
         ),
     ],
 )
-def test_a_mistake_is_one_paragraph_and_nothing_is_written(
+def test_convert_error_is_one_paragraph_without_output(
     chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     (tmp_path / "bad.jsonl").write_text("{}\n{")
@@ -91,7 +91,7 @@ def test_a_mistake_is_one_paragraph_and_nothing_is_written(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_rows_are_made_up_by_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_synthesise_makes_rows_from_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tools.json").write_text(json.dumps([{"name": "lamp", "parameters": LAMP}]))
     out, made = tmp_path / "made.jsonl", set()
     for _ in range(2):
@@ -108,9 +108,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=2, scale=0.1)
 
 
-def test_a_model_is_trained_from_rows_and_goes_on(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_from_rows_can_be_resumed(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = write(tmp_path / "r.jsonl", random_rows(0, 40))
     command = (
         "models", "train", "--base", str(base), "--rows", str(rows), "--set", "train.rank=4",

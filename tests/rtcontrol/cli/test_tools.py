@@ -1,4 +1,4 @@
-"""`rtcontrol tools check` and `--tools`: what of a file or a server is taken, and what is told of the rest."""
+"""Tests of `rtcontrol tools check` and `--tools`: tools from files and servers, and reports on refused tools."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def checked(tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]) -> 
     return {t["name"]: t for t in found["tools"]}
 
 
-def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would_make_it_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tools_check_shows_passes_and_missing_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tools.json"
     file.write_text(json.dumps([CLOSED, FREE]))
     found = checked(tmp_path, str(file), capsys)
@@ -101,7 +99,7 @@ def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: 
 
 
 @pytest.mark.integration
-def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_last_line_of_failed_mcp_server_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.py"
     file.write_text("from mcp.server.fastmcp import FastMCP\n")
     assert call("tools", "check", f"mcp:{sys.executable} {file}") == 2
@@ -116,7 +114,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mcp_server_at_an_address_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.py"
     file.write_text(SERVER)
     port = free_port()
@@ -148,7 +146,7 @@ CYCLE = {"properties": {"p": LOOP}, "$defs": {"P": {"type": "array", "items": LO
         ("ones.py", "tools = [1]", "1 is not a tool."),
     ],
 )
-def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
+def test_undecodable_tool_is_refused_with_name_and_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, text: str | None, message: str
 ) -> None:
     if text is not None:
@@ -157,7 +155,7 @@ def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
 
 
 GO = {"name": "drive", "parameters": {"properties": {"way": {"enum": ["north", "east"]}}, "required": ["way"]}}
-# The yard, told in words alone.
+# A yard that gets its goal only as the text of the instruction.
 TOLD = (("def judge_by(self, goal)", "def instruct(self, text)"), ('goal["thing"]', '"barrel"'))
 SIDE = {"type": "integer", "enum": [0]}
 MAIN = {
@@ -177,11 +175,11 @@ def tools(tmp_path: Path) -> Any:
 
 
 def calls(out: Path) -> list[dict[str, Any]]:
-    """What acted before the run's end."""
+    """Return the calls that acted before the end of the run."""
     return [event for event in read_record(out / "record.mcap") if event.get("why") == "fresh"]
 
 
-def test_a_world_of_ones_own_needs_no_agent_where_its_tools_are_given(tmp_path: Path, tools: Any) -> None:
+def test_user_world_with_tools_needs_no_agent(tmp_path: Path, tools: Any) -> None:
     out, world = tmp_path / "out", world_file(tmp_path, *TOLD)
     given = ("--env", world, "--tools", tools(GO), "--instruct", "go on", "--out", str(out))
     assert call("run", *given, *CHANCE) == 0
@@ -191,7 +189,7 @@ def test_a_world_of_ones_own_needs_no_agent_where_its_tools_are_given(tmp_path: 
     assert len(made) >= 8 and {c["arguments"]["way"] for c in made} == {"north", "east"}
 
 
-def test_tools_that_cannot_act_or_be_decided_are_refused_before_the_run(
+def test_unusable_tools_are_refused_before_the_run(
     tmp_path: Path, tools: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, world = tmp_path / "out", world_file(tmp_path, *TOLD)
@@ -227,9 +225,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_skipped_tools_are_reported_and_others_used(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("tools", "check", str(file), "--set", "host.skip_unsupported=true") == 0
     told = capsys.readouterr()
     assert [line.split("left out: Tool ")[1][0] for line in told.err.splitlines()] == ["a", "b", "c", "d"]
@@ -240,7 +236,7 @@ def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
     assert len(capsys.readouterr().err.splitlines()) == len(BAD)
 
 
-def test_file_of_tools_may_have_one_a_line(tmp_path: Path) -> None:
+def test_tools_file_may_have_one_tool_per_line(tmp_path: Path) -> None:
     file = tmp_path / "tools.jsonl"
     file.write_text("".join(json.dumps(tool) + "\n" for tool in (GO, {**GO, "name": "back"})))
     assert [tool.name for tool in tools_from(str(file))] == ["drive", "back"]

@@ -1,4 +1,4 @@
-"""Deciding from Python: load, session, decide."""
+"""Tests of decisions from Python: load a model, open a session, decide."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def move(speed: Annotated[int, OneOf(-1, 0, 1)]) -> None:
     moved.append(speed)
 
 
-def test_bundled_model_decides_for_its_tools() -> None:
+def test_bundled_model_decides_with_its_own_tools() -> None:
     session = rtcontrol.load("lander").session()
     decision = session.decide(SEEN, "land on the pad")
     assert decision.call is not None
@@ -83,7 +83,7 @@ def test_wrong_arguments_are_refused_with_a_hint(wrong: Any, says: str) -> None:
 OFF = rtcontrol.Call("engines", {"main": 0, "side": 0})
 
 
-def test_session_holds_what_it_does_not_understand() -> None:
+def test_session_holds_decision_on_nonsense_instruction() -> None:
     model = rtcontrol.load("lander")
     gated, safe, off = model.session(), model.session(safe_call=OFF), model.session(min_confidence=0)
     understood = gated.decide(SEEN, "land on the pad")
@@ -98,7 +98,7 @@ def test_session_holds_what_it_does_not_understand() -> None:
     assert unsure.call is None and unsure.unsure == understood.call
 
 
-def test_late_decision_is_a_miss_and_stays_dropped() -> None:
+def test_late_decision_is_missed_and_never_returned_later() -> None:
     model = rtcontrol.load("lander")
     session, alone = model.session(safe_call=OFF), model.session()
     right = alone.decide(SEEN, "land on the pad").call
@@ -113,7 +113,7 @@ def test_late_decision_is_a_miss_and_stays_dropped() -> None:
         session.decide(SEEN, "land " * 20_000, deadline_ms=60_000)
 
 
-def test_work_behind_late_work_keeps_its_deadline() -> None:
+def test_work_queued_after_late_work_keeps_deadline() -> None:
     one, going, done = InTime(), threading.Event(), list[str]()
 
     def work(name: str) -> str:
@@ -126,13 +126,13 @@ def test_work_behind_late_work_keeps_its_deadline() -> None:
 
     assert one.until(soon(), lambda: work("late"), lambda: done.append("told")) == []
     assert done == ["told"]
-    assert one.until(soon(), lambda: work("behind"), lambda: done.append("told")) == []  # never begun, so not told
+    assert one.until(soon(), lambda: work("behind"), lambda: done.append("told")) == []  # not started
     assert done == ["told"]
     going.set()
     one.settle()
     assert one.until(time.monotonic() + 60, lambda: work("next"), lambda: None) == ["next"]
     assert done == ["told", "late", "next"]
-    for _ in range(300):  # there or not, by then it is late
+    for _ in range(300):  # a result after the deadline is dropped, even if the work has ended
         assert one.until(time.monotonic() - 1, lambda: "too late", lambda: None) == []
 
 

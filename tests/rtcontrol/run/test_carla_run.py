@@ -1,4 +1,4 @@
-"""`rtcontrol run --env carla-bridge`: one command that starts the bridge, keeps it alive and cleans up after it."""
+"""Tests of `rtcontrol run --env carla-bridge`, which starts the bridge, watches the bridge and cleans up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def report(program: Program) -> dict[str, Any]:
     return told
 
 
-def test_lockstep_drives_of_one_seed_are_equal(tmp_path: Path, programs: list[Program]) -> None:
+def test_two_lockstep_runs_with_one_seed_are_equal(tmp_path: Path, programs: list[Program]) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "3"))
@@ -79,7 +79,7 @@ def test_aborted_bridge_ends_run_and_is_cleaned_up(tmp_path: Path, programs: lis
     assert report(program)["ended_by"] == "bridge"
 
 
-def test_killed_run_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
+def test_killed_run_also_ends_the_bridge(tmp_path: Path, programs: list[Program]) -> None:
     with StandIn(state=tmp_path / "standin.json") as standin:
         program = rig.run(tmp_path, standin.port, *RANDOM)
         programs.append(program)
@@ -109,7 +109,7 @@ print("a library's own words", flush=True)
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """A bridge whose program goes on like this."""
+    """Return a function that makes a bridge process from the code of its program."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def bridged(program: str) -> BridgeProcess:
@@ -119,7 +119,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return bridged
 
 
-def test_bridge_error_ends_the_run_and_is_undone(make: Make, tmp_path: Path) -> None:
+def test_bridge_error_ends_run_and_cleans_up(make: Make, tmp_path: Path) -> None:
     told = 'tell(event="mistake", what="No server.", remedy="Start one."); sys.exit(2)'
     with make(told) as bridged, pytest.raises(UserError, match=r"No server\. Start one\."):
         bridged.await_ready()

@@ -1,4 +1,4 @@
-"""A checkpoint's gate, with a model that is really unsure: in a run."""
+"""Tests of a checkpoint's confidence gate in a run, with a model that is really unsure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN = ("run", "--env", "road", "--clock", "lockstep", "--host", "inprocess", "--
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Path:
-    """The bundled driver, whose checkpoint has a gate."""
+    """Return a copy of the bundled driver whose checkpoint has a gate."""
     made = Path(shutil.copytree(ZOO / "driver", tmp_path / "driver"))
     learnt = TrainingMetadata.of(made)
     assert learnt is not None
@@ -41,7 +41,7 @@ def fly(driver: Path, told: str, *more: str) -> dict[str, int]:
     return report
 
 
-def test_run_is_gated_as_its_checkpoint_says(driver: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_uses_the_gate_of_its_checkpoint(driver: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = fly(driver, "make tea", "--hz", "2", "--duration", "8")  # slow enough for any machine
     said = capsys.readouterr()
     assert (said.out + said.err).count('"make tea" is not understood') == 1
@@ -50,7 +50,7 @@ def test_run_is_gated_as_its_checkpoint_says(driver: Path, capsys: pytest.Captur
     said = "".join(capsys.readouterr())
     assert "not understood" not in said and report["held"] < 0.1 * report["ticks"]
     assert "The model driver was trained at 16 Hz, but this run has 8 Hz" in said
-    assert fly(driver, "make tea", "--set", "loop.min_confidence=0")["held"] == 0  # what is asked for wins
+    assert fly(driver, "make tea", "--set", "loop.min_confidence=0")["held"] == 0  # the option overrides the checkpoint
 
 
 def test_null_of_a_gated_checkpoint_means_not_understood(driver: Path) -> None:
@@ -59,6 +59,6 @@ def test_null_of_a_gated_checkpoint_means_not_understood(driver: Path) -> None:
     replace(learnt, allow_null=True).write(driver)
     asked = shown(agent, str(driver))
     assert asked.allow_null and asked.null_is_doubt
-    assert not shown(assembly.agent("lander"), str(driver)).allow_null  # of other tools it learnt nothing
+    assert not shown(assembly.agent("lander"), str(driver)).allow_null  # null has no meaning for other tools
     own = shown(replace(agent, allow_null=True), str(driver))
     assert own.allow_null and not own.null_is_doubt

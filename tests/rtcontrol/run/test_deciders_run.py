@@ -1,4 +1,4 @@
-"""Who decides in a run: two deciders, plans, a policy server, an interpreter of what is typed."""
+"""Tests of the deciders of a run: first and backup decider, plans, a policy server, an interpreter."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PLAN = (
 
 
 @pytest.mark.realtime
-def test_slow_expert_with_plans_is_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slow_expert_with_plans_meets_deadlines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     agent = agent_file(tmp_path, SLOW, PLAN, ("abs(x) > abs(y)", "False"))
     run = ("run", "--env", world_file(tmp_path), "--agent", agent, "--model", "expert", "--no-live", "--episodes", "40")
     assert call(*run, "--duration", "5", "--set", "loop.max_age_ms=400", "--out", str(tmp_path / "out")) == 0
@@ -86,7 +86,7 @@ def events(out: Path, key: str) -> list[dict[str, Any]]:
     return [event for event in read_record(out / "record.mcap") if key in event and "observation" not in event]
 
 
-def test_typed_words_are_understood_recorded_and_reported(chat: ChatServer, tmp_path: Path) -> None:
+def test_typed_instruction_is_interpreted_recorded_and_reported(chat: ChatServer, tmp_path: Path) -> None:
     out = tmp_path / "run"
     told = ("--set", f"loop.interpreter=chat:{chat.url}#small", "--set", "view.stdin=true", "--out", str(out))
     run = spawn(*EXPERT, *told, "--duration", "120", "--hz", "20")

@@ -1,4 +1,4 @@
-"""The Python of the documentation runs as it stands there."""
+"""Tests that the Python examples and commands of the documentation work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commands import call, refused, unknown_options
 
 from tests.helpers.processes import ROOT, python
 
-# A page that has examples, and what they print.
+# Pages with examples, and the output of these examples.
 PAGES = {"README.md": "drive(speed=40)", "docs/tutorial.md": "engines(", "docs/python.md": "Bundled: base, driver"}
 ONE_AFTER_THE_OTHER = """
 import json, sys
@@ -26,7 +26,7 @@ def examples(page: str) -> str:
     return "".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL))
 
 
-def test_the_examples_of_the_pages_run(tmp_path: Path) -> None:
+def test_examples_on_documentation_pages_run(tmp_path: Path) -> None:
     code = {page: examples(page) for page in PAGES}
     # What it prints is learnt by then, on a busy machine too.
     assert "minutes=1)" in code["README.md"]
@@ -52,7 +52,7 @@ def test_links_of_top_level_pages_exist(page: str) -> None:
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """Words of each `rtcontrol` command of its blocks."""
+    """Return the words of each `rtcontrol` command in the code blocks of a page."""
     text = page.read_text("utf-8")
     lines = [line for block in re.findall(r"```(?:sh)?\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
     lines += re.findall(r"^    (rtcontrol .*)$", text, re.MULTILINE)
@@ -83,7 +83,7 @@ BEGINS, _, GYM = re.findall(r"```sh\n(.*?)```", GAME, re.DOTALL)
 
 
 def follow(commands: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a reader types, in this process as far as it can be."""
+    """Run the commands that a reader would type, in this process if possible."""
     for line in commands.splitlines():
         program, *words = shlex.split(line, comments=True)
         if program == "cd":
@@ -96,7 +96,7 @@ def follow(commands: str, monkeypatch: pytest.MonkeyPatch) -> None:
             print(ran.stdout)
 
 
-def test_new_game_runs_as_its_page_says(
+def test_new_game_runs_by_its_documented_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pole.py").write_text(POLE)
@@ -129,7 +129,7 @@ def test_new_game_runs_as_its_page_says(
     assert "2 of 2 succeeded" in said
 
 
-def test_new_game_overwrites_nothing_and_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_game_is_complete_and_overwrites_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("new", str(tmp_path / "deep" / "my_game")) == 0
     written = sorted(path.name for path in (tmp_path / "deep" / "my_game").iterdir())
     assert (tmp_path / "deep" / "my_game").stat().st_mode == (tmp_path / "deep").stat().st_mode

@@ -1,4 +1,4 @@
-"""Files that people write, as the editors of all systems save them, and tools of MCP servers that mean no good."""
+"""Tests of user files with different encodings and line ends, and of tool lists from malicious MCP servers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_utf_16_is_refused_by_name(name: str, tmp_path: Path) -> None:
     assert name in str(refused.value) and "ave it as" in str(refused.value)
 
 
-# `PAGE` gives the answer to tools/list number n.
+# `PAGE` defines page(n), which returns the n-th answer to tools/list.
 SERVER = """
 import json, os, sys
 {page}
@@ -88,7 +88,7 @@ def serving(folder: Path, page: str) -> str:
 @pytest.mark.parametrize(
     ("size", "cursor", "says"), [(1, "'again'", "with a shorter list"), (6000, "str(n)", "or 10000 bytes")]
 )
-def test_list_without_end_or_of_too_many_bytes_is_refused(
+def test_endless_or_too_large_tool_list_is_refused(
     size: int, cursor: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolsets, "MOST_BYTES", 10_000)
@@ -97,7 +97,7 @@ def test_list_without_end_or_of_too_many_bytes_is_refused(
         tools_from(serving(tmp_path, page))
 
 
-def test_server_receives_no_secrets_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mcp_server_gets_no_secrets_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
     monkeypatch.setenv("RTCONTROL_TOKEN", "a-secret")
     names = tmp_path / "names.json"

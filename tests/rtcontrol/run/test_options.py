@@ -1,4 +1,4 @@
-"""One options object a command and what excludes each other, one instance of each world, users without a home."""
+"""Tests of options and settings, of options that exclude each other, and of one instance per world."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.rtcontrol.run.yard import plant, told
 
 
 def run(*words: str) -> RunOptions:
-    """Return the options that a command line makes."""
+    """Return the run options for the words of a command line."""
     made: list[RunOptions] = []
     app = typer.Typer(pretty_exceptions_enable=False)
     register(app, ("hz", "live", "instruction"), options=RunOptions, name="run")(lambda options: made.append(options))
@@ -72,7 +72,7 @@ def test_flag_wins_over_set_and_set_over_file(tmp_path: Path) -> None:
     assert run("--hz", "50", "--set", "loop.hz=30", "--live", "--config", path).hz == 50.0
 
 
-def test_settings_command_prints_a_file_that_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_command_prints_a_valid_config_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("settings") == 0
     path = file(tmp_path, capsys.readouterr().out)
     for command in (RunOptions, ServeOptions, FinetuneRecipe):
@@ -81,7 +81,7 @@ def test_settings_command_prints_a_file_that_is_read(tmp_path: Path, capsys: pyt
         assert len(values) > 15
 
 
-def test_page_lists_every_setting() -> None:
+def test_settings_page_lists_every_setting() -> None:
     assert (ROOT / PAGE).read_text("utf-8") == "\n".join(page()) + "\n", "run `python -m rtcontrol.cli.settings`"
 
 
@@ -127,7 +127,9 @@ def test_paths_in_files_are_relative_or_at_home(tmp_path: Path) -> None:
         ('[serve]\nbind = "tcp://127.0.0.1:1"', "serve.bind is for --env remote"),
     ],
 )
-def test_mistakes_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
+def test_config_file_error_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
     path, out = str(file(tmp_path, text)), str(tmp_path / "out")
     capsys.readouterr()
     assert call("run", "--env", "lander", "--config", path, "--out", out) == 2
@@ -161,7 +163,7 @@ def _short_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def exit_of(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The attempts of the safe call on the way out, and the record's last line."""
+    """Return the attempts of the safe call during the shutdown, and the last line of the record."""
     lines = list(read_record(folder / "out" / "record.mcap"))
     return [line for line in lines if "safe" in line and line["why"] == "exit"], lines[-1]
 
@@ -181,7 +183,7 @@ def exit_of(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         ("", ("--duration", "5", "--model", "runs/none"), 2),
     ],
 )
-def test_world_is_made_and_closed_exactly_once(
+def test_world_is_created_and_closed_exactly_once(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     clock: str,
@@ -211,7 +213,7 @@ def test_world_is_made_and_closed_exactly_once(
     assert ("may hold on to what it uses" in said) is (fails == "close")
 
 
-def test_close_that_is_a_tool_is_not_called(tmp_path: Path) -> None:
+def test_close_method_is_not_called_if_a_tool(tmp_path: Path) -> None:
     run = plant(tmp_path)
     for name in ("drive.py", Path(run[1]).name):
         file = tmp_path / name

@@ -1,4 +1,4 @@
-"""The life of a run as a process: signals, a terminal that goes away, folders of several, disks, exit statuses."""
+"""Tests of a run as a process: signals, a closed terminal, run folders, full disks, exit statuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rtcontrol_client import shutdown
 from rtcontrol_client.shutdown import Interrupted, Shutdown
 from tests.helpers.processes import environment, until
 
-# Its one call is the safe one, which takes its time and logs when it starts and ends.
+# A world whose only call is the safe call, which is slow and logs its start and end.
 WORLD = """
 import time
 from pathlib import Path
@@ -62,7 +62,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Restore signal handlers: a process that was to end keeps the last ones."""
+    """Restore the signal handlers after a test, because `Shutdown` keeps its last ones."""
     before = {number: signal.getsignal(number) for number in shutdown.SIGNALS}
     yield
     for number, handler in before.items():
@@ -71,7 +71,7 @@ def handlers() -> Iterator[None]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start runs of a world whose safe call takes `slow` seconds, up to their third tick; none outlives the test."""
+    """Start runs of a world whose safe call takes `slow` seconds, and wait for the third tick; kill them at the end."""
     running: list[subprocess.Popen[str]] = []
 
     def spawn(*options: str, slow: float = 0.0, head: str = "", **how: Any) -> subprocess.Popen[str]:
@@ -126,7 +126,7 @@ def test_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: P
     assert (report_of(tmp_path / "out")["ended_by"], log_of(tmp_path)) == ("SIGTERM", "started")
 
 
-def test_terminal_that_goes_away_ends_the_run_in_order(start: Start, tmp_path: Path) -> None:
+def test_closed_terminal_ends_the_run_with_safe_call(start: Start, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     control = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # noqa: E731
@@ -144,7 +144,7 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(("number", "head"), [(signal.SIGQUIT, ""), (signal.SIGXCPU, ""), (signal.SIGTERM, TAKEN)])
-def test_any_ending_signal_brings_the_safe_call(
+def test_every_ending_signal_triggers_the_safe_call(
     start: Start, tmp_path: Path, number: signal.Signals, head: str
 ) -> None:
     process = start(head=head)
@@ -174,7 +174,7 @@ def test_signals_are_counted_not_lost() -> None:
     names: list[str] = []
 
     def status(number: signal.Signals) -> int | None:
-        """Return what the signal interrupts with."""
+        """Return the exit status with which the signal interrupts, or None."""
         try:
             signal.raise_signal(number)
         except Interrupted as interrupted:
@@ -209,7 +209,7 @@ def has_events(record: Path) -> bool:
         (Recorder, "write", True, run_module.INCOMPLETE),
     ],
 )
-def test_signals_during_the_last_writes_lose_nothing(
+def test_signals_during_final_writes_lose_no_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type[Any], name: str, full: bool, code: int
 ) -> None:
     original, sent = getattr(where, name), []
@@ -295,7 +295,7 @@ def test_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path) -> None:
+def test_links_in_run_folder_are_not_followed(tmp_path: Path) -> None:
     (run := tmp_path / "run").mkdir()
     (precious := tmp_path / "precious").write_text("precious")
     for name in ("record.mcap", "report.json", "report.json.part", "report.html", "report.html.part"):

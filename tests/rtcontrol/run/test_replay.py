@@ -1,4 +1,4 @@
-"""What was recorded is decided again, compared tick by tick; what it names is never gone to."""
+"""Tests of replays: recorded observations are decided again, and names in a record are never opened."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def calls(record: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("model", ["expert", "lander"])
-def test_same_decider_agrees_with_itself(recorded: Path, tmp_path: Path, model: str) -> None:
+def test_replay_with_same_decider_gives_same_calls(recorded: Path, tmp_path: Path, model: str) -> None:
     one, other = (replayed(tmp_path, recorded, "--model", model) for _ in range(2))
     assert one["decisions"] == one["compared"] == len(calls(recorded)) > 40 and one["whole"] and not one["errors"]
     if model == "expert":  # it was recorded
@@ -71,7 +71,7 @@ def test_record_without_observations_is_not_replayed(tmp_path: Path, capsys: pyt
 
 
 def strange(recorded: Path, out: Path, **header: Any) -> Path:
-    """The record with another header."""
+    """Write a copy of the record with a changed header, and return its path."""
     encoder = Encoder()
     for i, event in enumerate(read_record(recorded)):
         if "header" in event:
@@ -82,7 +82,7 @@ def strange(recorded: Path, out: Path, **header: Any) -> Path:
     return out
 
 
-def test_endpoint_named_by_a_record_receives_nothing(
+def test_endpoint_named_in_record_gets_no_requests(
     recorded: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -98,14 +98,14 @@ def test_endpoint_named_by_a_record_receives_nothing(
 
 
 @pytest.mark.parametrize("named", ["someone/checkpoint", "{}/agent.py", "mcp:{}/run"])
-def test_place_named_by_a_record_is_not_opened(
+def test_path_named_in_record_is_not_opened(
     recorded: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     named: str,
 ) -> None:
-    """In the folder from which it is run all of these lie there, and would leave a trace."""
+    """The current folder has a file for each of these names, and an audit hook would notice that one is opened."""
     monkeypatch.chdir(tmp_path)
     trace = tmp_path / "trace"
     (tmp_path / "agent.py").write_text(f"open({str(trace)!r}, 'w')\n")
@@ -128,7 +128,7 @@ def test_place_named_by_a_record_is_not_opened(
     assert f"--model '{own}'" in said and not trace.exists() and not opened
 
 
-def test_kept_calls_are_replayed_the_same(tmp_path: Path) -> None:
+def test_calls_kept_by_hysteresis_replay_the_same(tmp_path: Path) -> None:
     out = tmp_path / "run"
     steady = ("--host", "inprocess", "--no-live", "--clock", "lockstep", "--episodes", "1", "--set", "loop.seed=7")
     assert call("run", "--env", "lander", *steady, "--set", "loop.hysteresis=margin=0.6", "--out", str(out)) == 0

@@ -1,4 +1,4 @@
-"""A world, an agent, goals and an expert of the user's own: flown, served, checked; what is wrong with them."""
+"""Tests of a user's world, agent, goals and expert: run, served and checked, with errors in each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_user_expert_runs_and_replays_its_record(tmp_path: Path, capsys: pytest.
     assert found["agreed"] == found["compared"] > 10 and not found["errors"]
 
 
-def test_goals_of_a_file_are_the_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agent_uses_the_goals_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     goals = tmp_path / "goals.yaml"
     goals.write_text(GOALS)
     world = world_file(tmp_path)
@@ -148,7 +148,7 @@ def changed(*changes: tuple[str, str]) -> str:
 
 
 def wrong(folder: Path, *changes: tuple[str, str], steps: int = 200) -> UserError:
-    """What `rtcontrol check` says of the file with these changes."""
+    """Return the error of `rtcontrol check` for the file with these changes."""
     (folder / "both.py").write_text(changed(*changes))
     with pytest.raises(UserError) as told:
         check_world(str(folder / "both.py"), steps=steps, seed=0)
@@ -183,7 +183,7 @@ def test_wrong_signature_is_reported_by_its_line(tmp_path: Path, old: str, new: 
     assert "rtcontrol" not in str(told).replace(str(tmp_path), "") and "Write " in told.remedy
 
 
-def test_reset_that_is_random_is_reported(tmp_path: Path) -> None:
+def test_world_with_random_reset_is_reported(tmp_path: Path) -> None:
     told = wrong(tmp_path, ("rng = random.Random(seed)", "rng = random"))
     assert "two resets with the seed 0 differ" in str(told)
 

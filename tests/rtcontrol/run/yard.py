@@ -1,4 +1,4 @@
-"""Worlds of tests: one with goals and an expert, and one that logs what was done with it, and on which thread."""
+"""Worlds for tests: one with goals and an expert, and one that logs each method call with its thread."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def expert(data, goal):
 
 
 def written(folder: Path, name: str, text: str, *changes: tuple[str, str]) -> str:
-    """The file with these changes; nothing of it is shared with another test's."""
+    """Write a file with these changes to `folder`, and return its path."""
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
@@ -128,8 +128,8 @@ def expert(data, goal):
 
 
 def plant(folder: Path, fails: str = "", last: int = 10**9, agent: str = "") -> tuple[str, ...]:
-    """The options of `run` for a world in a new folder, driven forward by its expert. It fails when it is to `make`,
-    `reset`, `step` (from the fourth on) or `close`; an episode has `last` steps."""
+    """Return options of `run` for a new world whose expert drives forward. `fails` names the method that raises:
+    `make`, `reset`, `step` (from the fourth step on) or `close`. An episode has `last` steps."""
     world = folder / f"plant_{fails or 'sound'}_{folder.name}.py".replace("-", "_")
     world.write_text(PLANT.replace("FAILS", repr(fails)).replace("LAST", str(last)))
     (folder / "drive.py").write_text(PLANT_AGENT + agent)
@@ -140,7 +140,7 @@ OPTIONS = ("--model", "expert", "--host", "inprocess", "--no-live")
 
 
 def told(folder: Path) -> list[str]:
-    """What was done with it, in order; all on one thread, and nothing once it was closed."""
+    """Return the logged method calls of the plant in order, and assert one thread and no call after `close`."""
     log = folder / "log"
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     assert len({thread for _, thread in lines}) <= 1, lines
