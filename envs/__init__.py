@@ -1,2 +1,1 @@
-"""Environments in which calls act: simulations, the paced environment around them, scripted experts, rollouts,
-evaluation."""
+"""Environments in which calls act: simulations with scripted experts, paced and remote environments, and evaluation."""

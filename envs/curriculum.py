@@ -1,4 +1,4 @@
-"""Demonstrations from disturbed episodes of an expert, or of a model with the expert's labels."""
+"""Demonstrations for training, from disturbed episodes of an expert, or of a model with the expert's labels."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ GoalT = TypeVar("GoalT", bound=Task)
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumOptions:
-    """How episodes are disturbed.
+    """Options for disturbing episodes.
 
-    `noise` are probabilities per tick, one chosen per episode, of a burst of 1 to `burst` random calls. `scatter` is
-    the probability per tick that the world is put into another state, `switch` of a new goal, `rephrase` of other words
-    for the same goal. `plain` is the share of instructions in canonical words, besides those among training sentences;
-    `spoken` is the share of people's sentences among the others. An episode lasts `lasts_s` seconds; a call acts up to
-    `late_steps` physics steps late; the worlds' seeds are below `seeds`.
+    `noise` has probabilities per tick, one of which is chosen per episode, of a burst of 1 to `burst` random calls.
+    `scatter` is the probability per tick that the world is put into another state, `switch` of a new goal, `rephrase`
+    of other words for the same goal. `plain` is the share of instructions in canonical words, in addition to those
+    among training sentences; `spoken` is the share of sentences by people among the others. An episode lasts `lasts_s`
+    seconds; a call acts up to `late_steps` physics steps late; the worlds' seeds are below `seeds`.
     """
 
     noise: tuple[float, ...]
@@ -48,11 +48,11 @@ class CurriculumOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """How a bundled world's model is trained.
+    """The training plan for the model of a bundled world.
 
     `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; `early` replaces it at first, if
-    given. `observed` are the words of observations; the vocabulary also has those of its sentences and, as flagged,
-    `common_words`, `number_words` and whole `schema_phrases`.
+    given. `observed` are the words of observations; the vocabulary also has the words of the agent's sentences and, if
+    set, `common_words`, `number_words` and whole `schema_phrases`.
     """
 
     demonstrations: Callable[..., Iterator[Demonstration]]
@@ -67,8 +67,8 @@ class TrainingPlan:
 
 
 class DisturbedCurriculum(ABC, Generic[GoalT]):
-    """One world that is instructed, disturbed and restarted without end. Times are in ticks, `step_s` is the physics
-    step.
+    """A world that gets random instructions, is disturbed, and restarts without end. Times are in ticks, `step_s` is
+    the physics step.
 
     The subclass sets `_world`, a Simulation, before it calls this constructor.
     """
@@ -91,9 +91,9 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._left *= rng.random()
 
     def look(self) -> Demonstration:
-        """Return the current observation with the expert's call."""
+        """Return a demonstration of the current tick: the observation with the expert's call."""
         text = self._skill.observe(self._observe())
-        # The label follows from the text alone: nothing is asked of the learner that it cannot see.
+        # The label depends on the text alone, so that the learner can see everything it needs.
         call = self._skill.expert(self._skill.read_back(text), self._goal)
         return Demonstration(self._instruction, text, call, self._goal)
 
@@ -161,7 +161,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         return self._world.outcome() is not None
 
     def _scatter(self) -> None:
-        """Change a part of the state, if that is possible from outside."""
+        """Change a part of the world's state, if that is possible from outside."""
 
     @abstractmethod
     def _sample_goal(self) -> GoalT: ...
@@ -172,7 +172,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
 
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
-        """Return an instruction for a goal by people who never saw a training one."""
+        """Return an instruction for a goal, written by people who never saw the training sentences."""
 
 
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
@@ -186,7 +186,7 @@ class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
 
     @classmethod
     def kept(cls, row: Demonstration) -> float:
-        """Return the share of rows like this one that are used."""
+        """Return the probability with which a row like this one is used."""
         return 1.0
 
     def _sample_goal(self) -> GoalT:
@@ -219,7 +219,7 @@ def demonstrate(
         rows = [world.look() for world in worlds]
         calls = _chosen(worlds, rows, policy, beta)
         for world, row in zip(worlds, rows, strict=True):
-            # What a policy decided is not thrown away: its passes are dearer than the learning.
+            # Keep all rows that a policy decided, since its passes cost more than the learning.
             if policy is not None or rng.random() < world.kept(row):
                 yield row
         for world, call in zip(worlds, calls, strict=True):

@@ -1,4 +1,4 @@
-"""Play many lockstep episodes at once with one batched policy, and summarise them."""
+"""Play many lockstep episodes at once with one batched policy, and summarise the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.intervals import wilson
 
-# So much of a world's own time is an episode's at most.
+# An episode lasts at most so many seconds of simulated time.
 LONGEST_S = 600.0
 
 
@@ -31,7 +31,8 @@ class Case:
 
 
 def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
-    """Return the same goal with many seeds, in canonical words or as `instruction`, which may name another goal."""
+    """Return a case for each seed with the same goal, in canonical words or as `instruction`, which may name another
+    goal."""
     text = goal.text() if instruction is None else instruction
     return [Case(text, goal, seed) for seed in seeds]
 
@@ -48,7 +49,7 @@ def evaluate(
 
 
 class Seat:
-    """One world that plays case after case.
+    """A world that plays one case after another.
 
     `seen` is the text of the latest observation of the current case, `called` its executed calls (as in histories),
     `tick` its number of decisions, `kept` any data of the policy.
@@ -59,7 +60,7 @@ class Seat:
         self._carry = StepCarry(self._sim.step_s)
 
     def take(self, index: int, case: Case) -> None:
-        """Start a case."""
+        """Start to play a case."""
         self.index, self.case = index, case
         self.called: list[str] = []
         self.kept: dict[str, Any] = {}
@@ -80,7 +81,7 @@ class Seat:
         self.called.append(call.text())
 
     def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Episode | None:
-        """Run one tick; return its episode when it is over, else None."""
+        """Run one tick; return the episode if this tick ended it, else None."""
         self.tick += 1
         self._carry.run(period_ns, self._sim.step, None if call is None else partial(self._act, call))
         episode = self._sim.outcome()
@@ -93,7 +94,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A case that was played, with the policy's data."""
+    """The result of a case: the episode, with the data of the policy."""
 
     case: Case
     episode: Episode
@@ -116,7 +117,7 @@ def play(
     waiting = iter(enumerate(episodes))
     played: dict[int, Played] = {}
     period_ns = round(1e9 / hz)
-    with ExitStack() as closing:  # all of them, whichever fails
+    with ExitStack() as closing:  # close all worlds, even if one of them fails
         active: list[Seat] = []
         for index, case in itertools.islice(waiting, parallel):
             active.append(seat := Seat(skill))

@@ -1,4 +1,5 @@
-"""Any Gymnasium world by its id: actions become a tool with discrete levels, observations text with fixed precision."""
+"""Run any Gymnasium world by its id. Actions become a tool with discrete levels, observations become text with fixed
+precision."""
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 
 PREFIX = "gym:"
-FARTHEST = 9_999  # a number is shown up to here, in units of the precision
-STEP_S = 0.05  # of a world that names no frame rate
+FARTHEST = 9_999  # the largest shown number, in units of the precision
+STEP_S = 0.05  # physics step of a world that declares no frame rate
 OWN = ("levels", "precision", "success", "safe", "actions")
 RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-# By the beginning of the id: what is seen, what can be done, and which of it is safe.
+# By the start of the id: names of observations, names of actions, and the safe action.
 KNOWN: dict[str, tuple[str, str, str]] = {
     "CartPole-": ("x,v,angle,spin", "left,right", "left"),
     "MountainCar-": ("x,v", "left,none,right", "none"),
@@ -47,10 +48,10 @@ KNOWN: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GymOptions:
-    """A world's id with the options of its name. `levels`: values of each continuous action; `precision`: decimals of
-    observations, which are written as whole numbers; `success`: a rule on an episode's return or steps (None: the
-    threshold that the world declares, else no judgement); `safe`: the action of the safe call; `actions`: names. `made`
-    goes to `gymnasium.make`."""
+    """The id of a world and the options that follow the id. `levels`: number of values of each continuous action;
+    `precision`: decimals of observations, which are written as whole numbers; `success`: a rule on an episode's return
+    or steps (None: the threshold that the world declares, else no judgement); `safe`: the action of the safe call;
+    `actions`: names. `made` is passed to `gymnasium.make`."""
 
     id: str
     levels: int
@@ -62,7 +63,7 @@ class GymOptions:
 
     @classmethod
     def of(cls, name: str) -> GymOptions:
-        """Read `gym:ID?key=value&...`. Raises UserError for an unusable value of our own keys."""
+        """Read `gym:ID?key=value&...`. Raises UserError for an unusable value of these options."""
         place, _, query = name.removeprefix(PREFIX).partition("?")
         query_options = dict(parse_qsl(query, keep_blank_values=True))
         success = query_options.get("success")
@@ -80,7 +81,7 @@ class GymOptions:
 
     @property
     def known(self) -> tuple[tuple[str, ...], ...]:
-        """Return the known names of an id: of observations, of its discrete actions, and of the safe one."""
+        """Return the known names for an id: of observations, of discrete actions, and of the safe action."""
         bare = self.id.rpartition(":")[2]
         texts = next((texts for start, texts in KNOWN.items() if bare.startswith(start)), ("", "", ""))
         return tuple(tuple(filter(None, text.split(","))) for text in texts)
@@ -94,7 +95,7 @@ def _list(name: str, key: str, text: str) -> tuple[str, ...]:
 
 
 def _value(text: str) -> Any:
-    """Read an option of the world: JSON (a number, true, an object or list), none, or text."""
+    """Return the value of a world's option: JSON (a number, true, an object or list), none, or text."""
     small = text.lower()
     if small == "none":
         return None
@@ -133,8 +134,8 @@ def _unmade(name: str, error: Exception) -> UserError:
 
 @dataclass(frozen=True, slots=True)
 class ActTool:
-    """The tool of a world: the values of each parameter with the numbers of their actions, and the values of the safe
-    call (`still`)."""
+    """The tool `act` of a world: the values of each parameter with the numbers of their actions, and the values of the
+    safe call (`still`)."""
 
     parameters: dict[str, dict[Any, Any]]
     still: dict[str, Any]
@@ -157,14 +158,14 @@ class ActTool:
 
 
 def _named(name: str, key: str, names: tuple[str, ...], plain: list[Any]) -> list[Any]:
-    """Return the given names, as many as the default ones, or these if none are given."""
+    """Return the given names, or the default ones in `plain` if none are given. The number of names must be equal."""
     if names and len(names) != len(plain):
         raise _wrong(name, key, ",".join(names), f"{len(plain)} names")
     return list(names or plain)
 
 
 def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
-    """Return the choice of the safe call: the named one, else the one nearest to 0."""
+    """Return the value for the safe call: the named one, else the one nearest to 0."""
     if not safe:
         return names[numbers.index(min(numbers, key=abs))]
     chosen = next((choice for choice in names if str(choice) == safe), None)
@@ -175,7 +176,7 @@ def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
 
 @dataclass(slots=True)
 class GymEpisode:
-    """The current episode: `end` is how it ended, `error` what was wrong with the world's results."""
+    """The state of the current episode: `end` is how it ended, `error` what was wrong with the world's results."""
 
     seed: int
     observation: Any
@@ -186,17 +187,18 @@ class GymEpisode:
 
 
 class GymWorld:
-    """A simulation in the form of `UserWorld`. An action lasts until the next one; the first is the safe one.
+    """A Gymnasium world with the interface of `UserWorld`. An action lasts until the next one; the first action is the
+    safe one.
 
-    Raises UserError for a world that cannot be made and for unsupported spaces, after closing the world; and for
-    results that its spaces do not allow, with class and line.
+    Raises UserError for a world that cannot be made and for unsupported spaces, after closing the world. Results
+    outside the declared spaces raise UserError, too, with class and line.
     """
 
     def __init__(self, name: str) -> None:
         self.options, self.name = GymOptions.of(name), name
         try:
             self.env: Any = gymnasium.make(self.options.id, **self.options.made)
-        except Exception as error:  # a world's own checks raise whatever they like
+        except Exception as error:  # the checks of a world may raise anything
             raise _unmade(name, error) from error
         try:
             fps = (self.env.metadata or {}).get("render_fps")
@@ -212,7 +214,7 @@ class GymWorld:
         self._episode = GymEpisode(0, None)
 
     def agent(self) -> Agent:
-        """Return its agent: the tool `act`, and observations as whole numbers and text."""
+        """Return the agent of this world, with the tool `act` and observations as whole numbers and text."""
         options, scale = self.options, 10**self.options.precision
         whole = {name for name, so in zip(self.shown, are_whole(self.env.observation_space), strict=True) if so}
 
@@ -221,7 +223,7 @@ class GymWorld:
                 return " ".join(value.split())
             if math.isnan(number := float(value)):
                 raise UserError(
-                    f"{self.name}: {key} is NaN, which is not a number.", "Let its observation have a number there."
+                    f"{self.name}: {key} is NaN, which is not a number.", "Let the observation have a number there."
                 )
             if key in whole and math.isfinite(number):
                 return round(number)
@@ -246,7 +248,7 @@ class GymWorld:
         )
 
     def act(self, /, **chosen: Any) -> None:
-        """Set the action of the following steps."""
+        """Set the action for the following steps."""
         numbers = [values[chosen[key]] for key, values in self.tool.parameters.items()]
         self._action = action_of(self.env.action_space, numbers)
 
@@ -260,16 +262,16 @@ class GymWorld:
 
     def step(self) -> None:
         episode = self._episode
-        if episode.end is not None:  # more steps of the tick in which it ended
+        if episode.end is not None:  # further steps of the tick in which the episode ended
             return
-        result = self.env.step(deepcopy(self._action))  # it may work in what it is given
+        result = self.env.step(deepcopy(self._action))  # a copy, since the world may change the action
         episode.steps += 1
         try:
             episode.observation, reward, terminated, truncated, _ = result
             episode.ret += _number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
             episode.end = next((end for end, over in ends.items() if _number(over)), None)
-        except (TypeError, ValueError, OverflowError) as error:  # it was stepped all the same
+        except (TypeError, ValueError, OverflowError) as error:  # the step has been made all the same
             hint = "Return (observation, reward, terminated, truncated, info)."
             episode.error = self._blame(f"gave what is not a step ({error})", hint)
 

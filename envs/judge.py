@@ -1,4 +1,4 @@
-"""The judge of an episode, and the base of the bundled worlds, which have instructions and a judge."""
+"""The judge of an episode, and the base class of bundled worlds, which have instructions and a judge."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ GoalT = TypeVar("GoalT", bound="Task")
 
 
 class Task(Protocol):
-    """A goal: its `text()` is the canonical instruction."""
+    """A goal, whose `text()` is the canonical instruction."""
 
     def text(self) -> str: ...
 
 
 class Judged(Simulation, Protocol):
-    """A simulation whose judge may have another goal than the controller's instruction."""
+    """A simulation that may be judged by another goal than the controller's instruction."""
 
     def judge_by(self, goal: Any) -> None: ...
 
 
 class Judge(ABC, Generic[GoalT]):
-    """Judges one episode, step by step.
+    """A judge of one episode at a time, step by step.
 
     Counts start at the reset, or when the goal changes. `end` is how the episode ended; once set, it stays. Without a
     goal an episode ends without a judgement.
@@ -50,17 +50,17 @@ class Judge(ABC, Generic[GoalT]):
 
     @property
     def seconds(self) -> float:
-        """Simulated seconds since the goal was set."""
+        """Return the simulated seconds since the goal was set."""
         return self._steps / self.steps_a_second
 
     @property
     def success(self) -> bool | None:
-        """Return the judgement; None without a goal."""
+        """Return whether the episode succeeded; None without a goal."""
         return None if self.goal is None else self._succeeded
 
     @property
     def mean_distance(self) -> float:
-        """Return the mean of the measured distances; infinite before the first."""
+        """Return the mean of the measured distances, or infinity before the first one."""
         return self._distances / self._measured if self._measured else math.inf
 
     def measure(self, distance: float) -> None:
@@ -69,7 +69,7 @@ class Judge(ABC, Generic[GoalT]):
         self._measured += 1
 
     def detail(self) -> dict[str, Any]:
-        """Return what an episode's record has: the goal, the end, and the figures behind the judgement."""
+        """Return the details for an episode's record: the goal, the end, and the figures of the judgement."""
         return {"goal": None if self.goal is None else self.goal.text(), "end": self.end}
 
 
@@ -96,7 +96,7 @@ class GoalWorld(ABC, Generic[GoalT]):
         judge.reset(goal)
 
     def judge_by(self, goal: GoalT | None) -> None:
-        """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
+        """Judge by `goal` from now on and ignore the instruction. None: judge by the next instructions."""
         self._fixed = self.goal = goal
         self.judge.change(goal)
 
@@ -107,7 +107,7 @@ class GoalWorld(ABC, Generic[GoalT]):
             self.judge.change(self.goal)
 
     def reset(self, seed: int) -> None:
-        """Start an episode; everything random in it follows from the seed. Raises UserError for a negative one."""
+        """Start an episode, whose random numbers all depend on the seed. Raises UserError for a negative seed."""
         if seed < 0:
             raise UserError(f"The {self._title} has no seed {seed}.", "Give 0 or more.")
         self._seed, self._steps = seed, 0
@@ -115,7 +115,7 @@ class GoalWorld(ABC, Generic[GoalT]):
         self.judge.reset(self.goal)
 
     def step(self) -> None:
-        """Make one physics step; none once the episode is over."""
+        """Make one physics step, or none if the episode is over."""
         if self.judge.end is None:
             self._steps += 1
             self._advance()

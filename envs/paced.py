@@ -1,4 +1,4 @@
-"""The environment around a simulation: in real time, or in lockstep with the controller."""
+"""An environment that runs a simulation in real time, or in lockstep with the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rtcontrol.envs.skill import StepCarry
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.models.call import Call
 
-# A late stepper runs at most this many steps back to back; the rest of its debt is skipped, the grid is kept.
+# If steps are late, at most so many run back to back; the other late steps are skipped, and the grid stays.
 MAX_BURST = 3
 
 
@@ -23,8 +23,8 @@ Phase = Literal["new", "between", "playing", "finished"]
 
 @dataclass(slots=True)
 class Pace:
-    """How well the wall clock was kept: steps made, physics steps skipped, and the latest start of a step. The next one
-    is due at `due_ns` (CLOCK_MONOTONIC)."""
+    """Counts of the steps under the wall clock: made steps, skipped steps, and the largest delay of a step. The next
+    step is due at `due_ns` (CLOCK_MONOTONIC)."""
 
     steps: int = 0
     skipped: int = 0
@@ -32,7 +32,7 @@ class Pace:
     due_ns: int = 0
 
     def take(self, step_ns: int) -> bool:
-        """Return whether a step is due, and count it as made."""
+        """Return whether a step is due, and count this step as made."""
         late_ns = time.monotonic_ns() - self.due_ns
         if late_ns < 0:
             return False
@@ -46,8 +46,8 @@ class Pace:
 
 @dataclass(slots=True)
 class EpisodeRun:
-    """The `done` episodes, and the `seeds` of the following ones: none once the run has `concluded`. `epoch` counts
-    started episodes."""
+    """A run of episodes: the `done` ones, and the `seeds` of the following ones. No episode starts after the run has
+    `concluded`. `epoch` counts started episodes."""
 
     done: list[Episode] = field(default_factory=list)
     seeds: Iterator[int] = field(default_factory=count)
@@ -58,20 +58,20 @@ class EpisodeRun:
 class PacedEnvironment:
     """An `Environment` over a `Simulation`, which runs on one `thread` only.
 
-    Wall clock: it is stepped on an absolute grid at its native rate, whatever the controller does. Lockstep: `advance`
-    steps it. An episode that ends is followed at once by one with the next seed, until `episodes` are done, the seeds
-    run out, or the run has `concluded`. An exception of the simulation, SystemExit too, becomes a WorldError at the
-    next observation; calls can still act.
+    Wall clock: the thread steps the simulation on an absolute grid at its native rate, independently of the controller.
+    Lockstep: `advance` steps it. An episode that ends is followed at once by an episode with the next seed, until
+    `episodes` are done, the seeds run out, or the run has `concluded`. An exception of the simulation, SystemExit too,
+    becomes a WorldError at the next observation; calls can still act.
 
-    A safe call is active once the world was stepped with it (`settle`), which happens when a step is due: the world
-    keeps its clock, and steps with the latest call. Once the run has concluded, that step is made at once.
+    A safe call is active after the world has made a step with the call (`settle`), at the time when a step is due. Once
+    the run has concluded, that step is made at once.
     """
 
     def __init__(self, name: str, simulation: Simulation, thread: WorldThread | None = None) -> None:
         self.name = name
         self.pace = Pace()
         self.thread = thread or WorldThread(name, simulation)
-        self.not_after_ns: int | None = None  # of the call that acts now
+        self.not_after_ns: int | None = None  # time of the call that acts now
         self._simulation = simulation
         self._carry = StepCarry(simulation.step_s)
         self._run = EpisodeRun()
@@ -83,7 +83,8 @@ class PacedEnvironment:
 
     @classmethod
     def of(cls, name: str, make: Callable[[], Simulation]) -> PacedEnvironment:
-        """Return an environment around the simulation of `make`, which is called on its thread. Raises its errors."""
+        """Return an environment around the simulation that `make` returns on the environment's thread. Raises the
+        errors of `make`."""
         thread = WorldThread(name)
         try:
             return cls(name, thread.make(make), thread)
@@ -105,8 +106,7 @@ class PacedEnvironment:
         return list(self._run.done)
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
-        """Reset to the first seed and, under the wall clock, start to run. Raises RuntimeError if it was started
-        already."""
+        """Reset to the first seed and, under the wall clock, start to run. Raises RuntimeError if already started."""
         if self._phase != "new":
             raise RuntimeError(f"environment {self.name} was started already")
         self._phase, self._clock = "between", clock
@@ -115,7 +115,7 @@ class PacedEnvironment:
         self.latest()
 
     def preview(self, seed: int) -> Observation:
-        """Return an observation of the world of `seed` before `start`, which resets it."""
+        """Return an observation of the world with `seed`, before `start` resets the world."""
 
         def look() -> Observation:
             carry_out(self._simulation.reset, seed)
@@ -132,7 +132,8 @@ class PacedEnvironment:
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Act, unless it is too late once the world is free. Errors of the bound function are raised."""
+        """Execute a call, unless the limit has passed when the world is free. Raises the errors of the bound
+        function."""
         return self.thread.do(lambda: self._act(call, epoch, not_after_ns, barrier))
 
     def settle(self, since_ns: int) -> bool | None:
@@ -160,14 +161,14 @@ class PacedEnvironment:
             except BaseException as error:
                 self._error = self._error or error
                 raise
-            self._guarded(self._look)  # what comes after the step is not the call's own
+            self._guarded(self._look)  # errors after the step do not belong to the call
         return self._run.concluded
 
     def advance(self, dt_ns: int) -> None:
-        """Run `dt_ns` of simulated time in whole physics steps and observe once (lockstep); the remainder is carried.
+        """Run `dt_ns` of simulated time in whole physics steps (lockstep), carry the remainder, and observe once.
 
-        An episode that ends meanwhile is followed by the start of the next one; the rest of `dt_ns` is dropped, so that
-        an episode depends on its seed and calls only.
+        If an episode ends within this time, the next one starts and the rest of `dt_ns` is dropped, so that an episode
+        depends only on its seed and calls.
         """
         if self._clock == "lockstep":
             self.thread.do(lambda: self._guarded(lambda: self._advance(dt_ns)))
@@ -181,7 +182,7 @@ class PacedEnvironment:
         self._run.concluded = True
 
     def close(self) -> None:
-        """Stop and close the world; may be called twice, and raises nothing (`thread.fault`)."""
+        """Stop and close the world. May be called twice, and raises nothing; `thread.fault` has an error at closing."""
         self.thread.close()
 
     # -- on the world's thread ----------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class PacedEnvironment:
         try:
             for act in acts:
                 act()
-        except BaseException as error:  # also SystemExit: a world does not end its controller
+        except BaseException as error:  # also SystemExit, since a world must not end the controller
             self._error = self._error or error
 
     def _begin(self) -> None:
@@ -200,7 +201,7 @@ class PacedEnvironment:
             self.thread.due = self._on_grid
 
     def _on_grid(self) -> float | None:
-        """Make the step that is due; return the seconds until the next one."""
+        """Make a step if one is due; return the seconds until the next step."""
         if self._phase != "playing" or self._error is not None:
             return None
         if self.pace.take(self._carry.step_ns):
@@ -226,7 +227,7 @@ class PacedEnvironment:
             self._observe()
 
     def _ended(self) -> bool:
-        """Return whether the step ended the episode; then the next one has started, or all are done."""
+        """Return whether the step ended the episode; if so, start the next episode if there is one."""
         episode = self._simulation.outcome()
         if episode is None:
             return False
@@ -237,7 +238,7 @@ class PacedEnvironment:
     def _next_episode(self) -> None:
         self._phase = "between"
         if self._run.concluded or (seed := next(self._run.seeds, None)) is None:
-            # The last look stays: what the final state was can still be read.
+            # The last observation stays, so that the final state can still be read.
             self._observe()
             self._phase = "finished"
             return

@@ -1,4 +1,4 @@
-"""The bundled worlds, with one entry each."""
+"""The registry of bundled worlds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class BundledWorld:
-    """A world of `envs/NAME` and `agents/NAME`: a description, and the name of its default agent, for which a model is
-    bundled. `needs` are its extra packages and how to install them, for the error where an import fails.
+    """A bundled world in `envs/NAME` and `agents/NAME`, with a description, and the default agent, for which a model is
+    bundled. `needs` names extra packages and how to install them, for the error if an import fails.
 
     Modules are imported on first use: `SKILL` of skill.py and `PLAN` of curriculum.py; of the agent `agent` of tools.py
     and `PHRASINGS` of goals.py.
@@ -29,7 +29,7 @@ class BundledWorld:
     needs: tuple[str, str] = ("", "")
 
     def make(self, goal: str | None = None) -> Environment:
-        """Return the environment, not yet started. Raises UserError where a needed package is missing."""
+        """Return the environment, not yet started. Raises UserError if a needed package is missing."""
         from rtcontrol.envs.paced import PacedEnvironment
 
         try:
@@ -43,19 +43,19 @@ class BundledWorld:
         return PacedEnvironment.of(self.name, lambda: simulation(goal))
 
     def skill(self) -> Skill:
-        """Return its goals, its scripted expert, and its score's settings."""
+        """Return the skill of this world: goals, scripted expert, and settings for scores."""
         return cast("Skill", self._part("envs", "skill").SKILL)
 
     def plan(self) -> TrainingPlan:
-        """Return how its model is trained."""
+        """Return the training plan for the model of this world."""
         return cast("TrainingPlan", self._part("envs", "curriculum").PLAN)
 
     def controller(self) -> Agent:
-        """Return its default agent."""
+        """Return the default agent of this world."""
         return cast("Agent", self._part("agents", "tools").agent)
 
     def phrasings(self) -> Phrasings[Any, Any]:
-        """Return the ways to instruct its agent."""
+        """Return the phrasings of instructions for the default agent."""
         return cast("Phrasings[Any, Any]", self._part("agents", "goals").PHRASINGS)
 
     def _part(self, floor: str, module: str) -> Any:
@@ -67,7 +67,7 @@ WORLDS = {
     for world in (
         BundledWorld(
             "lander",
-            "Gymnasium's continuous LunarLander, 50 physics steps a second; land, or hover, where you are told.",
+            "Gymnasium's continuous LunarLander, 50 physics steps a second; land, or hover, as instructed.",
             agent="lander",
             needs=("Gymnasium with Box2D", 'pip install "gymnasium[box2d]"'),
         ),
@@ -89,6 +89,6 @@ AGENTS = tuple(world.agent for world in WORLDS.values())
 
 
 def skill(name: str) -> Skill | None:
-    """Return the skill of the environment called `name`; None for one that is not bundled."""
+    """Return the skill of the environment called `name`, or None if that environment is not bundled."""
     world = WORLDS.get(name)
     return None if world is None else world.skill()

@@ -1,4 +1,4 @@
-"""The environment of a remote world: a client of the protocol observes and acts."""
+"""The environment of a remote world, in which a client of the protocol observes and acts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Picture, Reset
 from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
-# A stamp that lies further back is a client's error, or a picture that is too old to show.
+# An older stamp is an error of the client, or a picture that is too old to show.
 OLDEST_NS = 60_000_000_000
-# Pictures that wait for the recorder: a second's worth at the most; its next turn is half a second away at most.
+# The most pictures that wait for the recorder, about a second's worth. The recorder reads them every half second.
 WAITING = 10
-WAIT_S = 0.05  # of one wait for the client: who waits looks now and then whether to stop
+WAIT_S = 0.05  # seconds of one wait for the client, after which the loop checks whether to stop
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePicture:
-    """A picture file as received, and its time (CLOCK_MONOTONIC) by the client's stamps."""
+    """A received picture file, and its time (CLOCK_MONOTONIC) according to the client's stamps."""
 
     format: str
     data: bytes
@@ -33,24 +33,24 @@ class RemotePicture:
 
 
 class RemotePictures:
-    """The pictures of one session. `take` is for the transport's thread, `newest` for any; `counts` has those `taken`
-    and `dropped`. Pictures are accepted between `start` and `close` only. `recorded` gets at most `hz` a second for a
-    recorder, without catching up."""
+    """The pictures of one session. The transport's thread calls `take`; any thread may read `newest`. `counts` counts
+    `taken` and `dropped` pictures, which are accepted only between `start` and `close`. `recorded` gets at most `hz`
+    pictures per second for a recorder."""
 
     def __init__(self, counts: dict[str, int], hz: float) -> None:
         self.newest: RemotePicture | None = None
         self.recorded: deque[RemotePicture] = deque(maxlen=WAITING)
         self._every_ns, self._due_ns = round(1e9 / hz) if hz else 0, 0
         self._counts, self._lock, self._open = counts, threading.Lock(), False
-        self._later_ns: int | None = None  # our clock minus the client's, and what a message takes
+        self._later_ns: int | None = None  # our clock minus the client's clock, plus the one-way latency
         self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
     def observed(self, t_ns: int, now_ns: int) -> None:
-        """Record the arrival of an observation of `t_ns` by the client's clock."""
+        """Record the arrival of an observation that the client stamped with `t_ns`."""
         self._later_ns = now_ns - t_ns
 
     def take(self, message: Picture) -> None:
-        """Replace the latest picture. Raises WireError (rate)."""
+        """Store a picture as the latest one. Raises WireError (rate) if the client sends too many."""
         with self._lock:
             now_ns = time.monotonic_ns()
             self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
@@ -63,7 +63,7 @@ class RemotePictures:
                 self._keep(message, now_ns)
             elif self._open:
                 problem = f"More than {MAX_PICTURES_HZ:g} pictures a second."
-                raise WireError(Code.RATE, problem, "Send fewer: the newest one counts.", retryable=True)
+                raise WireError(Code.RATE, problem, "Send fewer pictures; only the newest one is used.", retryable=True)
 
     def _keep(self, message: Picture, now_ns: int) -> None:
         taken_ns = now_ns if self._later_ns is None else message.t_ns + self._later_ns
@@ -82,7 +82,7 @@ class RemotePictures:
     def start(self) -> None:
         """Accept pictures for a new loop."""
         with self._lock:
-            self.recorded.clear()  # of the loop before
+            self.recorded.clear()  # pictures of the previous loop
             self._open = True
 
     def close(self) -> None:
@@ -93,11 +93,11 @@ class RemotePictures:
 
 
 class RemoteEnvironment:
-    """An `Environment`, `Emitting` and `Acknowledging`, over a session of the wire.
+    """An environment (`Environment`, `Emitting`, `Acknowledging`) over one session of the protocol.
 
-    `observe`, `executed` and `reset` take the client's messages on the transport's thread, and raise WireError for
-    refused ones; the other methods are the loop's. `send` sends a message to the client and never blocks; `started` is
-    called when the loop waits for the first observation, `failed` (with the client's seq) when a tick failed for a
+    The transport's thread calls `observe`, `executed` and `reset` with messages of the client, which raise WireError to
+    refuse a message; the loop calls the other methods. `send` sends a message to the client and never blocks; `started`
+    is called when the loop waits for the first observation, `failed` (with the client's seq) when a tick failed for a
     reason that concerns the client. A resumed session starts a new loop on the same environment.
     """
 
@@ -114,9 +114,9 @@ class RemoteEnvironment:
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
         self._episodes = Episodes()
-        self._instruction = self._known = ""  # what the loop decides by, and what the client knows of that
+        self._instruction = self._known = ""  # the loop's instruction, and the last one that the client was informed of
         self._send, self._started, self._failed = send, started, failed
-        self._changed = threading.Condition()  # guards arrivals and calls
+        self._changed = threading.Condition()  # protects arrivals and calls
 
     @property
     def bindings(self) -> Mapping[str, Callable[..., Any]]:
@@ -136,14 +136,14 @@ class RemoteEnvironment:
 
     @property
     def heard(self) -> deque[Acknowledgement]:
-        """Return the acknowledgements that the loop has not taken yet."""
+        """Return the acknowledgements that the loop has not read yet."""
         return self.calls.heard
 
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
-        """Take an observation with its time of arrival; the client judges its age by the call's time to live. Raises
-        WireError (sequence, epoch, rate, invalid)."""
+        """Receive an observation and stamp it with the time of arrival. The client checks its age by the call's time to
+        live. Raises WireError (sequence, epoch, rate, invalid)."""
         now = time.monotonic_ns()
         with self._changed:
             self.arrivals.take(message, self.epoch, now)
@@ -152,12 +152,12 @@ class RemoteEnvironment:
         self.pictures.observed(message.t_ns, now)
 
     def executed(self, message: Executed) -> None:
-        """Take the acknowledgement of a call. Raises WireError (state, sequence, epoch)."""
+        """Receive the acknowledgement of a call. Raises WireError (state, sequence, epoch)."""
         with self._changed:
             self.calls.acknowledge(message, self.epoch, self.traffic, time.monotonic_ns())
 
     def reset(self, message: Reset) -> None:
-        """Start the next epoch. Raises WireError for another one."""
+        """Start the next epoch. Raises WireError if the message names another epoch."""
         with self._changed:
             self._episodes.reset(message)
             self.traffic.resets += 1
@@ -184,7 +184,8 @@ class RemoteEnvironment:
             return self.arrivals.latest()
 
     def arrival(self, timeout_ns: int) -> int | None:
-        """Wait for the next observation to answer, where the client paces; return its arrival (CLOCK_MONOTONIC)."""
+        """Wait for the next observation of a client-paced session; return its time of arrival (CLOCK_MONOTONIC) or
+        None."""
         with self._changed:
             arrived_ns = self.arrivals.arrival()
             if arrived_ns is None and timeout_ns > 0:
@@ -195,7 +196,7 @@ class RemoteEnvironment:
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Return whether the call may act: `emit` sends it to the client, which acts."""
+        """Return whether the call may act. `emit` then sends the call to the client, which executes it."""
         if epoch not in (None, self.epoch):
             return "epoch_over"
         if barrier is not None and barrier.shut is not None:
@@ -212,8 +213,8 @@ class RemoteEnvironment:
             self._failed(emission, None if seen is None else seen.seq)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """Return when the next tick is released (CLOCK_MONOTONIC); None before the first one, and where the client
-        paces."""
+        """Return when the next tick is released (CLOCK_MONOTONIC), or None before the first one and in client-paced
+        sessions."""
         return self.calls.next_release_ns(period_ns, now_ns)
 
     def acknowledged(self) -> Sequence[Call] | None:
@@ -221,23 +222,23 @@ class RemoteEnvironment:
             return self.calls.done() if self.terms.acknowledges else None
 
     def advance(self, dt_ns: int) -> None:
-        """Do nothing: the world is the client's."""
+        """Do nothing, since the client steps the world."""
 
     def conclude(self) -> None:
-        """Do nothing: the client starts its episodes."""
+        """Do nothing, since the client starts its episodes."""
 
     def instruct(self, text: str) -> None:
-        """Keep the text: the client receives it by the welcome, or once it is `accepted`."""
+        """Store an instruction, which the client receives in the server's welcome message, or by `accepted`."""
         self._instruction = text
 
     def accepted(self, text: str) -> None:
-        """Inform the client that an instruction is active, once a decision followed it."""
+        """Inform the client that an instruction is active, after the first decision under this instruction."""
         if text != self._known:
             self._known = text
             self._send(Instruct(session=self.terms.session, instruction=text))
 
     def close(self) -> None:
-        """End the loop; another one may start."""
+        """Close the environment for this loop; another loop may start."""
         with self._changed:
             self.arrivals.clear()
             self.calls.released_ns = None
@@ -245,4 +246,4 @@ class RemoteEnvironment:
 
 
 def _elsewhere(**arguments: Any) -> None:
-    """Represent the client's own function."""
+    """Do nothing. This stands for a function that the client executes."""

@@ -1,6 +1,7 @@
-"""The rules of a remote world: which messages of its client are valid, and how emissions are numbered.
+"""The rules of a remote world: which messages of the client are valid, and how emissions are numbered.
 
-No clock or thread. Ticks on the wire grow over all loops of a session; observations keep the client's numbers.
+This module uses no clock or thread. Tick numbers on the wire grow over all loops of a session; observations keep the
+client's numbers.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, Observe, Reset, Timing
 
-# Calls that may still be acknowledged, observations that may still be answered, and episodes.
+# How many calls may still be acknowledged, how many observations may still be answered, and how many episodes are kept.
 REMEMBERED = 1024
 
 
 class RemoteData(dict[str, Any]):
-    """An observation's `data` with its arrays by name (NumPy, read-only); `text` if the client wrote the model's text
-    itself."""
+    """The `data` of an observation, including arrays by name (NumPy, read-only); `text` is set if the client wrote the
+    model's text itself."""
 
     text: str | None = None
 
@@ -36,9 +37,9 @@ class RemoteData(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
-    """The terms agreed with the client. `deadline_ns`: from release to deadline; `queue` limits the observations that
-    wait for a call (client-paced only); `ttl_ms` 0 is no limit; `pictures_hz` are recorded a second; `reads_arrays`: an
-    agent's `observe` may use arrays."""
+    """The negotiated settings of a session. `deadline_ns`: from release to deadline; `queue` limits the observations
+    that wait for a call (client-paced only); `ttl_ms` 0 is no limit; `pictures_hz` pictures per second are recorded;
+    `reads_arrays`: an agent's `observe` may use arrays."""
 
     session: str
     tools: tuple[str, ...]
@@ -53,13 +54,13 @@ class RemoteTerms:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Counts of messages, for the report."""
+    """Counts of messages for the report."""
 
     observations: int = 0
     calls: dict[str, int] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     resets: int = 0
-    pictures: dict[str, int] = field(default_factory=dict)  # taken, dropped
+    pictures: dict[str, int] = field(default_factory=dict)  # `taken` and `dropped` pictures
 
 
 # -- observations -----------------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObservation:
-    """An observation with the client's numbers."""
+    """An observation with the numbers that the client gave."""
 
     observation: Observation
     seq: int
@@ -82,11 +83,13 @@ def look_of(message: Observe, terms: RemoteTerms) -> RemoteData:
         return look
     if message.text is None and not message.data and not terms.reads_arrays:
         hint = "Send `text` or `data` with them, or name an agent that reads arrays."
-        raise _invalid(message, "arrays", "observe has arrays alone, and no agent here makes a text of them.", hint)
+        raise _invalid(
+            message, "arrays", "observe has only arrays, and no agent on this server turns arrays into text.", hint
+        )
     for i, array in enumerate(message.arrays):
         if array.name in look:
             problem = f"arrays[{i}].name {array.name!r} is the name of another array, or of a value of `data`."
-            raise _invalid(message, f"arrays[{i}].name", problem, "Give each another name.")
+            raise _invalid(message, f"arrays[{i}].name", problem, "Give each array a different name.")
         kind = np.dtype("?" if array.dtype == "b1" else f"<{array.dtype}")
         look[array.name] = np.frombuffer(array.data, kind).reshape(array.shape)
     return look
@@ -97,19 +100,20 @@ def _invalid(message: Observe, field: str, problem: str, hint: str) -> WireError
 
 
 class Arrivals:
-    """The client's observations: the latest, or for a client-paced session those that wait for a call, in order."""
+    """The observations of a client: the latest one, or in a client-paced session those that wait for a call, in
+    order."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
-        self._seq = -1  # of the client's last one
-        self._count = 0  # the loop's number of it
-        self._newest: RemoteObservation | None = None  # or the one that is answered, where the client paces
+        self._seq = -1  # the client's number of the last observation
+        self._count = 0  # the loop's number of that observation
+        self._newest: RemoteObservation | None = None  # in a client-paced session the one that is being answered
         self._waiting: deque[RemoteObservation] = deque()
-        self._peeked = False  # the one that is answered was only looked at so far
+        self._peeked = False  # whether that observation was only previewed so far
         self._seen: dict[int, RemoteObservation] = {}
 
     def take(self, message: Observe, epoch: int, now_ns: int) -> None:
-        """Keep an observation. Raises WireError (sequence, epoch, rate, invalid)."""
+        """Store an observation. Raises WireError (sequence, epoch, rate, invalid)."""
         self._check(message, epoch)
         data = look_of(message, self._terms)
         self._seq = message.seq
@@ -145,7 +149,7 @@ class Arrivals:
         return newest.observation
 
     def arrival(self) -> int | None:
-        """Return the arrival of the next observation to answer (CLOCK_MONOTONIC), if the client paces."""
+        """Return the arrival (CLOCK_MONOTONIC) of the next observation to answer in a client-paced session, or None."""
         if self._peeked and self._newest is not None:
             self._peeked = False
             return self._newest.observation.t_capture_ns
@@ -167,7 +171,7 @@ class Arrivals:
             self._newest = None
 
     def clear(self) -> None:
-        """Forget all observations: the next loop, or client, waits for a new one."""
+        """Delete all observations, so that the next loop or client waits for a new one."""
         self._newest, self._peeked = None, False
         self._waiting.clear()
 
@@ -177,8 +181,8 @@ class Arrivals:
 
 @dataclass(slots=True)
 class Sent:
-    """A call that the client may acknowledge once; `call` is None for a safe one, which is not part of histories. `k`
-    is the loop's number of the tick, `n` the number of its earlier calls."""
+    """A sent call that the client may acknowledge once. `call` is None for a safe call, which is not part of histories.
+    `k` is the loop's number of the tick, `n` the number of earlier calls of the tick."""
 
     epoch: int
     call: Call | None
@@ -188,34 +192,35 @@ class Sent:
 
 
 def wire_call(call: Call | None) -> FunctionCall | None:
-    """Return a call in the form of the wire."""
+    """Return the wire form of a call."""
     return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
 
 
 def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
-    """Return several calls in the form of the wire; None for none."""
+    """Return the wire form of several calls, or None for an empty list."""
     return [FunctionCall(name=call.name, arguments=dict(call.arguments)) for call in calls] or None
 
 
 class SentCalls:
-    """The calls sent to the client: their numbers, which grow over all loops, and their acknowledgements."""
+    """The calls that were sent to the client, with their acknowledgements, and with numbers that grow over all
+    loops."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
         self._sent: dict[int, Sent] = {}
         self._released = -1  # the last tick of this loop
-        self.released_ns: int | None = None  # and when that was
+        self.released_ns: int | None = None  # and the time of that tick
         self._tick = self._first_tick = 0
         self._done: deque[Call] = deque(maxlen=REMEMBERED)
         self.heard: deque[Acknowledgement] = deque(maxlen=REMEMBERED)
 
     def start(self) -> None:
-        """Continue the numbers in another loop."""
+        """Start another loop, which continues the numbers."""
         self._first_tick, self._released, self.released_ns = self._tick, -1, None
         self.heard.clear()
 
     def message(self, emission: Emission, seen: RemoteObservation | None, epoch: int, now_ns: int) -> CallMessage:
-        """Return the message of an emission."""
+        """Return the wire message for an emission."""
         terms, status, call = self._terms, emission.status, emission.call
         epoch = epoch if status == "safe" or emission.epoch < 0 else emission.epoch
         tick, release_ns = self._numbered(emission)
@@ -231,7 +236,7 @@ class SentCalls:
             call=wire_call(call),
             calls=wire_calls(emission.safe_calls if status == "safe" else ()),
             more=emission.more or None,
-            # What a person was asked about is older by that; without a limit it stays without.
+            # A call that waited for an operator may be older by that time; without a limit nothing changes.
             ttl_ms=terms.ttl_ms and min(terms.ttl_ms + emission.waited_ns / 1e6, 1e9),
             release_ns=release_ns,
             deadline_ns=emission.deadline_ns,
@@ -246,7 +251,7 @@ class SentCalls:
         )
 
     def _numbered(self, emission: Emission) -> tuple[int, int | None]:
-        """Return the tick on the wire, which grows, and its release; a safe call between two ticks takes the next
+        """Return the number of the tick on the wire and its release time. A safe call between two ticks takes the next
         number and has no release."""
         tick = max(self._first_tick + emission.tick, self._tick)
         self._tick = tick + 1
@@ -256,12 +261,13 @@ class SentCalls:
         return tick, self.released_ns
 
     def acknowledge(self, message: Executed, epoch: int, counts: MessageCounts, now_ns: int) -> None:
-        """Take an acknowledgement. Raises WireError (state, sequence, epoch) unless it is the first one of a call."""
+        """Store an acknowledgement. Raises WireError (state, sequence, epoch) unless it is the first one for a sent
+        call."""
         if not self._terms.acknowledges:
             hint = 'Give hello `capabilities: ["executed"]`.'
             raise WireError(Code.STATE, "hello did not announce acknowledgements.", hint)
         if message.tick < next(iter(self._sent), self._first_tick):
-            return  # forgotten
+            return  # deleted already
         sent = self._sent.get(message.tick)
         if sent is None or sent.acknowledged:
             problem = "no call of this tick was sent" if sent is None else "its call was acknowledged already"
@@ -272,7 +278,7 @@ class SentCalls:
             raise WireError(Code.EPOCH, problem, "Give the epoch that the call carries.", field="epoch")
         sent.acknowledged = True
         counts.acknowledged[message.outcome] = counts.acknowledged.get(message.outcome, 0) + 1
-        if message.tick >= self._first_tick:  # else of a run that is over
+        if message.tick >= self._first_tick:  # otherwise the call belongs to an earlier run
             why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
             self.heard.append(
                 Acknowledgement(sent.k, message.outcome, now_ns, why, message.error, message.result, sent.n)
@@ -281,16 +287,16 @@ class SentCalls:
             self._done.append(sent.call)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """Return when the next tick is released; None before the first one, and where the client paces."""
+        """Return when the next tick is released, or None before the first tick and in client-paced sessions."""
         last = self.released_ns
         return None if last is None else last + max(0, -(-(now_ns - last) // period_ns)) * period_ns
 
     def done(self) -> list[Call]:
-        """Return the executed calls of this epoch, and forget them."""
+        """Return the executed calls of this epoch, and delete them."""
         return [self._done.popleft() for _ in range(len(self._done))]
 
     def forget(self) -> None:
-        """Forget the executed calls of an earlier epoch."""
+        """Delete the executed calls of an earlier epoch."""
         self._done.clear()
 
 
@@ -298,7 +304,7 @@ class SentCalls:
 
 
 class EndedEpisodes(Sequence[Episode]):
-    """All finished episodes by index; those before the newest REMEMBERED are counted only."""
+    """A sequence of finished episodes, which keeps the newest REMEMBERED and only counts earlier ones."""
 
     def __init__(self) -> None:
         self._newest: deque[Episode] = deque(maxlen=REMEMBERED)
@@ -321,7 +327,7 @@ class EndedEpisodes(Sequence[Episode]):
 
 
 class Episodes:
-    """The client's epoch, and the episodes of this run that its resets ended."""
+    """The current epoch of a client, and the episodes of this run that the client's resets ended."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -333,7 +339,7 @@ class Episodes:
         return self._wanted is not None and len(self.ended) >= self._wanted
 
     def start(self, wanted: int | None) -> None:
-        """Start a run of so many episodes."""
+        """Start a run of `wanted` episodes."""
         self.ended, self._wanted = EndedEpisodes(), wanted
 
     def reset(self, message: Reset) -> None:

@@ -1,4 +1,4 @@
-"""What training and evaluation need of a world with instructions."""
+"""The interface of a world with instructions for training and evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Demonstration", "Judged", "Policy", "Skill", "StepCarry", "Task"]
 
 
 class StepCarry:
-    """Counts the physics steps of ticks without drift: at 16 Hz and 20 ms 3, 3, 3, 3, 3, 3, 3 and then 4 a tick."""
+    """A counter of physics steps per tick without drift: at 16 Hz and 20 ms, 3, 3, 3, 3, 3, 3, 3 and then 4."""
 
     def __init__(self, step_s: float) -> None:
         self.step_ns = round(step_s * 1e9)
@@ -26,7 +26,7 @@ class StepCarry:
         return count
 
     def run(self, dt_ns: int, step: Callable[[], None], act: Callable[[], object] | None = None, late: int = 0) -> None:
-        """Make the steps of a tick. `act` runs before the first one or `late` steps later, also if there is no step."""
+        """Make the steps of a tick. `act` runs before the first step or `late` steps later, even if no step is due."""
         steps = self.steps(dt_ns)
         for index in range(max(steps, 1)):
             if act is not None and index == min(late, max(steps - 1, 0)):
@@ -45,7 +45,7 @@ Policy = Callable[[Sequence[tuple[str, str]]], Sequence[Call]]
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """The model's input at one tick, and the call of the expert, who knows the goal."""
+    """A training example: the model's input at one tick, and the call of the expert, which knows the goal."""
 
     instruction: str
     observation: str
@@ -56,8 +56,8 @@ class Demonstration:
 @dataclass(frozen=True)
 class Skill:
     """A world for training and evaluation. `make` builds the world; `observe` and `read_back` convert an observation to
-    text and back; `recognise` returns an instruction's goal (None: it names none plainly); `expert` is the scripted
-    player; `still` the call that does nothing; `any_call` a random one.
+    text and back; `recognise` returns the goal of an instruction (None: no goal is named plainly); `expert` is the
+    scripted player; `still` the call that does nothing; `any_call` a random one.
 
     For scores: `goals`; the goal to name instead (`opposite`), by the judged one; `mixed`, goals spread over the same
     seeds under one title; `phrasings`, lists of sentences for each of `kinds`.
@@ -78,7 +78,8 @@ class Skill:
     phrasings: Mapping[str, Callable[[Any], Sequence[tuple[str, Any]]]] = field(default_factory=dict)
 
     def expert_policy(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
-        """Return the expert's calls for a model's inputs. Raises ValueError for an instruction that names no goal."""
+        """Return the calls of the expert for a model's inputs. Raises ValueError for an instruction that names no
+        goal."""
         calls = []
         for instruction, observation in situations:
             goal = self.recognise(instruction)

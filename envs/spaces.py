@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as tools and text: names and values of actions and observations."""
+"""Turn Gymnasium's spaces into tools and text: names and values of actions and observations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gymnasium import spaces
 
 from rtcontrol.models.errors import UserError
 
-MOST_NUMBERS = 512  # of an observation, or of an action: at some 16 tokens each they fill a context of 8192
-MOST_VALUES = 10_000  # of one number of an action
-DIGITS = 6  # of a level that is not a bound, from the first digit of its range on
+MOST_NUMBERS = 512  # numbers of an observation or an action: with about 16 tokens each they fill a context of 8192
+MOST_VALUES = 10_000  # values of one number of an action
+DIGITS = 6  # digits of a level that is not a bound, from the first digit of its range on
 FILE = "Write it as a world of your own, a FILE.py that makes and steps it (docs/your-own-game.md)."
-# Of a Box, and of choices: spaces of numbers in an array.
+# Spaces of numbers in an array: a Box, and two kinds of choices.
 NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
 
 
 def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
     """Return the values of each number of an action; a Box has `count` of each, from its lower to its upper bound in
-    its dtype. Those of a Dict or Tuple are concatenated. Raises UserError for an unsupported space."""
+    its dtype. The numbers of a Dict or Tuple are concatenated. Raises UserError for an unsupported space."""
     values: list[list[Any]] = []
     for _, part in _parts(space):
         if not isinstance(part, NUMBERS | spaces.Discrete):
@@ -68,7 +68,7 @@ def _short(value: Any) -> float:
 
 
 def action_names(space: Any) -> list[str]:
-    """Return a unique name for each number of an action, in order; those of a Dict by its keys."""
+    """Return a unique name for each number of an action, in order. A Dict gives names by its keys."""
     if isinstance(space, spaces.Discrete):
         return ["action"]
     names = names_of("", space)
@@ -76,7 +76,7 @@ def action_names(space: Any) -> list[str]:
 
 
 def action_of(space: Any, picked: Sequence[Any]) -> Any:
-    """Return the action of these numbers."""
+    """Return the action that has these numbers."""
     return _action(space, iter(picked))
 
 
@@ -98,7 +98,9 @@ def names_of(name: str, space: Any) -> list[str]:
         if isinstance(part, spaces.Discrete) or _is_text(part):
             names.append(f"{path}o".removesuffix("_o"))
         elif not isinstance(part, NUMBERS):
-            raise UserError(f"{name}: an observation holds a {type(part).__name__}, no numbers and no text.", FILE)
+            raise UserError(
+                f"{name}: an observation holds a {type(part).__name__}, which is neither numbers nor text.", FILE
+            )
         elif (count := math.prod(part.shape)) > MOST_NUMBERS and len(part.shape) > 2:
             raise UserError(f"{name}: an observation is an image ({part}), and a controller reads text.", FILE)
         else:
@@ -115,14 +117,14 @@ def names_of(name: str, space: Any) -> list[str]:
 
 
 def are_whole(space: Any) -> Iterator[bool]:
-    """Yield whether each of `names_of` is a whole number by its space: the number of a state, a count, a byte."""
+    """Yield for each of `names_of` whether its space has whole numbers only: states, counts or bytes."""
     for _, part in _parts(space):
         text = _is_text(part)
         yield from itertools.repeat(not text and part.dtype.kind in "biu", 1 if text else math.prod(part.shape))
 
 
 def _parts(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the inner spaces of a Dict or Tuple with their keys; another space itself."""
+    """Yield the inner spaces of a Dict or Tuple with their keys, or the space itself if it is another kind."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
@@ -137,7 +139,7 @@ def _is_text(space: Any) -> bool:
 
 def flat(space: Any, observation: Any) -> Iterator[float | str]:
     """Yield the numbers and texts of an observation, in the order of `names_of`. Raises LookupError, TypeError or
-    ValueError where it does not fit the space."""
+    ValueError if the observation does not fit the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
             yield from flat(part, observation[key])

@@ -1,4 +1,4 @@
-"""The thread on which a world is created, reset, called, stepped and closed."""
+"""Run a world on one thread, which creates, resets, calls, steps and closes the world."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# How long the step under way and the world's own close() may take together.
+# Seconds that the current step and the world's close() may take together.
 CLOSE_S = 5.0
-# A signal that the kernel gives to another thread does not wake the main one: it looks so often by itself.
+# A signal on another thread does not wake the main thread, so that the main thread checks at this interval.
 LOOK_S = 0.1
-# So long a caller who waited, while a newer call came, has for asking for that one before the next step.
+# After a job, the next step waits so long for a caller that has a newer call.
 GRACE_S = 0.001
 
 
@@ -30,16 +30,17 @@ class _Job:
         try:
             if not self.dropped:
                 self.result = self._function()
-        except BaseException as error:  # also SystemExit: the caller gets it
+        except BaseException as error:  # also SystemExit, which the caller gets
             self.error = error
         self.done.release()
 
 
 class WorldThread:
-    """A thread for one world: OpenGL contexts, sqlite and event loops belong to the thread that created them.
+    """A thread for one world, since OpenGL contexts, sqlite and event loops belong to the thread that created them.
 
-    `due` is called between jobs: it does pending work and returns the seconds until its next call (None: after the next
-    job). `world` is the created or given object, with or without a `close()`. `fault` is what went wrong at closing.
+    The thread calls `due` between jobs, which does pending work and returns the seconds until the next call (None:
+    after the next job). `world` is the created or given object, with or without a `close()`. `fault` is an error at
+    closing.
     """
 
     def __init__(self, name: str, world: Any = None) -> None:
@@ -51,11 +52,11 @@ class WorldThread:
         self._closed = self._over = False
 
     def do(self, function: Callable[[], T]) -> T:
-        """Run a function on the thread after all earlier ones; return its result or raise its error. Raises
-        RuntimeError once it is closed.
+        """Run a function on the thread after all earlier jobs; return its result or raise its error. Raises
+        RuntimeError if the thread is closed.
 
-        A caller interrupted while waiting returns: a started function continues, another one is dropped. A call from
-        the thread itself runs at once.
+        If the caller is interrupted while waiting, a started function continues, and one that has not started is
+        dropped. A call from the thread itself runs at once.
         """
         if threading.current_thread() is self._thread:
             return function()
@@ -87,8 +88,8 @@ class WorldThread:
         return self.do(make)
 
     def close(self) -> None:
-        """Close the world on the thread once, from any thread; never raises. A step or close() that hangs is left to
-        the end of the process, since the thread is a daemon."""
+        """Close the world on its thread, once. Any thread may call this; nothing is raised. The thread is a daemon, so
+        a step or close() that hangs lasts until the process ends."""
         with self._lock:
             if self._closed:
                 return
@@ -117,10 +118,10 @@ class WorldThread:
         shut(self.world)
 
     def _work(self) -> None:
-        until = 0.0  # a caller may ask again before what is due
+        until = 0.0  # a caller may send another job before the next due work
         while not self._over:
             wait_s: float | None = 0.0
-            # What was asked for comes before what is due: a world that needs all its time for its steps takes calls.
+            # Jobs run before due work, so that a world that needs all its time for steps still takes calls.
             if self._jobs.empty() and (wait_s := until - time.monotonic()) <= 0:
                 wait_s, until = self.due(), 0.0
             try:
@@ -128,18 +129,18 @@ class WorldThread:
             except Empty:
                 continue
             job.run()
-            until = until or time.monotonic() + GRACE_S  # once, however many ask: a world keeps its clock
+            until = until or time.monotonic() + GRACE_S  # only once, so that the world keeps its clock
 
 
 def shut(world: Any) -> None:
-    """Close an object with a `close()`."""
+    """Close an object if it has a `close()`."""
     if callable(close := getattr(world, "close", None)):
         close()
 
 
 def half_made(error: BaseException, is_one: Callable[[Any], bool]) -> Any:
-    """Return the object that was being created when `error` left its `__init__`, or that of a wrapper, so that its
-    resources can be released. None if there is none."""
+    """Return the object whose `__init__` (or the `__init__` of a wrapper) raised `error`, so that its resources can be
+    released, or None."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
             if is_one(value):

@@ -1,4 +1,4 @@
-"""A user's world: any object that resets, steps and is observed, as a simulation that can be judged."""
+"""Turn a user's world into a simulation that can be judged: any object that can be reset, stepped and observed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.errors import UserError
 
-METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # and what they are given
+METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # required methods with their arguments
 TOLD = {"instruct": ("text",), "judge_by": ("goal",)}
 CLOSE = "close"
 
@@ -22,16 +22,16 @@ CLOSE = "close"
 class UserWorld:
     """A `Judged` simulation over a user's object.
 
-    It needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, which returns a mapping;
-    `outcome()`: None during the episode, then whether it succeeded, or an `Episode`; and `instruct(text)` or
-    `judge_by(goal)`, which take the instruction. Its functions are its `bindings` by the tools' names, or else its
-    other public methods. Its `close()`, unless that is one of the `tools`, closes it. A wrong result is a UserError
-    with the method's line; its exceptions are not caught.
+    The object needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, which returns a
+    mapping; `outcome()`: None during the episode, then whether the episode succeeded, or an `Episode`; and
+    `instruct(text)` or `judge_by(goal)`, which take the instruction. Tools call the functions in `bindings` by name, or
+    else other public methods. `close()`, unless it is one of the `tools`, closes the object. A wrong result raises
+    UserError with the line of the method; exceptions of the object are not caught.
 
-    With `goals`, `judge_by` gets the `Goal` of the instruction; without one the episode is not judged, and the world
-    keeps the goal it had, at first the first one. The goal is given again before each episode, where a world's counts
-    may start. After `judge_by` later instructions change nothing. `limit_s` ends an episode that does not end, as an
-    error.
+    With `goals`, `judge_by` gets the `Goal` of the instruction; if the instruction has none, the episode is not judged,
+    and the world keeps its last goal, which is initially the first of `goals`. The goal is passed again before each
+    episode, so that the world's counts can start. After `judge_by` later instructions change nothing. An episode longer
+    than `limit_s` is an error.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class UserWorld:
             names = (name for name in dir(world) if not name.startswith("_") and name not in called)
             bindings = {name: value for name in names if callable(value := getattr(world, name))}
         if not isinstance(bindings, Mapping) or not all(callable(f) for f in bindings.values()):
-            raise UserError(f"{title}: its bindings are no functions by name.", 'Write {"tool": self.method, ...}.')
+            raise UserError(f"{title}: its bindings are not functions by name.", 'Write {"tool": self.method, ...}.')
         self.bindings: Mapping[str, Callable[..., Any]] = bindings
         self._closes = not (CLOSE in tools and CLOSE in bindings)
         self._seed = self._steps = 0
@@ -83,7 +83,7 @@ class UserWorld:
     def observe(self) -> Mapping[str, Any]:
         data = self._world.observe()
         if not isinstance(data, Mapping):
-            raise self._wrong("observe", f"gave {type(data).__name__}, no mapping", 'Return {"name": value, ...}.')
+            raise self._wrong("observe", f"gave {type(data).__name__}, not a mapping", 'Return {"name": value, ...}.')
         return data
 
     def outcome(self) -> Episode | None:
@@ -105,7 +105,7 @@ class UserWorld:
         return outcome if self._judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
 
     def instruct(self, text: str) -> None:
-        """Take the controller's new instruction."""
+        """Pass the controller's new instruction to the object."""
         if self._fixed:
             return
         goal = None if self._goals is None else self._goals.recognise(text)
@@ -114,7 +114,7 @@ class UserWorld:
         self._tell(goal, self._text)
 
     def judge_by(self, goal: Any) -> None:
-        """Judge by this goal, whatever the instruction is."""
+        """Judge by this goal, independently of the instruction."""
         self._fixed = self._judged = True
         self._goal, self._text = goal, goal.text()
         self._tell(goal, self._text)

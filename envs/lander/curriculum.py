@@ -21,11 +21,12 @@ OPTIONS = CurriculumOptions(
     noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.005, lasts_s=(5.0, 14.0), late_steps=1, scatter=0.0
 )
 SCATTERED = 0.5  # share of flights that start anywhere in the field instead of at the top
-GROUND_TICKS, TAKE_OFF = 6, 0.15  # a flight on the ground ends after these, or takes off again with this chance
+GROUND_TICKS, TAKE_OFF = 6, 0.15  # ticks on the ground that end a flight; probability to take off instead
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
-    """Samples goals so that rows have the wanted shares: short landings are sampled more often than long hovers."""
+    """The curriculum of the lander, which samples short landings more often than long hovers, so that the rows are
+    balanced."""
 
     phrasings = PHRASINGS
 
@@ -44,8 +45,8 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
             _scatter(self.rng, self._world)
 
     def _over(self) -> bool:
-        """Return whether the episode ended or the lander was long on the ground, where it may get the instruction to
-        take off instead."""
+        """Return whether the episode ended, or the lander was on the ground for long. It may then get the instruction
+        to take off instead."""
         data = self._world.observe()
         on_ground = data["left_leg"] and data["right_leg"] and self._goal.kind != "hover"
         self._ground = self._ground + 1 if on_ground else 0
@@ -77,7 +78,7 @@ def _scatter(rng: random.Random, world: Lander) -> None:
 
 
 def demonstrations(options: CurriculumOptions, *args: Any, **named: Any) -> Iterator[Demonstration]:
-    """Yield rows as `demonstrate`, the kinds of goals balanced over all worlds."""
+    """Yield rows as `demonstrate` does, with the kinds of goals balanced over all worlds."""
     rows: Counter[LanderKind] = Counter()
     return demonstrate(partial(LanderCurriculum, rows=rows), options, *args, **named)
 

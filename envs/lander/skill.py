@@ -16,9 +16,9 @@ from rtcontrol.models.schema.random_call import random_call
 SIDE_AIM = 0.09
 
 
-# The pilot's numbers, found by random search on seeds below 1000. The distance to the target and `vx` become a lean, at
-# most LEAN radians; its error (rad) and the spin (rad/s) angular acceleration; a height error and `vy` vertical
-# acceleration. A landing sinks at `SINK + SINK_SLOPE * y`, slower the farther off it is.
+# The pilot's parameters, from a random search on seeds below 1000. The distance to the target and `vx` give a lean of
+# at most LEAN radians; the error of the lean (rad) and the spin (rad/s) give an angular acceleration; a height error
+# and `vy` give a vertical acceleration. A landing sinks at `SINK + SINK_SLOPE * y`, and slower far from the target.
 X_P, X_D, LEAN = 1.2, 0.92, 0.45
 A_P, A_D = 18.0, 6.8
 Y_P, Y_D = 3.5, 4.5
@@ -45,7 +45,7 @@ def expert(data: Mapping[str, float], goal: LanderGoal) -> Call:
     else:
         wanted = -(SINK + SINK_SLOPE * max(y, 0.0)) + OFF_SLOPE * abs(off)
         rise = SINK_D * (min(wanted, 0.3) - vy)
-    # Gravity takes 1.333 of vy a second, full thrust gives 2.333; a full side engine turns by 5 rad/s^2.
+    # Gravity reduces vy by 1.333 per second, full thrust adds 2.333; a full side engine turns by 5 rad/s^2.
     main = 100.0 * (rise + 1.333) / (2.333 * max(math.cos(angle), 0.3))
     return Call("engines", {"main": _nearest(main, MAIN_LEVELS), "side": _nearest(-20.0 * alpha, SIDE_LEVELS)})
 

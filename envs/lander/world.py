@@ -22,7 +22,7 @@ SIDE_NEAR, SIDE_FAR = 0.04, 0.24
 
 
 class LanderJudge(Judge[LanderGoal]):
-    """Judge a landing or a hover.
+    """The judge of a landing or a hover.
 
     land: at rest, no crash, |x| < 0.15. left: at rest, no crash, -0.24 <= x <= -0.04; right is its mirror image.
     hover: 12 s without touching down, the mean distance to the requested point from second 4 on under 0.12.
@@ -71,7 +71,7 @@ class LanderJudge(Judge[LanderGoal]):
         return {**super().detail(), "x": round(self._x, 4), "y": round(self._y, 4), **hovered}
 
 
-# The engines are off AT the lower end of their range and fire only above it, so 50 % needs a nudge.
+# The engines are off at exactly the lower end of their range and fire only above it, so 50 % needs a small addition.
 _NUDGE = 1e-6
 
 
@@ -92,7 +92,7 @@ def engine_action(main: float, side: float) -> tuple[float, float]:
 
 
 class Lander(GoalWorld[LanderGoal]):
-    """The `Simulation` of one lander.
+    """A `Simulation` of one lander.
 
     Observation: `x`, `y` (the pad's centre is 0, 0; the field ends at |x| = 1, the start is at about 0, 1.4), `vx`,
     `vy` (dx/dt = 0.5 vx, dy/dt = 1.125 vy, a second), `angle` (radians, counterclockwise), `spin` (0.4 rad/s),
@@ -105,8 +105,8 @@ class Lander(GoalWorld[LanderGoal]):
     def __init__(self, goal: LanderGoal | str | None = None, pictures: bool = False) -> None:
         hint = "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'."
         super().__init__(LanderJudge(), goal, PHRASINGS.meant, "lander", hint)
-        # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
-        # Without pictures no render mode: with one, Gymnasium adds exhaust particles, and a step grows to milliseconds.
+        # The bare environment, since the TimeLimit wrapper would end it after 1000 steps, and the judge limits the
+        # time. No render mode without pictures, since Gymnasium would add slow exhaust particles.
         mode = "rgb_array" if pictures else None
         self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode=mode).unwrapped
         self._action = np.zeros(2, dtype=np.float32)
@@ -115,7 +115,7 @@ class Lander(GoalWorld[LanderGoal]):
         self.bindings: Mapping[str, Callable[..., Any]] = {"engines": self.engines}
 
     def engines(self, main: float, side: float) -> None:
-        """Set both engines, in percent; they stay so until the next call. ValueError outside the engines' ranges."""
+        """Set both engines, in percent, until the next call. Raises ValueError outside the ranges of the engines."""
         self._action[:] = engine_action(main, side)
 
     def _start(self, seed: int) -> None:
@@ -126,7 +126,8 @@ class Lander(GoalWorld[LanderGoal]):
         self._action[:] = engine_action(0, 0)
 
     def place(self, x: float, y: float, vx: float, vy: float, angle: float, spin: float) -> None:
-        """Move the lander, legs and all, to a state in observation units: a start for training, well above ground."""
+        """Move the lander with its legs to a state in observation units, as a start for training well above the
+        ground."""
         lander = self._env.lander
         rise = (y - self._state[1]) * (VIEWPORT_H / SCALE / 2)
         shift = ((x - self._state[0]) * (VIEWPORT_W / SCALE / 2), rise)
@@ -139,15 +140,15 @@ class Lander(GoalWorld[LanderGoal]):
         self.step()
 
     def show(self, data: Mapping[str, float]) -> None:
-        """Put the lander where an observation says, for a picture, without a step."""
+        """Move the lander to the place of an observation, for a picture, without a step."""
         lander = self._env.lander
         x = (data["x"] + 1) * (VIEWPORT_W / SCALE / 2)
         y = data["y"] * (VIEWPORT_H / SCALE / 2) + self._env.helipad_y + LEG_DOWN / SCALE
         self._move((x - lander.position.x, y - lander.position.y), data["angle"] - lander.angle)
 
     def _move(self, shift: tuple[float, float], turn: float) -> list[tuple[Any, tuple[float, float]]]:
-        """Yield the lander and its legs with their offsets from the centre, and move them to a place in the engine's
-        metres and radians."""
+        """Yield the lander and its legs with their offsets from the centre, and move these bodies by `shift` (m) and
+        `turn` (rad) of the physics engine."""
         lander = self._env.lander
         centre, moved = lander.position.copy(), []
         cos, sin = math.cos(turn), math.sin(turn)
@@ -172,7 +173,7 @@ class Lander(GoalWorld[LanderGoal]):
         )
 
     def observe(self) -> dict[str, float]:
-        # Gymnasium's first leg hangs on the lander's right, whatever its name in other places.
+        # Gymnasium's first leg is on the lander's right, although other places call it the left one.
         x, y, vx, vy, angle, spin, right_leg, left_leg = self._state
         return {
             "x": x,
@@ -189,7 +190,8 @@ class Lander(GoalWorld[LanderGoal]):
         self._env.close()
 
     def picture(self) -> np.ndarray:
-        """Return the scene, uint8 [height, width, 3], of a lander made with `pictures`; about 2 ms."""
+        """Return a picture of the scene, uint8 [height, width, 3], if the lander was made with `pictures`. Takes about
+        2 ms."""
         frame: np.ndarray = self._env.render()
         return frame
 

@@ -16,7 +16,7 @@ from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 
 OPTIONS = CurriculumOptions(noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.03, lasts_s=(8.0, 25.0), late_steps=3)
-RESTLESS = 0.3  # share of persons who pay no attention to the ball
+RESTLESS = 0.3  # share of scripted persons who ignore the ball
 
 
 class PaddleCurriculum(PhrasedCurriculum[PaddleGoal]):
@@ -47,7 +47,8 @@ PLAN = TrainingPlan(
     config=TrainConfig(samples=340_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
     chunk=8_192,
-    # Seven ways to act and thousands of sentences at once stay on a plateau: first the acting, then the sentences.
+    # Learning seven goals and thousands of sentences at once stays on a plateau, so the goals come first, then the
+    # sentences.
     early=partial(demonstrate, PaddleCurriculum, replace(OPTIONS, plain=1.0)),
     common_words=True,
 )

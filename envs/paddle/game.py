@@ -11,21 +11,21 @@ from rtcontrol.envs.judge import GoalWorld, Judge
 from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld, Person, person
 
 BALLS = {"return": 4, "miss": 8, "up": 4, "down": 4}  # balls that decide an episode
-BALLS_S = 40.0  # and how long it may take
-WELL_AIMED = 3  # of these, at least so many must fly as asked
+BALLS_S = 40.0  # seconds that they may take
+WELL_AIMED = 3  # at least so many of these must fly as instructed
 AIMED_VY = 5.0  # units a second up or down from which a shot counts as aimed
 SETTLE_S, PLACE_S, PLACE_NEAR = 2.0, 8.0, 3.0
 MIRROR_S, MIRROR_NEAR = 12.0, 4.0
-GAME_POINTS, GAME_S = 5, 60.0  # without a goal
+GAME_POINTS, GAME_S = 5, 60.0  # for an episode without a goal
 PLACES = {"top": TOP, "bottom": BOTTOM}
 
 
 class PaddleJudge(Judge[PaddleGoal]):
-    """Judge what is done with the ball.
+    """The judge of a paddle episode.
 
     return: 4 balls returned, none missed. miss: 8 balls missed, none touched. up, down: of the first 4 balls at least 3
-    leave the paddle upwards (downwards) with 5 units a second or more. These end as soon as they are decided, failed
-    after 40 s. top, bottom: 8 s; from second 2 on the paddle's mean distance to that end of its range is below 3.
+    leave the paddle upwards (downwards) with 5 units a second or more. These goals end as soon as they are decided, and
+    fail after 40 s. top, bottom: 8 s; from second 2 on the paddle's mean distance to that end of its range is below 3.
     mirror: 12 s; from second 2 on the mean distance between the paddles' heights is below 4. Without a goal an episode
     is a game to 5 points or 60 s, unjudged.
     """
@@ -95,10 +95,10 @@ class PaddleJudge(Judge[PaddleGoal]):
 
 
 class PaddleGame(GoalWorld[PaddleGoal]):
-    """One game with a goal.
+    """A paddle game with a goal, as a simulation.
 
-    Both paddles start at heights that follow from the seed, as do the serves and the person. The return is points won
-    minus points lost. `world` is public for training starts.
+    The seed decides the start heights of both paddles, the serves and the person. The return is points won minus points
+    lost. `world` is public for training starts.
     """
 
     step_s = 1 / STEPS_A_SECOND

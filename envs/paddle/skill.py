@@ -14,11 +14,11 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.schema.random_call import random_call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
-LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # to hit; to hide
+LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # speed limits to hit and to hide
 GAIN = 7.0  # units a second for each unit of distance
-AIM = 4.2  # how far off the paddle's centre the ball is taken to send it up or down
-SWING = 2.0  # the same, at most, to place a return away from the other paddle
-CROWDED = 13.0  # a ball that comes so near to an end of the field makes that end no place to hide
+AIM = 4.2  # distance from the paddle's centre at which the ball is hit to send it up or down
+SWING = 2.0  # the largest such distance to place a return away from the other paddle
+CROWDED = 13.0  # if the ball comes so near to an end of the field, the paddle must not hide there
 
 
 def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
@@ -52,7 +52,7 @@ def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
 
 
 def _ahead(data: Mapping[str, float], limit_s: float) -> float:
-    """Return the ball's height when it meets the paddle, or in `limit_s` if that is sooner."""
+    """Return the height of the ball when it meets the paddle, or after `limit_s` if that is sooner."""
     seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], limit_s)
     y = data["ball_y"] + data["ball_vy"] * seconds
     if y < BALL_HALF:

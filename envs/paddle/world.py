@@ -1,7 +1,7 @@
 """A paddle game: a person's paddle on the left, the model's on the right, one ball. The physics, fully specified.
 
-Whoever ports it (the web page does) needs nothing but this text; `tests/envs/paddle/paddle_trace.json` is there to
-compare with, step by step. Only + - * / and comparisons of IEEE doubles, in the order written here, so a port's numbers
+A port (such as the web page's) needs nothing but this text; `tests/envs/paddle/paddle_trace.json` has a trace for
+comparison, step by step. Only + - * / and comparisons of IEEE doubles, in the order written here, so a port's numbers
 are the same to the last bit.
 
 Field and units: x from 0 (the person's side) to 100 (the model's side), y from 0 (top) to 60 (bottom), seconds. "own"
@@ -62,7 +62,7 @@ _MASK = 0xFFFFFFFF
 
 @dataclass(slots=True)
 class Ball:
-    """The centre's place, and its speed in units a second."""
+    """The ball: the place of its centre, and its speed in units per second."""
 
     x: float
     y: float
@@ -71,7 +71,7 @@ class Ball:
 
 
 class PaddleWorld:
-    """The physics of the module's text and nothing else: no judge, no player.
+    """The physics that the module's docstring specifies, without a judge or a player.
 
     `own_hits`, `other_hits`, `own_score`, `other_score` only count up.
     """
@@ -162,7 +162,7 @@ class PaddleWorld:
         self.ball.vy = slope * SERVE_SPEED
 
 
-LOOK_EVERY = 12  # steps between two looks at the ball: 0.2 s
+LOOK_EVERY = 12  # steps between two updates of the person's aim: 0.2 s
 
 
 def fold(y: float) -> float:
@@ -202,7 +202,7 @@ class Person:
                 self._target = rng.uniform(TOP, BOTTOM)
             return
         if incoming and not self._incoming:
-            # One mistake a ball, beside a wish to hit it with some part of the paddle.
+            # One random error per ball, plus the part of the paddle that the person wants to hit the ball with.
             self._off = rng.gauss(0.0, self._error) + rng.uniform(-3.5, 3.5)
         if self._incoming and not incoming:
             self._target = rng.uniform(15.0, 45.0)

@@ -18,9 +18,9 @@ from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol_client.carla.intent import KMH
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
-# Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.
+# Share of the rows with these calls that is used: calls that start something are rare, calls that continue are not.
 KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
-# Of goals that begin something more, or their end (the lane is reached) is not learnt.
+# A larger share for goals that start something, or the model does not learn their end (such as the reached lane).
 KEPT_OF_LANES = {"set_speed": 0.2, "stop": 0.15, "follow": 0.25, "brake": 0.2}
 LANES = frozenset({"lane", "turn", "overtake"})
 OPTIONS = CurriculumOptions(noise=(0.0, 0.01, 0.03, 0.06), burst=6, switch=0.08, lasts_s=(10.0, 40.0), late_steps=2)
@@ -67,7 +67,7 @@ PLAN = TrainingPlan(
     config=TrainConfig(samples=700_000, learning_rate=7e-4, bf16=True),
     shape=ModelShape(hidden=128, heads=2, intermediate=512),
     chunk=8_192,
-    # First the driving, then the sentences: both at once stay on a plateau.
+    # Driving comes first, then the sentences, since learning both at once stays on a plateau.
     early=partial(demonstrate, RoadCurriculum, replace(OPTIONS, plain=1.0)),
     common_words=True,
     number_words=True,

@@ -12,23 +12,23 @@ from rtcontrol.envs.judge import GoalWorld, Judge
 from rtcontrol.envs.road.world import DT, STEPS_A_SECOND, Car, Road
 from rtcontrol_client.carla.intent import KMH
 
-LIMIT_S, FREE_S = 120.0, 60.0  # how long an episode lasts, with a goal and without
+LIMIT_S, FREE_S = 120.0, 60.0  # seconds of an episode with a goal, and without
 CRUISE_S, CRUISE_NEAR_KMH, CRUISE_MIN_KMH = 6.0, 4.0, 15.0
 CLEAR_AHEAD_M = 60.0
 LANE_S = 3.0
 FOLLOW_S, FOLLOW_KMH = 4.0, 10.0
 STOP_S, STOP_WITHIN_S = 2.0, 15.0
-FAULTS = ("crash", "red light", "corner")  # each spoils any goal
+FAULTS = ("crash", "red light", "corner")  # each of these makes any goal fail
 
 
 class RoadJudge(Judge[RoadGoal]):
-    """Judge a drive.
+    """The judge of a drive.
 
-    A crash, a red light passed, or a corner taken too fast spoils any goal. drive, speed: 6 s within 4 km/h of the
-    limit (the figure) with no junction near, or of the speed of a slower car that is followed within 60 m. lane: 3 s in
-    it, driving. follow: 4 s within 30 % (at least 4 m) of the gap, behind a car that drives. turn: the next junction is
-    left that way. overtake: a slower car that was ahead in our lane is behind. stop: stands for 2 s, within 15 s. All
-    within 120 s. Without a goal an episode lasts 60 s, unjudged.
+    A crash, passing a red light, or taking a corner too fast makes any goal fail. drive, speed: 6 s within 4 km/h of
+    the limit (the figure) with no junction near, or of the speed of a slower car that is followed within 60 m. lane: 3
+    s in it, driving. follow: 4 s within 30 % (at least 4 m) of the gap, behind a car that drives. turn: the car leaves
+    the next junction in that direction. overtake: a slower car that was ahead in our lane is behind. stop: stands for 2
+    s, within 15 s. All within 120 s. Without a goal an episode lasts 60 s, unjudged.
     """
 
     steps_a_second = STEPS_A_SECOND
@@ -120,9 +120,9 @@ def _cruises(road: Road, kmh: float) -> bool:
 
 
 class RoadGame(GoalWorld[RoadGoal]):
-    """One drive.
+    """A drive with a goal, as a simulation.
 
-    The road, its traffic and lights follow from the seed. The return is the distance driven, km. `road` is public for
+    The seed decides the road, its traffic and its lights. The return is the distance driven, km. `road` is public for
     training starts.
     """
 

@@ -17,8 +17,8 @@ from rtcontrol_client.carla.intent import KMH
 
 JUNCTION_KMH, JUNCTION_NEAR_M = 50, 130.0
 TURN_KMH, TURN_NEAR_M = 20, 40.0
-HOLD_M = 3.0  # how far before the line to stand
-CHANGE_M, OVERTAKE_M = 30.0, 45.0  # no lane change, no overtaking is asked for nearer to a junction
+HOLD_M = 3.0  # distance from the stop line at which to stop
+CHANGE_M, OVERTAKE_M = 30.0, 45.0  # no goal asks for a change or overtaking nearer to a junction
 
 
 def expert(data: Mapping[str, Any], goal: RoadGoal) -> Call:
@@ -69,7 +69,7 @@ def _light(data: Mapping[str, Any]) -> Call | None:
 
 
 def _close(data: Mapping[str, Any]) -> Call | None:
-    """Return a brake call where comfortable following would be too late."""
+    """Return a brake call if comfortable following would be too late, else None."""
     if data["ahead_m"] is None or (data["junction_m"] == 0 and _turning(data)):
         return None
     closing = (data["speed_kmh"] - data["ahead_kmh"]) / KMH
@@ -111,7 +111,7 @@ def _proceed(data: Mapping[str, Any], kmh: int) -> Call:
         return _set(kmh)
     speed_ms, other = data["speed_kmh"] / KMH, data["ahead_kmh"] / KMH
     near = 6.0 + 1.6 * speed_ms + max(0.0, speed_ms - other) * 2.0
-    # The one ahead is faster than we are to drive: it will be gone, unless it is on our bonnet.
+    # The car ahead is faster than our target speed, so it will be gone soon, unless it is very close.
     if gap > near or (other * KMH > kmh + 3 and gap > 5.0 + 0.8 * speed_ms):
         return _set(kmh)
     return Call("follow", {"gap": _headway(data["ahead_kmh"])})
@@ -125,7 +125,7 @@ def _headway(kmh: float) -> int:
 
 
 def _towards(data: Mapping[str, Any], target: int, kmh: int) -> Call:
-    """Return a change towards the target, one step at a time; slow down where a neighbour is in the way."""
+    """Return a change towards the target, one step at a time, or slow down if a neighbour is in the way."""
     step = (target > data["lane"]) - (target < data["lane"])
     if step == 0 or data["shift"] or not _far_from_junction(data, CHANGE_M) or data["speed_kmh"] < 8:
         return _proceed(data, max(kmh, 10))
@@ -141,7 +141,7 @@ def _overtake(data: Mapping[str, Any], limit: int) -> Call:
         return _proceed(data, limit)
     slow = ahead is not None and ahead < 80 and data["ahead_kmh"] < limit - 4
     if slow:
-        # On the left where that leads past it; on the right only where it leads well past it.
+        # Overtake on the left if there is more room, and on the right only if there is much more room.
         for side, more in (("left", 10), ("right", 25)):
             other = data[f"{side}_ahead_m"]
             past = other is None or other > ahead + more or data[f"{side}_ahead_kmh"] > data["ahead_kmh"] + 5
@@ -166,7 +166,7 @@ def _free(data: Mapping[str, Any], side: str) -> bool:
     return behind is None or behind > 7.0 + 2.2 * max(0.0, data[f"{side}_behind_kmh"] / KMH - speed_ms)
 
 
-# What changes nothing: the way through the next junction that is chosen anyway.
+# A call without effect: the default direction at the next junction.
 STILL = Call("turn", {"at_next_junction": "straight"})
 _LEFT, _RIGHT = RoadGoal("lane", "left"), RoadGoal("lane", "right")
 _TURN_LEFT, _TURN_RIGHT = RoadGoal("turn", "left"), RoadGoal("turn", "right")

@@ -1,8 +1,8 @@
 """A road with traffic and junctions with lights, along one coordinate: the training world of the driver model.
 
-Cars have a place along the road and a lane; a lane change takes `SHIFT_S` and counts as the new lane from its middle
-on. Calls have the meaning of the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`), and observations the
-same fields. There is no steering: keeping the lane is the bridge's task.
+Cars have a place along the road and a lane. A lane change takes `SHIFT_S`; after half of this time the car counts as in
+the new lane. Calls have the meaning of the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`), and
+observations the same fields. There is no steering: keeping the lane is the bridge's task.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
 LENGTH = 4.6
 AHEAD_M, BEHIND_M = 220.0, 200.0
-CLEAR_M = 14.0  # no car is put nearer than this to another
+CLEAR_M = 14.0  # the least distance between new cars
 
 
 @dataclass(slots=True)
 class Car:
-    """`s` is the front bumper's place along the road, m; `lane` counts from the left, 1 the leftmost; speeds in m/s."""
+    """A car. `s` is the place of the front bumper along the road, m; `lane` counts from the left, 1 the leftmost;
+    speeds in m/s."""
 
     s: float
     lane: int
@@ -32,11 +33,11 @@ class Car:
 
 
 class Traffic:
-    """Cars around a place that moves along an endless road. `cars` is public for setting up a scene."""
+    """The cars around a place that moves along an endless road. `cars` is public for setting up a scene."""
 
     def __init__(self, rng: random.Random, lanes: int, spacing_m: float, pace: float) -> None:
-        """`spacing_m` is the mean distance in a lane; `pace` the preferred speed, m/s, of which each car prefers 55 to
-        105 %."""
+        """Create traffic with the mean distance `spacing_m` in a lane. Cars prefer 55 to 105 % of the speed `pace`,
+        m/s."""
         self.rng, self.lanes, self.spacing_m, self.pace = rng, lanes, spacing_m, pace
         self.cars: list[Car] = []
 
@@ -51,7 +52,7 @@ class Traffic:
                 s += CLEAR_M + LENGTH + self.rng.expovariate(1 / self.spacing_m)
 
     def lead(self, car: Car, gap: float, speed: float) -> None:
-        """Put a car ahead of `car` in its lane, at this gap and speed, and remove those between."""
+        """Put a car ahead of `car` in the same lane, at this gap and speed, and remove the cars between them."""
         s = car.s + LENGTH + gap
         near = [o for o in self.cars if o.lane == car.lane and car.s <= o.s < s + CLEAR_M + LENGTH]
         self.cars = [other for other in self.cars if other not in near]
@@ -73,7 +74,7 @@ class Traffic:
                 leader = car
 
     def recycle(self, centre: float) -> None:
-        """Move cars out of sight to the other end, where there is room."""
+        """Move cars that are out of sight to the other end of the road, if there is room."""
         for car in self.cars:
             if car.s > centre + AHEAD_M:
                 self._move(car, centre - BEHIND_M)
@@ -104,11 +105,11 @@ class Traffic:
 STEPS_A_SECOND = 32
 DT = 1 / STEPS_A_SECOND
 SHIFT_S = 3.0
-LAG_S = 0.3  # of the acceleration behind what is wanted
+LAG_S = 0.3  # share of the wanted acceleration
 SIGHT_M = 150.0
 GREEN_S, YELLOW_S, RED_S = 20.0, 3.0, 25.0
-STRAIGHT_M, TURN_M = 26.0, 18.0  # the way through a junction
-TURN_KMH = 28.0  # faster round a corner is too fast
+STRAIGHT_M, TURN_M = 26.0, 18.0  # metres through a junction
+TURN_KMH = 28.0  # the largest safe speed in a corner
 LIMITS = (30, 40, 50, 60, 70, 80, 90)
 SEGMENT_M = (220.0, 600.0)
 Light = Literal["none", "green", "yellow", "red"]
@@ -116,8 +117,8 @@ Light = Literal["none", "green", "yellow", "red"]
 
 @dataclass(slots=True)
 class Junction:
-    """The next junction: its start along the road, m, the phase of its light at time 0, if it has one, and the `way`
-    taken inside."""
+    """The next junction: its start along the road, m; the phase of its light (if any) at time 0; and the direction
+    (`way`) of a car inside."""
 
     place: float
     lit: bool
@@ -132,7 +133,8 @@ class Junction:
 
 
 class Road:
-    """The physics of the road. `counts` of crash, red light, corner, emergency brakes and refused calls grow."""
+    """The physics of the road. `counts` counts crashes, red lights, fast corners, emergency brakes and refused
+    calls."""
 
     step_s = DT
 
@@ -179,14 +181,14 @@ class Road:
         return Place(self.car.speed * KMH, lane, lanes, self.shift, self.junction_m())
 
     def junction_m(self) -> float | None:
-        """Return the distance to the next junction's entry; 0 inside; None where none is near."""
+        """Return the distance to the entry of the next junction, 0 inside one, or None if no junction is near."""
         if self.junction.way is not None:
             return 0.0
         left = self.junction.place - self.car.s
         return left if left < SIGHT_M else None
 
     def light(self) -> Light:
-        """Return the light that a driver sees: that of a near junction, as in the CARLA bridge (`LIGHT_SIGHT_M`)."""
+        """Return the light of a junction that is near enough to be seen, as in the CARLA bridge (`LIGHT_SIGHT_M`)."""
         if self.junction.way is not None or self.junction.place - self.car.s > LIGHT_SIGHT_M:
             return "none"
         return self.junction.light(self.time)
@@ -253,7 +255,7 @@ class Road:
         self._crash()
 
     def _own(self) -> list[Car]:
-        """Return our car as others see it: in two lanes during a change."""
+        """Return our car for the other cars: it occupies two lanes during a change."""
         if self._turning():
             return []
         other = self.car.lane + (self.shift if self._progress < 0.5 else -self.shift)
@@ -305,7 +307,7 @@ class Road:
         return (1, 1) if self._turning() else (self.car.lane, self.lanes)
 
     def _see(self, name: str, on: bool) -> None:
-        """Count an event when it starts."""
+        """Count an event if it starts now."""
         self.counts[name] += on and name not in self._lasting
         (self._lasting.add if on else self._lasting.discard)(name)
 

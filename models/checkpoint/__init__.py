@@ -1,4 +1,4 @@
-"""Find, check and read a checkpoint: its tokenizer, its prompt, and what it was trained on."""
+"""Find, check and read a checkpoint: tokenizer, prompt template, and training metadata."""
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve
 

@@ -1,4 +1,4 @@
-"""The tool calls of families of chat models: the text between the values that are decided."""
+"""Chat templates: the prompt of a chat model, and the text of a tool call around the decided values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 
 @dataclass(frozen=True)
 class CallSyntax:
-    """A call is `opening` NAME `arguments` KEY VALUE `separator` KEY VALUE ... `closing`, or `opening` NAME `empty`
-    without arguments. `key` is the format of a key. A text has a `quote` on both sides, and JSON's escapes where the
-    quote is JSON's; `space` precedes a value and follows its inner separators. `orders` is the model's instruction, in
-    the turn of `role`."""
+    """The text of a tool call in one family of chat models. A call is `opening` NAME `arguments` KEY VALUE `separator`
+    KEY VALUE ... `closing`, or `opening` NAME `empty` without arguments. `key` is the format of a key. A text has a
+    `quote` on both sides, and JSON's escapes if the quote is JSON's; `space` precedes a value and follows its inner
+    separators. `orders` is the text that tells the model to call tools, in a message of `role`."""
 
     opening: str
     arguments: str
@@ -69,9 +69,9 @@ GEMMA = CallSyntax(
     quote="<escape>",
     space="",
     role="developer",
-    orders="You are a model that can do function calling with the following functions",  # without it, it calls none
+    orders="You are a model that can do function calling with the following functions",  # otherwise it calls none
 )
-# What in a chat template tells the family, the more telling first.
+# Strings in a chat template that identify the family, the more specific ones first.
 FAMILIES = (
     ("<start_function_call>", GEMMA),
     ("[ARGS]", MISTRAL_NAMED),
@@ -90,13 +90,13 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
     if "tools" not in chat_template:
         raise UserError(f"{where}: its chat template leaves out the tools.", "Use a checkpoint that calls tools.")
     raise UserError(
-        f"{where}: its chat template has no tool calls that are known here (Qwen, Llama 3, Mistral, FunctionGemma).",
+        f"{where}: its chat template has no known form of tool calls (Qwen, Llama 3, Mistral, FunctionGemma).",
         "Use one of these, or a server that runs it: --model chat:URL#NAME (docs/engines.md).",
     )
 
 
 def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
-    """Return a value as a call has it, without the closing quote of a text; `within` the quotes, without both."""
+    """Return the text of a value in a call, without the closing quote of a text; if `within`, without both quotes."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)[1:-1] if syntax.escaped else value
         return text if within else f"{syntax.space}{syntax.quote}{text}"
@@ -104,14 +104,14 @@ def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
 
 
 def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[int]:
-    """Return a value's tokens: plain text, except for an opening quote that is an added token."""
+    """Return the tokens of a value: plain text, except for an opening quote that is an added token."""
     if syntax.quote in tokenizer.specials and text.startswith(syntax.quote):
         return [tokenizer.special_id(syntax.quote), *tokenizer.encode(text.removeprefix(syntax.quote))]
     return tokenizer.encode(text)
 
 
-# Some templates tell today's date: a prompt must not change during a run.
-DATE = "26 Jul 2024"  # Llama 3's own where nobody gives one
+# Some templates write today's date, but a prompt must not change during a run.
+DATE = "26 Jul 2024"  # the default of Llama 3
 DATED = (
     f"{{%- macro strftime_now(form) -%}}{{{{ '2024-07-26' if form.startswith('%Y') else '{DATE}' }}}}{{%- endmacro %}}"
 )
@@ -120,7 +120,7 @@ DATED = (
 @dataclass(frozen=True)
 class UserTurn:
     """A prompt with a gap for the user's words: the ids of its `prefix`, the texts `before` and `behind` the words, and
-    the ids of the `rest`."""
+    the ids after them (`rest`)."""
 
     prefix: list[int]
     before: str
@@ -129,10 +129,10 @@ class UserTurn:
 
 
 class ChatTemplate:
-    """The prompt of a chat checkpoint. Raises UserError where it has no template for tools."""
+    """The prompt template of a chat checkpoint. Raises UserError if the checkpoint has no template for tools."""
 
     profile = "chat"
-    content = False  # a chat model's own words are no head
+    content = False  # a chat model has no content head
     overflow: Overflow = "merge"
 
     def __init__(self, folder: Path, tokenizer: STTokenizer) -> None:
@@ -142,7 +142,7 @@ class ChatTemplate:
             files = sorted([*folder.glob("tokenizer*"), *folder.glob("chat_template*")])
             self._renderer = _renderer(folder, tuple((p.name, p.stat().st_mtime_ns) for p in files))
             template = self._renderer.chat_template and self._renderer.get_chat_template()
-        except Exception as error:  # the library raises what its files raise
+        except Exception as error:  # a template may raise anything
             template, reason = None, str(error).partition("\n")[0][:200]
         if not template:
             raise UserError(
@@ -155,11 +155,11 @@ class ChatTemplate:
 
     @cached_property
     def syntax(self) -> CallSyntax:
-        """Return how a call is written. Raises UserError where the template does not show it."""
+        """Return the syntax of a call. Raises UserError if the template does not show the syntax."""
         return syntax_of(self._template, self._where)
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """Return the ids up to the last control token before the user's words: the part to be cached."""
+        """Return the ids up to the last control token before the user's words, which are the part to cache."""
         orders = {"role": self.syntax.role, "content": self.syntax.orders}
         self._turn = self._opened([orders], tools)
         return self._turn.prefix
@@ -171,11 +171,12 @@ class ChatTemplate:
         return [*self._tokenizer.encode(f"{self._turn.before}{content}{self._turn.behind}"), *self._turn.rest]
 
     def user_turn(self) -> UserTurn:
-        """Return the prompt of a user's turn alone, without tools or orders. Raises UserError."""
+        """Return the prompt of a user message alone, without tools or orders. Raises UserError if the template cannot
+        write one."""
         return self._opened([], ())
 
     def ending(self) -> int:
-        """Return the control token that ends the model's turn. Raises UserError."""
+        """Return the control token that ends the model's answer. Raises UserError if there is none."""
         words = f"SAID{secrets.token_hex(8)}"
         turns = [{"role": "user", "content": words.lower()}, {"role": "assistant", "content": words}]
         with suppress(UserError):
@@ -190,14 +191,14 @@ class ChatTemplate:
         raise UserError(problem, "Name the `eos_token` in its tokenizer_config.json.")
 
     def _opened(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
-        """Return the prompt of these turns and a user's turn with a gap."""
+        """Return the prompt of these messages and a user message with a gap."""
         place = f"CONTENT{secrets.token_hex(8)}"
         pieces = self._filled([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
         if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
             raise self._unusable("leaves out the user's turn")
         at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and place in piece)
         text, _, behind = str(pieces[at]).partition(place)
-        # A line's end is a token of its own: what stands before it (the tools, of Llama 3) is cached, too.
+        # The end of a line is a separate token, so that the text before it (in Llama 3 the tools) is cached, too.
         cut = text.rfind("\n") + 1
         encode = self._tokenizer.encode_pieces
         return UserTurn(encode([*pieces[:at], text[:cut]]), text[cut:], behind, encode(pieces[at + 1 :]))
@@ -205,8 +206,8 @@ class ChatTemplate:
     def _filled(
         self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **options: bool
     ) -> list[int | str]:
-        """Return the template's output: ids of control tokens, and the texts between them. Texts of tools are never
-        control."""
+        """Return the output of the template: ids of control tokens, and the texts between them. Texts of tools never
+        become control tokens."""
         words = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
         try:
             text = self._renderer.apply_chat_template(
@@ -218,7 +219,7 @@ class ChatTemplate:
                 chat_template=DATED + self._template,
                 **options,
             )
-        except Exception as error:  # templates raise what their authors thought of
+        except Exception as error:  # a template may raise any error
             reason = (str(error) or repr(error)).splitlines()[0][:200]
             raise self._unusable(f"takes no tools, or no turn of the system or user alone ({reason})") from None
         if tools and _replaced(tools[0].name, words) not in text:

@@ -23,17 +23,17 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 def check(folder: Path) -> None:
     """Raise UserError for a checkpoint that names code, another base model or files outside its folder, or whose
-    weights are pickles only. None of these would be run or opened; without them it would be another model than its
-    authors meant."""
+    weights are pickles only. Loading never runs or opens such things, and without them the model would differ from what
+    its authors meant."""
     for path in sorted({*folder.glob("*config*.json"), *folder.glob("*.index.json")}):
         try:
             settings = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
-            continue  # its reader says what is wrong
+            continue  # the reader of this file reports the error
         for key, value in _entries(settings):
             if value and (why := _wrong(key, value)):
                 raise UserError(
-                    f"{path} {why} ({key}: {str(value)[:120]!r}). What a checkpoint names is not run or opened.",
+                    f"{path} {why} ({key}: {str(value)[:120]!r}). Nothing that a checkpoint names is run or opened.",
                     f"Use one without. Where transformers knows its kind of model by itself, remove {key} there.",
                 )
     pickles = sorted(path.name for kind in PICKLES for path in folder.glob(kind) if path.name != "training_args.bin")
@@ -81,9 +81,9 @@ def zoo() -> list[str]:
 
 
 def resolve(model: str) -> Path:
-    """Return the folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or
+    """Return the folder of a model, given by a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or
     OWNER/NAME:SUBFOLDER, downloaded if needed), in this order. Raises UserError for an unknown or ambiguous name, and
-    where `check` does."""
+    as `check` does."""
     path = user_path(model)
     if "/" not in model and (ZOO / model / "config.json").is_file():
         if (path / "config.json").is_file() and path.resolve() != ZOO / model:
@@ -112,16 +112,17 @@ def resolve(model: str) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return `config.json` as a dict. Raises UserError where the folder is not a checkpoint."""
+    """Return `config.json` as a dict. Raises UserError if the folder is not a checkpoint."""
     hint = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
-    if (folder / "model" / "config.json").is_file():  # of `models train`
+    if (folder / "model" / "config.json").is_file():  # the result of `models train`
         hint = f"Give what was trained there: {folder / 'model'}."
     missing = UserError(f"{folder} is not a checkpoint: it has no config.json.", hint)
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
 
 def chats(model: str) -> bool:
-    """Return whether it is a chat model: a chat template, and no ST tokens in its tokenizer. Raises UserError."""
+    """Return whether a model is a chat model: with a chat template, and without ST tokens in its tokenizer. Raises
+    UserError as `resolve` does."""
     folder = resolve(model)
     try:
         written = (folder / "tokenizer.json").read_text("utf-8")
@@ -129,13 +130,13 @@ def chats(model: str) -> bool:
             '"chat_template"' in (folder / "tokenizer_config.json").read_text("utf-8")
         )
     except (OSError, ValueError):
-        return False  # its loader says what is wrong
+        return False  # the loader of this file reports the error
     return template and not all(f'"{token}"' in written for token in ST_TOKENS)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that can be decoded: in the ST format if its tokenizer has the ST tokens, else as a chat model."""
+    """An opened checkpoint, in the ST format if its tokenizer has the ST tokens, else as a chat model."""
 
     folder: Path
     config: dict[str, Any]
@@ -144,7 +145,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, model: str) -> Checkpoint:
-        """Open a checkpoint by name, path or hub id. Raises UserError where a part is missing, with the remedy."""
+        """Open a checkpoint by name, path or hub id. Raises UserError, with a hint, if a part is missing."""
         folder = resolve(model)
         config = read_config(folder)
         tokenizer = STTokenizer.load(folder / "tokenizer.json")

@@ -1,4 +1,5 @@
-"""Checkpoints of the Hugging Face hub: one folder of a repository, from the local cache if it is complete there."""
+"""Find a checkpoint of the Hugging Face hub: one folder of a repository, from the local cache if that copy is
+complete."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ KINDS = ("json", "safetensors", "jinja", "txt", "md", "model")
 
 
 def is_id(model: str) -> bool:
-    """Return whether it has the form OWNER/NAME or OWNER/NAME:SUBFOLDER."""
+    """Return whether a name has the form OWNER/NAME or OWNER/NAME:SUBFOLDER."""
     return NAME.fullmatch(model) is not None
 
 
@@ -24,18 +25,18 @@ def fetch(model: str, nowhere: str, others: str) -> Path:
     """Return the local folder of a hub id.
 
     A complete folder of the cache is used without network access, so that a start in the field changes nothing;
-    anything else is downloaded, with progress. Raises UserError; its text starts with `nowhere` (the places already
-    searched), and its hint with `others` (other ways to name a model).
+    anything else is downloaded, with progress. Raises UserError if that fails. The error starts with `nowhere` (the
+    places already searched), and the hint with `others` (other ways to name a model).
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
     match = NAME.fullmatch(model)
     assert match is not None, "it was looked at before"
     repository, inside = match[1], match[2] or ""
-    # Of a repository with several checkpoints one folder alone, as its root alone where none is named.
+    # Download only one folder of a repository with several checkpoints: the named one, or the root.
     allowed = [f"{inside}/*.{kind}" if inside else f"*.{kind}" for kind in KINDS]
     patterns: dict[str, Any] = {"allow_patterns": allowed, "ignore_patterns": [f"{inside}/*/*" if inside else "*/*"]}
-    with contextlib.suppress(Exception):  # whatever it is, the download tells
+    with contextlib.suppress(Exception):  # the download reports any error
         folder = Path(snapshot_download(repository, local_files_only=True, **patterns)) / inside
         if _complete(folder):
             return folder

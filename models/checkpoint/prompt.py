@@ -1,4 +1,4 @@
-"""Prompt templates: each checkpoint has its text around tools, instruction, history and observation.
+"""Prompt templates: the text that a checkpoint puts around tools, instruction, history and observation.
 
 The file `st_template.json` is next to the weights. Its `template` is a string with `{variables}`; special tokens in it
 are encoded as control tokens, the text between two of them in one piece. Variables: `{tools}` (one JSON a line),
@@ -34,7 +34,7 @@ SIMPLETOOL_V1_TURNS = (
     "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
     "<|im_start|>assistant\n"
 )
-# The observation stands in the query, before what is asked for.
+# The observation is part of the query, before the instruction.
 SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n", "").replace(
     "{instruction}", "{observation}\n\n{instruction}"
 )
@@ -42,7 +42,7 @@ SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n"
 
 @dataclass(frozen=True)
 class PromptPart:
-    """One piece of a template: a special token's id, or a run of text pieces (literals and variable names)."""
+    """A piece of a template: the id of a special token, or a series of literals and variable names."""
 
     special: int | None
     pieces: tuple[tuple[bool, str], ...] = ()  # (is a variable, literal or name)
@@ -52,7 +52,7 @@ class PromptPart:
 
 
 class PromptTemplate:
-    """A template compiled for one tokenizer."""
+    """A prompt template that is compiled for one tokenizer."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
         self.profile = str(config.get("profile", "custom"))
@@ -76,7 +76,7 @@ class PromptTemplate:
 
     @classmethod
     def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
-        """Read the template next to the weights. Raises UserError where it is missing or broken."""
+        """Read the template next to the weights. Raises UserError if the file is missing or broken."""
         path = folder / FILE_NAME
         missing = UserError(
             f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
@@ -85,11 +85,11 @@ class PromptTemplate:
         return cls(read_json(path, missing, RESTORE), tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """Return the ids that depend on the tools alone, up to the last special token: the cached part."""
+        """Return the cached part of a prompt: the ids that depend on the tools alone, up to the last special token."""
         return self._encode(self.parts[: self._cut], {"tools": tools_text(tools)})
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Return everything after the prefix, up to the head tokens."""
+        """Return the ids after the prefix, up to the head tokens."""
         values = {
             "instruction": instruction,
             "observation": observation,
@@ -99,14 +99,14 @@ class PromptTemplate:
         return self._encode(self.parts[self._cut :], values)
 
     def state_ids(self, state: str) -> list[int]:
-        """Return the ids up to the observation, without tools, calls and instruction: the common start of questions
-        about a state."""
+        """Return the common start of questions about a state: the ids up to the observation, without tools, calls and
+        instruction."""
         shown = json.dumps([state], ensure_ascii=False)
         return self._encode(self._around_state()[0], {**EMPTY, "observation": state, "environment": shown})
 
     def question_ids(self, question: str) -> list[int]:
-        """Return everything after a state, up to the head tokens; the question takes the place of the instruction, or a
-        line after the state."""
+        """Return the ids after a state, up to the head tokens. The question replaces the instruction, or gets a line
+        after the state."""
         return self._encode(self._around_state()[1], {**EMPTY, "instruction": question})
 
     def _around_state(self) -> tuple[list[PromptPart], list[PromptPart]]:
@@ -129,7 +129,7 @@ class PromptTemplate:
     def _encode_text(self, part: PromptPart, text: str) -> list[int]:
         if not part.constant(("instruction", "history")):
             return self._tokenizer.encode(text)
-        known = self._last.get(part)  # from tick to tick these mostly stay as they are
+        known = self._last.get(part)  # these mostly stay the same from tick to tick
         if known is None or known[0] != text:
             known = self._last[part] = (text, self._tokenizer.encode(text))
         return known[1]
@@ -146,7 +146,7 @@ class PromptTemplate:
 
 
 def tools_text(tools: Sequence[ToolSchema]) -> str:
-    """Return the tools as the prompt has them: one canonical JSON a line."""
+    """Return the text of the tools in the prompt: one canonical JSON object per line."""
     return "\n".join(t.canonical_json() for t in tools)
 
 

@@ -1,4 +1,4 @@
-"""The checkpoint's tokenizer, which never encodes text as control tokens."""
+"""The tokenizer of a checkpoint, which never encodes text as control tokens."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tokenizers import Tokenizer
 
 from rtcontrol.models.errors import UserError
 
-# Characters of a text that takes long enough for others to wait.
+# Characters of a text that is so long that encoding should let other threads run.
 LONG = 4096
 
 
 class STTokenizer:
-    """Encodes text with all added tokens disabled; they are available by name through `special_id`.
+    """A tokenizer that encodes text with all added tokens disabled. `special_id` gives the id of such a token by name.
 
     A text that contains `<|im_end|>`, `<function>` or `<|null|>` is encoded like any other characters, and so are added
     tokens that are not marked special (`<tool_call>`, `<|fim_prefix|>` of Qwen2.5).
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        # A copy, because the settings below belong to this use and not to the caller's object.
+        # A copy, so that the settings below do not change the caller's object.
         self._take(Tokenizer.from_str(tokenizer.to_str()))
 
     def _take(self, tokenizer: Tokenizer) -> None:
@@ -33,17 +33,18 @@ class STTokenizer:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         added = tokenizer.get_added_tokens_decoder()
-        # The library passes over special tokens alone.
+        # The library's own setting covers only the special ones of the added tokens.
         tokenizer.add_special_tokens([t for t in added.values() if not t.special])
         self._special = {str(t.content): i for i, t in added.items()}
 
     def digest(self) -> str:
-        """Return a hash that is equal for tokenizers that encode all texts alike."""
+        """Return a hash that is equal for tokenizers with the same settings and vocabulary."""
         return hashlib.sha256(self._text.to_str().encode()).hexdigest()[:16]
 
     @classmethod
     def load(cls, path: Path) -> STTokenizer:
-        """Read a `tokenizer.json`, shared while it is in use. Raises UserError for another file."""
+        """Read a `tokenizer.json`; callers share the tokenizer while it is in use. Raises UserError for another
+        file."""
         try:
             found = path.stat()
             key = (str(path.resolve()), found.st_mtime_ns, found.st_size)
@@ -76,7 +77,7 @@ class STTokenizer:
         try:
             if len(text) < LONG:
                 return list(self._text.encode(text, add_special_tokens=False).ids)
-            # By the batch, which lets other threads run meanwhile: a megabyte takes a second.
+            # The batch method lets other threads run: a megabyte takes a second.
             return list(self._text.encode_batch([text], add_special_tokens=False)[0].ids)
         except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
             return self.encode(text.encode("utf-8", "replace").decode())
@@ -92,7 +93,7 @@ class STTokenizer:
         return self.encode_pieces(self.pieces(text))
 
     def encode_pieces(self, pieces: Sequence[int | str]) -> list[int]:
-        """Return the ids of `pieces`."""
+        """Return the ids of the pieces that `pieces` returns."""
         return [i for piece in pieces for i in (self.encode(piece) if isinstance(piece, str) else [piece])]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -100,7 +101,7 @@ class STTokenizer:
         return str(self._text.decode(list(ids), skip_special_tokens=False))
 
     def to_json(self) -> str:
-        """Return the content of its `tokenizer.json`."""
+        """Return the content of a `tokenizer.json` for this tokenizer."""
         return str(self._text.to_str())
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint was trained on, in `rtcontrol.json` next to its weights: tools, history, observation, rate."""
+"""Training metadata of a checkpoint, in `rtcontrol.json` next to the weights: tools, history, observation, rate."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
-_SIGN = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # of scripts that put no space between words: each is one
+_SIGN = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # scripts without spaces: each character is a word
 _WORD = re.compile(rf"[{_SIGN}]|(?:(?![{_SIGN}])[^\W\d_])+(?:['\u2019][^\W\d_]+)*")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ENDINGS = ("s", "es", "ed", "d", "ing", "ly", "'s")
-SLIPS, STEM = 4, 3  # letters of a word in which a slip, or an ending less, leaves enough to read
-# What is looked at: beyond that a sentence is not understood anyway, and a hostile one costs no more.
+SLIPS, STEM = 4, 3  # letters of a word that is long enough for a typing error or another ending
+# The most that is examined: a longer sentence is not understood anyway, and a hostile one must not cost more.
 MOST_UNKNOWN, MOST_FORMS, LONGEST = 8, 64, 32
-# Words that turn a sentence round: none is a slip of another word, or a form of it.
+# Words that reverse the meaning of a sentence: none of them counts as a form or a misspelling of another word.
 _TURNING = """
 not no non nor never none nothing neither without except unless until instead avoid both all every each any only dont
 wont cant don't won't can't doesn't isn't shouldn't mustn't
@@ -35,7 +35,7 @@ def words(text: str) -> list[str]:
 
 
 class KnownWords:
-    """Words with their forms: with another ending, or with one typing error after the first letter."""
+    """A set of known words, also with another ending, or with one typing error after the first letter."""
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = frozenset(known)
@@ -58,8 +58,8 @@ class KnownWords:
 
 
 def _forms(word: str) -> Iterator[str]:
-    """Yield forms of a word with an ending more or less (`driving` is `drive`, `stopped` is `stop`), and with one
-    typing error: a letter missing, doubled, swapped or replaced."""
+    """Yield forms of a word: with or without an ending (`driving` is `drive`, `stopped` is `stop`), and with one typing
+    error (a letter missing, doubled, swapped or replaced)."""
     for ending in ENDINGS:
         yield word + ending
         if word.endswith(ending) and len(stem := word[: -len(ending)]) >= STEM:
@@ -81,12 +81,12 @@ Definition = Mapping[str, Any]
 
 
 def comparable(tool: Definition) -> str:
-    """Return one line of JSON, equal for definitions that differ in the order of keys or of `required` alone."""
+    """Return a line of JSON that is equal for definitions that differ only in the order of keys or of `required`."""
     return json.dumps(_plain(tool), ensure_ascii=False, sort_keys=True)
 
 
 def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Definition]]) -> str | None:
-    """Return in words where tools differ first from the most similar of some sets; None if there is no set."""
+    """Describe the first difference between tools and the most similar of some sets; None if there is no set."""
     current = {tool.name: _plain(tool.to_openai()["function"]) for tool in tools}
     known = [{tool["function"]["name"]: _plain(tool["function"]) for tool in tools_of} for tools_of in sets]
     if not known:
@@ -113,23 +113,23 @@ def _plain(value: Any, key: str = "") -> Any:
 
 FILE_NAME = "rtcontrol.json"
 FORMAT = 1
-DOUBT = 0.5  # of a word that no training row had, where no gate says what is too little
-BELOW = 0.99  # of a gate: what is sure of all else is below it
+DOUBT = 0.5  # the factor of an unknown word if no gate is set
+BELOW = 0.99  # share of the gate, so that otherwise confident decisions end below the gate
 REMEDY = "Restore the file that came with the weights, or take it away: then what was learnt is not known."
 
 
 @dataclass(frozen=True)
 class TrainingMetadata:
-    """What a checkpoint was trained on. `tool_sets`: its sets of tools, as OpenAI-style definitions; `history`: calls
-    in its prompts (0: none); `allow_null`: it may leave the active call; `instruction`: its default instruction;
-    `observation`: the words of its observations with their units, or None; `rate_hz`: decisions a second; `gate`: the
-    confidence of the function head below which an instruction counts as not understood and calls are held back (with
-    `allow_null` the null function means the same); None: not known. `any_tools`: it was trained to read tools, and may
-    try unknown ones.
+    """The training metadata of a checkpoint. `tool_sets`: sets of tools, as OpenAI-style definitions; `history`: number
+    of calls in prompts (0: none); `allow_null`: the model may leave the active call unchanged; `instruction`: the
+    default instruction; `observation`: the words of observations with their units, or None; `rate_hz`: decisions per
+    second; `gate`: the confidence of the function head below which an instruction counts as not understood and calls
+    are held back (with `allow_null` the null function means the same); None: not known. `any_tools`: the model was
+    trained to read tools, and may try unknown ones.
 
-    `words` are those of its training sentences, and words that change no sentence, separated by spaces. Every other
-    word of an instruction lowers the confidence, so that the gate holds an instruction with more than `unknown_words`
-    of them however sure the model is.
+    `words` are the words of training sentences, and words that change no meaning, separated by spaces. Every other word
+    of an instruction lowers the confidence, so that the gate holds back an instruction with more than `unknown_words`
+    unknown words, even if the model is confident.
     """
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
@@ -144,7 +144,8 @@ class TrainingMetadata:
     unknown_words: int = 0
 
     def unknown(self, instruction: str) -> tuple[str, ...]:
-        """Return words of an instruction that no training sentence had; none where these are not known."""
+        """Return the words of an instruction that no training sentence had, or none if the training words are not
+        known."""
         return () if self._heard is None else self._heard.unknown(instruction)
 
     @property
@@ -159,7 +160,8 @@ class TrainingMetadata:
         return None if self.words is None else KnownWords(self.words.split())
 
     def knows(self, tools: Sequence[ToolSchema]) -> bool:
-        """Return whether it was trained on exactly these tools, in this order, whatever the order of their keys."""
+        """Return whether the model was trained on exactly these tools in this order. The order of keys does not
+        matter."""
         return self._same(tools) is not None
 
     def as_trained(self, tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
@@ -167,7 +169,7 @@ class TrainingMetadata:
         return self._same(tools) or tools
 
     def difference(self, tools: Sequence[ToolSchema]) -> str | None:
-        """Return the first difference of unknown tools from the known ones; None if it knows no tools."""
+        """Return the first difference of unknown tools from the known ones; None if no tools are known."""
         return first_difference(tools, [[tool.to_openai() for tool in known] for known, _ in self._known])
 
     def _same(self, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...] | None:
@@ -181,17 +183,18 @@ class TrainingMetadata:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:
-        """Return its tools, if it was trained on one set."""
+        """Return the tools of the model if it was trained on one set."""
         return self.tool_sets[0] if len(self.tool_sets) == 1 else None
 
     def write(self, folder: Path) -> None:
-        """Write the file next to the weights; an old file stays until the new one is complete."""
+        """Write the metadata next to the weights; an old file stays until the new one is complete."""
         body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
         replace_file(no_link(folder / FILE_NAME), json.dumps(body, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """Return the metadata of a checkpoint's folder; None without a file. Raises UserError for a damaged file."""
+        """Return the metadata in a checkpoint's folder, or None if there is no such file. Raises UserError for a
+        damaged file."""
         path = folder / FILE_NAME
         try:
             changed = path.stat().st_mtime_ns
@@ -200,7 +203,7 @@ class TrainingMetadata:
         return cls._read(path.resolve(), changed)
 
     @classmethod
-    @lru_cache(maxsize=64)  # asked of every session
+    @lru_cache(maxsize=64)  # every session reads this file
     def _read(cls, path: Path, changed_ns: int) -> Self:
         fields = read_json(path, UserError(f"{path} is gone.", REMEDY), REMEDY)
         if fields.pop("format", None) != FORMAT:
@@ -208,7 +211,7 @@ class TrainingMetadata:
         try:
             sets = tuple(tuple(definitions) for definitions in fields.pop("tool_sets"))
             learnt = cls(sets, **fields)
-            assert learnt._known is not None  # its tools are such
+            assert learnt._known is not None  # raises if the tools are not valid definitions
             if isinstance(learnt.history, bool) or not isinstance(learnt.history, int) or learnt.history < 0:
                 raise ValueError(f"history is {learnt.history!r}")
             if (

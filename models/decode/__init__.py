@@ -1,2 +1,2 @@
-"""Decide calls without a model: plan the tools' values as token tries, choose the nodes to evaluate, read the
+"""Decode calls from scores: compile the values of tools to token tries, choose the nodes to evaluate, read their
 scores."""

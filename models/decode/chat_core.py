@@ -1,7 +1,8 @@
-"""Decide one call of a chat model from scores: the call that constrained greedy decoding of its text gives.
+"""Decide one call of a chat model from scores. The result is the call that constrained greedy decoding of the text
+gives.
 
-A pass carries the certain text, all values that may come next, and after the likeliest of them the text up to the next
-value, so that text between two values costs no pass. The protocol is that of the ST core.
+A pass carries the certain text, all values that may come next, and, after the likeliest value, the text up to the next
+value, so that text between two values costs no pass. The protocol is that of `decode.core`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from rtcontrol.models.decode.plan import TrieNode
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, PassCost, Tree
 from rtcontrol.models.decode.walk import best_of
 
-Likely = dict[int, "Likely"]  # what may follow a token, by token
+Likely = dict[int, "Likely"]  # a trie of the tokens that may follow
 Behind = deque[tuple[int, list[int], Place]]  # by node: the tokens that follow, and where they lead
 
 
 @dataclass(eq=False)
 class NextPass:
-    """Nodes of the next pass, numbered from `base` on: the scores of some are wanted, of others the best legal
+    """The nodes of the next pass, numbered from `base` on. Some nodes ask for scores, others for the best legal
     token."""
 
     base: int
@@ -40,8 +41,8 @@ class NextPass:
 
 
 class Nodes:
-    """All nodes of a decision, with `rows` and `bests` of those whose answers are known; `likely` continuations come
-    from `along`. A pass has at most `total` nodes."""
+    """All nodes of a decision, with the `rows` and `bests` that are known so far. The `likely` continuations come from
+    `along`. A pass has at most `total` nodes."""
 
     def __init__(self, likely: Likely, total: int) -> None:
         self.rows: dict[int, Sequence[float]] = {}
@@ -69,7 +70,7 @@ class Nodes:
     def tree(self, laid: NextPass, columns: Sequence[int]) -> Tree:
         asks = [Ask([n - laid.base for n in laid.scored], columns)] if laid.scored else []
         asks += [Ask([n - laid.base], masks=legal[None]) for n, legal in laid.masked]
-        assert laid.tokens, "every pass makes headway"
+        assert laid.tokens, "every pass has nodes"
         return Tree(laid.tokens, laid.parents, self._depths[laid.base :], asks)
 
     def take(self, laid: NextPass, answers: Sequence[Any]) -> None:
@@ -81,8 +82,8 @@ class Nodes:
             self.bests[node] = best
 
     def spread(self, laid: NextPass, at: int, choice: Choice, start: TrieNode, most: int, behind: Behind) -> None:
-        """Add all nodes of a choice that starts at node `at`, in declared order, and queue what follows its leaves, the
-        likeliest first."""
+        """Add all nodes of a choice that starts at node `at`, in declared order, and queue the texts after its leaves,
+        the likeliest first."""
         places = {start: at}
         for node in (start, *choice.needed(start, most)):
             if node not in places:
@@ -97,11 +98,11 @@ class Nodes:
                     (behind.appendleft if likely else behind.append)((places[node], [token], (choice, child)))
 
     def look_behind(self, laid: NextPass, at: int, tokens: list[int], place: Place, room: int, behind: Behind) -> None:
-        """Add what may follow a choice: the text up to the next one and all of its nodes where they fit; of the
-        likeliest branch the text alone."""
+        """Add what may follow a choice: the text up to the next choice, and all nodes of that choice if they fit. The
+        likeliest branch gets the text even if the nodes do not fit."""
         while tokens and (known := self.child(at, tokens[0])) is not None:
             at, tokens = known, tokens[1:]
-        while True:  # what is certain from there
+        while True:  # the certain tokens from this place on
             where, node = place
             if isinstance(where, FreeText):
                 return
@@ -130,7 +131,7 @@ class Nodes:
                     behind.append((at, [token], (where, child)))
 
     def node(self, laid: NextPass, parent: int, token: int) -> int:
-        """Return the node that a token leads to; add it where it is new."""
+        """Return the node that a token leads to, and add the node if it is new."""
         known = self._edges.get((parent, token))
         if known is None:
             known = self._edges[parent, token] = laid.base + len(laid.tokens)
@@ -143,7 +144,8 @@ class Nodes:
 
 
 class ChatCore:
-    """Decides for one chat plan. A free value has at most `limit` tokens; a pass looks ahead by `ahead` nodes."""
+    """A decoder of calls for one chat plan. A free value has at most `limit` tokens; a pass looks ahead by `ahead`
+    nodes."""
 
     def __init__(
         self, plan: ChatPlan, tokenizer: STTokenizer, grammars: Grammars | None, limit: int = MAX_TOKENS
@@ -162,7 +164,7 @@ class ChatCore:
 
     @property
     def reserve(self) -> int:
-        """Return how many nodes every decision takes."""
+        """Return how many nodes every decision takes without guesses."""
         return len(self.plan.opening)
 
     @property
@@ -171,7 +173,7 @@ class ChatCore:
         return 4 * self.budget.total
 
     def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> ChatDeciding:
-        """Start a decision; the last call is the guess. Without drafts a pass does not look ahead."""
+        """Start a decision with the last call as the guess. Without `drafts` a pass does not look ahead."""
         return ChatDeciding(self, drafts)
 
 
@@ -184,12 +186,12 @@ class _Cursor:
     pending: list[int]
     at: int = -1
     text: list[int] = field(default_factory=list)
-    head: FreeHead | None = None  # of a free value
+    head: FreeHead | None = None  # matcher of a free value
     chosen: int = 0  # tokens of text before its last choice
 
 
 class ChatDeciding(Stepwise):
-    """A decision whose call is decoded as text."""
+    """A decision in progress, whose call is decoded as text."""
 
     def __init__(self, core: ChatCore, drafts: Drafts | None) -> None:
         self.core, self.plan = core, core.plan
@@ -244,7 +246,7 @@ class ChatDeciding(Stepwise):
             else:
                 ((token, child),) = children
                 if self.core.budget.forced and (line.pending or line.at not in self._known.rows):
-                    return  # the baseline: a pass for each token
+                    return  # the baseline takes one pass for each token
             self._push(line, [token])
             line.place = where, child
 
@@ -268,7 +270,7 @@ class ChatDeciding(Stepwise):
             self._arguments[self.plan.tools[where.tool].parameters[where.decides - 1].name] = value
 
     def _walk_free(self, line: _Cursor, where: FreeText) -> bool:
-        """Continue a free value; return whether it is over."""
+        """Continue a free value; return whether the value is complete."""
         head = line.head
         if head is None:
             assert self.core.grammars is not None
@@ -308,7 +310,8 @@ class ChatDeciding(Stepwise):
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
     def _lay(self, line: _Cursor) -> NextPass:
-        """Return the nodes of the next pass: the certain ones, the choices, and what may follow them."""
+        """Return the nodes of the next pass: certain tokens, the choices after them, and what may follow the
+        choices."""
         laid, budget, at = self._known.begin(), self.core.budget, line.at
         for token in line.pending[:1] if budget.forced else line.pending:
             at = self._known.node(laid, at, token)

@@ -1,7 +1,7 @@
 """The calls of a chat model as choices: token tries whose leaves lead to the next choice.
 
-The text is cut at the boundaries of values, and each piece is encoded separately: a name, a value, the text between two
-of them. A value's path ends with the first token of the text that may follow it, which tells 7 from 70.
+The text is cut at the boundaries of values, and each piece is encoded separately: a name, a value, or the text between
+two values. The path of a value ends with the first token of the text after the value, which distinguishes 7 from 70.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 class Choice:
     """A place where the text of a call may continue in several ways, as a trie of tokens.
 
-    A leaf's value is the chosen value and where the text continues: a node of another choice, or None at the end of the
-    call. `decides` is the index in the confidences: 0 for the function, k for its k-th parameter. `is_value`
+    A leaf has the chosen value and the place where the text continues: a node of another choice, or None at the end of
+    the call. `decides` is the index in the confidences: 0 for the function, k for its k-th parameter. `is_value`
     distinguishes a value from the text between two.
     """
 
@@ -39,22 +39,22 @@ class Choice:
     _sorted: dict[TrieNode, list[tuple[int, TrieNode]]] = field(default_factory=dict)
 
     def insert(self, path: Sequence[int], value: Any, then: Place | None) -> bool:
-        """Add a leaf; False where another value has this path, or a part of it."""
+        """Add a leaf. Return False if another value has this path or a part of the path."""
         leaf = tuple(path)
         if self.trie.children(leaf) or any(leaf[:end] in self.trie.leaves for end in range(len(leaf) + 1)):
             return False
         return self.trie.insert(leaf, 0, (value, then))
 
     def leaf(self, node: TrieNode) -> tuple[Any, Place | None] | None:
-        """Return the value of a leaf and where the text goes on; None for another node."""
+        """Return the value of a leaf and the place where the text continues; None for another node."""
         return self.trie.leaves[node][0] if node in self.trie.leaves else None
 
     def branches(self, node: TrieNode) -> bool:
-        """Whether there is anything to choose at a node, or below."""
+        """Return whether a node, or one below, has more than one continuation."""
         return bool(self.trie.tools(node)[1])
 
     def needed(self, start: TrieNode, limit: int) -> list[TrieNode]:
-        """Return the nodes below `start` whose scores may be needed, parents first, at most `limit` and one more."""
+        """Return the nodes below `start` whose scores may be needed, parents first, at most `limit` + 1."""
         return self.trie.needed(1, start, limit + 2)[1:]
 
     def children(self, node: TrieNode) -> list[tuple[int, TrieNode]]:
@@ -67,8 +67,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class FreeText:
-    """A value decoded under a `grammar`, as it is not listed; it may end before one of the tokens `ends`, with which
-    `then` continues."""
+    """An unlisted value, which is decoded under a `grammar`. The value may end before one of the tokens `ends`, with
+    which the choice `then` starts."""
 
     tool: int
     decides: int
@@ -83,8 +83,8 @@ Place = tuple[Choice | FreeText, TrieNode]
 
 class ChatPlan:
     """All calls of some tools in one syntax. `opening` are the tokens of every call's start, `function` is the first
-    choice. `grammars` compiles those of free values (None: there are none). Raises UserError for values that cannot be
-    distinguished."""
+    choice. `grammars` compiles the grammars of free values (None: there are no free values). Raises UserError for
+    values that cannot be distinguished."""
 
     def __init__(self, tools: Sequence[ToolSchema], tokenizer: STTokenizer, syntax: CallSyntax, grammars: Any) -> None:
         self.tools, self.syntax = tuple(tools), syntax
@@ -110,7 +110,7 @@ class ChatPlan:
         return f"Tool {tool.name}, parameter {tool.parameters[free.decides - 1].name}"
 
     def _quoted(self, p: Parameter) -> bool:
-        """Whether all values are texts, so that the quote before them belongs to the key."""
+        """Return whether all values are texts, so that the quote before them belongs to the key."""
         if p.nullable:
             return False
         return p.domain.is_string if isinstance(p.domain, Free) else all(isinstance(v, str) for v in p.domain.values)
@@ -124,7 +124,8 @@ class ChatPlan:
         follow.insert(self._tokenizer.encode_marked(text), None, None)
 
     def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
-        """Return the choice after the k-th value (-1: the name), which is a text or not: another key, or the end."""
+        """Return the choice after the k-th value (-1: the name): another key, or the end. `quoted` says if that value
+        is a text."""
         if (known := self._follows.get((i, k, quoted))) is not None:
             return known
         follow = self._follows[i, k, quoted] = Choice(i, k + 2)
@@ -143,7 +144,8 @@ class ChatPlan:
         return follow
 
     def _value(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
-        """Return where the k-th value is chosen; `then` returns the choice that follows a text, or another value."""
+        """Return the place where the k-th value is chosen. `then` returns the choice after this value, given whether
+        the value is a text."""
         p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
         if isinstance(p.domain, Free):
@@ -165,7 +167,7 @@ class ChatPlan:
                 path = [*encode_value(self._tokenizer, text, self.syntax), first]
                 if not choice.insert(path, value, (follow, (first,))):
                     raise UserError(
-                        f"{where}: {value!r} cannot be told from another value by its tokens.",
+                        f"{where}: {value!r} has the same tokens as another value, or starts with them.",
                         "Remove or rename one of them.",
                     )
         self.all.append(choice)

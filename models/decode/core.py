@@ -1,8 +1,9 @@
-"""Decide one call from scores: which nodes to evaluate next, and which call follows (design, section 4).
+"""Decide one call from scores: choose the nodes to evaluate next, then the call (design, section 4).
 
-`DecoderCore.begin` starts a decision. While it has `work`, the caller evaluates that tree after the prompt and feeds
-the answers to its asks. The core does not know the engine: an engine without tree attention gets a budget of one node a
-head. Decisions of one batch may be at different steps, and each may wait or be cancelled between two.
+`DecoderCore.begin` starts a decision. While the decision has `work`, the caller evaluates that tree after the prompt
+and feeds the answers to the tree's asks. The core does not know the engine: an engine without tree attention gets a
+budget of one node a head. Decisions of one batch may be at different steps, and each may wait or be cancelled between
+two steps.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from rtcontrol.models.schema.tool_schema import ABSENT
 
 AHEAD = 24  # nodes of a pass
 GUESSED = 256  # nodes of a decision, for each free head
-Take = Callable[[Any], None]  # of the answer to an ask
-Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
+Take = Callable[[Any], None]  # a part of the answer to an ask
+Start = tuple[int, str, bool]  # the start of a free value: the head, the grammar, and whether the value may be null
 
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses for the next decision: the tool of the last call, the tokens of the last free value by head and tool, and
-    for a chat model the tokens of the whole `text` as a tree."""
+    """Guesses for the next decision: the tool of the last call, the tokens of the last free value by head and tool,
+    and, for a chat model, the tokens of the whole `text` as a tree."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -52,7 +53,7 @@ class Stepwise:
     passes = nodes = 0
 
     def feed(self, answers: Sequence[Any]) -> None:
-        """Take the answers to the `asks` of the current tree, in their order."""
+        """Take the answers to the `asks` of the current tree, in the order of the asks."""
         assert self.work is not None
         self.passes += 1
         self.nodes += len(self.work.tokens)
@@ -66,8 +67,8 @@ class Stepwise:
 
 
 class DecoderCore:
-    """Decides for one plan. A free value has at most `limit` tokens. A pass spends at most `ahead` nodes on looking
-    ahead, and `depth` tokens on a guessed value (None: all of it)."""
+    """A decoder of calls for one plan. A free value has at most `limit` tokens. A pass spends at most `ahead` nodes on
+    looking ahead, and `depth` tokens on a guessed value (None: on all tokens of the value)."""
 
     depth: int | None = None
     ahead = AHEAD
@@ -89,7 +90,7 @@ class DecoderCore:
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
         self.set_budget(budget or Budget())
         self.starts: dict[tuple[int, int], Start] = {}  # by head and tool
-        self.firsts: dict[Start, Stop] = {}  # what the first token may be, where it is not forced text
+        self.firsts: dict[Start, Stop] = {}  # ids of the first token, unless that token is forced text
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
@@ -126,7 +127,7 @@ class DecoderCore:
 
     @property
     def reserve(self) -> int:
-        """Return how many nodes every decision takes."""
+        """Return how many nodes every decision takes without guesses."""
         return len(self.walker.first)
 
     def free_head(
@@ -155,7 +156,7 @@ class DecoderCore:
 
 
 class Deciding(Stepwise):
-    """A decision by the heads of an ST checkpoint."""
+    """A decision in progress, by the heads of an ST checkpoint."""
 
     def __init__(
         self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: Call | None = None
@@ -175,7 +176,7 @@ class Deciding(Stepwise):
 
     @property
     def guesses(self) -> tuple[int, int]:
-        """Return how many guessed nodes there were, and how many of them were right."""
+        """Return how many nodes were guessed, and how many guesses were right."""
         return sum(s.guessed for s in self._free.values()), sum(s.right for s in self._free.values())
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
@@ -184,7 +185,7 @@ class Deciding(Stepwise):
         walks, tool = walker.start, None
         while True:
             tree, takes = self._tree(walker.wanted(heads, tool, walks) if self.nodes else walker.first)
-            assert tree.tokens or not self.passes, "every pass makes headway"
+            assert tree.tokens or not self.passes, "every later pass has nodes"
             if tree.tokens:
                 answers = yield tree
                 for take, answer in zip(takes, answers, strict=True):
@@ -203,9 +204,9 @@ class Deciding(Stepwise):
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
 
     def _free_values(self, tool: int) -> dict[int, Any] | None:
-        """Return a call's free values by head; None where one is illegal and is decided a second time.
+        """Return the free values of a call by head, or None if an illegal value is decided a second time.
 
-        Raises DecodeError where the second one is illegal too, or where there is no alternative.
+        Raises DecodeError if the second value is illegal too, or if there is no alternative.
         """
         values: dict[int, Any] = {}
         for k, state in ((k, state) for (k, called), state in self._free.items() if called == tool):
@@ -222,7 +223,7 @@ class Deciding(Stepwise):
             try:
                 if state.bests:
                     state.settle()
-            except DecodeError as fault:  # a guess: if its tool is called after all, it is decided again from its start
+            except DecodeError as fault:  # a guess about a tool that is not decided yet
                 if tool is not None or isinstance(fault, NotFinite):
                     raise
                 del self._free[at]
@@ -233,9 +234,8 @@ class Deciding(Stepwise):
         """Return the tree of the next pass (trie nodes and tokens of free heads) and the functions that take its
         answers."""
         base, heads = self.nodes, self.plan.heads
-        likely = (
-            self.core.only_free if self._drafts.tool is None else self._drafts.tool
-        )  # its values are guessed unseen
+        # the tool whose free values are guessed before the function is decided
+        likely = self.core.only_free if self._drafts.tool is None else self._drafts.tool
         nodes: list[tuple[int, int, int]] = []  # token, parent and depth
         requests: list[tuple[Ask, Take]] = []
         for k, n in wanted:
@@ -252,9 +252,9 @@ class Deciding(Stepwise):
             firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
             requests += self._asked(firsts, self._bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
-                with suppress(DecodeError):  # it may not be called
+                with suppress(DecodeError):  # the tool may not be called
                     state = self._begun(k, likely, node)
-                    if state.chain or state.tree:  # else its first token is asked for above
+                    if state.chain or state.tree:  # else the loop above asks for the first token
                         self._free[k, likely] = state
         for state in self._free.values():
             if not state.done:
@@ -266,7 +266,7 @@ class Deciding(Stepwise):
         return Tree(tokens, parents, depths, [ask for ask, _ in requests]), [take for _, take in requests]
 
     def _asked(self, stops: Sequence[tuple[int, Any, Stop]], bests: dict[Any, Best]) -> Iterator[tuple[Ask, Take]]:
-        """Yield asks for what follows at nodes: the scores of few ids, or the best of many."""
+        """Yield the asks at some nodes: for the scores of few ids, or for the best of many."""
         base = self.nodes
         assert all(node >= base for node, _, _ in stops), "only this pass's nodes are asked"
         if few := [entry for entry in stops if entry[2].few]:
@@ -286,21 +286,21 @@ class Deciding(Stepwise):
                 of_many,
             )
 
-    # -- what was found -----------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
 
     def _file(self, entries: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
         for (k, n), row in zip(entries, rows, strict=True):
             self.heads[k].rows[n] = row
 
     def _begun(self, k: int, tool: int, node: int) -> FreeHead:
-        """Return a free head whose head token is at this node, with all its guesses."""
+        """Return a new free head whose head token is at this node, and add all its guesses."""
         last = self._drafts.tokens.get((k, tool))
         state = self.core.free_head(k, tool, self._guessing, () if last is None else (last,), self._prompt)
         state.nodes.append(node)
         return state
 
     def _go_on(self, k: int, tool: int) -> FreeHead | None:
-        """Return a free head of the called tool, created once its head token is evaluated."""
+        """Return a free head of the called tool, created after its head token is evaluated; before that, None."""
         state = self._free.get((k, tool))
         if state is None and ROOT in self.heads[k].slots:
             state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[ROOT])

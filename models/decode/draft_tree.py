@@ -1,7 +1,7 @@
-"""Decode a free value in few passes: one pass evaluates the forced text and, after it, a tree of guesses.
+"""Decode a free value in few passes: one pass evaluates the forced text, followed by a tree of guesses.
 
 A guess changes no value: each token is still the best legal one. A right guess saves the pass that would have decided
-it.
+that token.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from rtcontrol.models.decode.protocol import DecodeError, NotFinite
 from rtcontrol.models.decode.walk import best_of
 
 FEW = 24  # legal tokens up to which all of them are guessed
-COPIED = 32  # characters of the prompt that are guessed to follow
-PLACES = 2  # in the prompt that are guessed from
-Path = tuple[int, ...]  # guessed tokens, behind those that are certain
+COPIED = 32  # characters of the prompt that are guessed as a continuation
+PLACES = 2  # places in the prompt that give guesses
+Path = tuple[int, ...]  # guessed tokens, after the certain ones
 Best = tuple[int, float]  # the legal id with the largest score (ties: the lowest id), its probability among legal ones
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """Sources of guesses: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
-    `quote` is the token that ends a JSON text (None: there is none). Guesses take at most `room` nodes of a pass,
-    `ahead` of them from the grammar alone, and `most` of a decision; at most `depth` tokens are guessed (None: all)."""
+    """The sources of guesses: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
+    `quote` is the token that ends a JSON text (None: no JSON). Guesses take at most `room` nodes of a pass, `ahead` of
+    them from the grammar alone, and `most` of a decision; at most `depth` tokens are guessed (None: all)."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()
@@ -64,7 +64,7 @@ class Stop:
 
     @cached_property
     def few(self) -> list[int]:
-        """Return the legal ids if they are few, else nothing."""
+        """Return the legal ids if they are few, else an empty list."""
         return np.flatnonzero(self.legal).tolist() if np.count_nonzero(self.legal) <= FEW else []
 
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
@@ -76,10 +76,10 @@ class Stop:
 
 @dataclass(slots=True)
 class FreeHead:
-    """A free value being decoded, which one of the `ends` or the null token ends.
+    """A free value that is being decoded, until one of the `ends` or the null token ends the value.
 
     `nodes` are the places of its evaluated tokens, the head token first. The next pass evaluates the `chain` of certain
-    tokens, and after it the guesses of a `tree`, at `places`. The `stops` ask what follows there; `bests` are the
+    tokens, then the guesses of a `tree`, at `places`. The `stops` ask for the token that follows; `bests` are the
     answers. `guessed` counts guessed nodes, `right` the right ones.
     """
 
@@ -94,12 +94,12 @@ class FreeHead:
     places: dict[Path, int] = field(default_factory=dict)
     bests: dict[Path, Best] = field(default_factory=dict)
     confidence: float = 1.0
-    end: int | None = None  # the token that ended it
+    end: int | None = None  # the token that ended the value
     guessed: int = 0
     right: int = 0
-    again: bool = False  # whether a whole value was illegal, and is decided again
-    _last: tuple[int, int] | None = None  # the token that was chosen last, behind so many others
-    _edges: dict[Path, Stop] = field(default_factory=dict)  # where a stop's path and a token behind it lead
+    again: bool = False  # whether a whole value was illegal and is decided again
+    _last: tuple[int, int] | None = None  # the last chosen token, and how many tokens precede it
+    _edges: dict[Path, Stop] = field(default_factory=dict)  # the node after a stop's path and a token
 
     @property
     def done(self) -> bool:
@@ -124,7 +124,7 @@ class FreeHead:
             self.places[path] = next(number)
 
     def settle(self) -> None:
-        """Take the tokens that the evaluated tree confirms; `bests` has the best token at each stop."""
+        """Accept the tokens that the evaluated tree confirms; `bests` has the best token at each stop."""
         bests, stop = self.bests, self.stops[0]
         while (known := self._edges.get((*stop.path, bests[stop.path][0]))) is not None:
             self.confidence *= _probability(bests[stop.path])
@@ -136,7 +136,7 @@ class FreeHead:
         self.take(bests[stop.path])
 
     def take(self, best: Best) -> None:
-        """Take the best token after the last certain one, with no other node evaluated."""
+        """Accept the best token after the last certain one, if no other node was evaluated."""
         self.confidence *= _probability(best)
         self._last = len(self.value.tokens), best[0]
         if self._is_end(best[0]):
@@ -152,9 +152,9 @@ class FreeHead:
         return 0 if self._last is None else self._last[0]
 
     def decide_again(self) -> bool:
-        """Take back the last choice once, because its value was illegal; return False where there is no alternative.
+        """Take back the last choice once, because the value was illegal; return False if there is no alternative.
 
-        Raises DecodeError where no other token may follow.
+        Raises DecodeError if no other token may follow.
         """
         if self.again or self._last is None or (self._last[0] == 0 and self.nodes):
             return False  # the head token is not evaluated again
@@ -182,10 +182,10 @@ class FreeHead:
 
     def _finish(self, token: int) -> None:
         self.end, self.tree, self.stops = token, [], []
-        self.bests = {}  # it is not settled again
+        self.bests = {}  # so that `settle` changes nothing any more
 
     def _forced(self) -> tuple[list[int], np.ndarray]:
-        """Push the forced tokens; return them, and the ids that may follow: several, or the end alone."""
+        """Push the forced tokens; return these tokens and the ids that may follow: several ids, or the end alone."""
         forced: list[int] = []
         while True:
             if self.value.tokens or self.null_id is None:
@@ -210,7 +210,7 @@ class FreeHead:
                     more, legal = self._forced()
                     known = Stop(legal, (*path, *more))
                     if np.count_nonzero(legal) == 1 or len(self.tree) + len(known.path) - len(stop.path) > room:
-                        return  # after it nothing is to be chosen
+                        return  # nothing can be chosen after this token
                     self.tree += [known.path[:end] for end in range(len(path), len(known.path) + 1)]
                     self._edges[path] = known
                     self.stops.append(known)
@@ -221,15 +221,15 @@ class FreeHead:
                     return
                 stop, tokens = known, tokens[len(run) :]
         except DecodeError:
-            return  # this way it would become too long
+            return  # this guess would make the value too long
         finally:
             value.pop(len(value.tokens) - base)
 
     def _look_ahead(self, room: int) -> None:
-        """Guess the text that must follow, as the tokenizer writes it, the end of a text, and each token where few are
-        legal."""
+        """Guess the text that must follow, as the tokenizer writes it; the end of a text; and, if few tokens are legal,
+        each of these."""
         encode, decode = self.guesses.tokenizer.encode, self.guesses.tokenizer.decode
-        for stop in self.stops:  # which grow meanwhile
+        for stop in self.stops:  # the list grows within this loop
             if len(self.tree) >= room:
                 return
             if text := self._text_after(stop):

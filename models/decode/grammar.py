@@ -20,28 +20,29 @@ from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.mask import FORMATS, mask_of
 from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
 
-MAX_TOKENS = 64  # of one free value, by default: it must end by then
-ENDED = 256  # tokens that it may take to end JSON behind that
-# What is tried first to end a value, a character each: what closes (a letter before brackets, which a text may hold);
-# digits, and letters that many patterns take; what opens more.
+MAX_TOKENS = 64  # the most tokens of a free value by default
+ENDED = 256  # further tokens that may complete its JSON
+# Characters that are tried to end a value, in this order: closing ones (a letter before brackets, which a text may
+# hold); digits, and letters that many patterns accept; opening ones.
 ORDER = b'"a}],1A0-_.:/@ xetfn[{'
-ANY, UNQUOTED = "(?s:.)", r'[^"\\\x00-\x1f]'  # a character of a text; of one that stands in JSON's quotes as it is
-FORMED = {"pattern", "allOf", "anyOf"}  # of a text that not all characters may be in
-# The first lines of grammars: of a text that is written as it is, and of one that is JSON's without its quotes.
+ANY, UNQUOTED = "(?s:.)", r'[^"\\\x00-\x1f]'  # a character of a text; a character that JSON writes without an escape
+FORMED = {"pattern", "allOf", "anyOf"}  # the kinds of texts that may not have all characters
+# The first lines of two kinds of grammars: for a plain text, and for a JSON text without its quotes.
 RAW, INSIDE = "// a text\n", "// a text of JSON, without its quotes\n"
 
 
 class _Machine:
-    """llguidance's tokenizer for one of ours, and the tokens that may occur in an unescaped text."""
+    """The llguidance form of one of our tokenizers, and the ids that may occur in an unescaped text."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
 
-        # Grammar text is bytes; control tokens can never be part of a value, so they get no bytes here but the end's.
+        # A grammar works on bytes. Control tokens can never be part of a value, so they all get the bytes of the end
+        # token.
         end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
         self.tokens = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
         texts = [bytes(self.tokens.decode_bytes([i])) for i in range(vocabulary)]
-        # Which ids [vocabulary] have no quote, no backslash and no control character.
+        # A mask [vocabulary] of the ids without quote, backslash and control character.
         self.unescaped = np.array([re.search(rb'["\\\x00-\x1f\x7f]', text) is None for text in texts])
         singles = {text[0]: i for i, text in reversed([*enumerate(texts)]) if len(text) == 1}
         first = [byte for byte in ORDER if byte in singles]
@@ -53,17 +54,17 @@ _machines: WeakKeyDictionary[STTokenizer, dict[int, _Machine]] = WeakKeyDictiona
 
 
 class Grammars:
-    """Compiles the grammar of each free domain once, at start-up."""
+    """A compiler that builds the grammar of each free domain once, at start-up."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
 
         self._library, self.tokenizer, self.vocabulary = llguidance, tokenizer, vocabulary
         machines = _machines.setdefault(tokenizer, {})
-        if vocabulary not in machines:  # of a vocabulary of 150,000 it takes a second and 40 MB
+        if vocabulary not in machines:  # built on first use: a vocabulary of 150,000 takes a second and 40 MB
             machines[vocabulary] = _Machine(tokenizer, vocabulary)
         self.machine = machines[vocabulary]
-        self._first: dict[str, Any] = {}  # by grammar: to copy a matcher takes less than to make it
+        self._first: dict[str, Any] = {}  # by grammar: copying a matcher is faster than making one
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
         (self.quote, *_) = tokenizer.encode('"')
 
@@ -88,7 +89,7 @@ class Grammars:
         """Raise UserError for a grammar that llguidance refuses."""
         first = self.matcher(grammar)
         if not first.is_error():
-            first.compute_bitmask()  # what takes more than the library spends on a token, says so now
+            first.compute_bitmask()  # a grammar that exceeds the library's limits for a token reports that now
         if first.is_error():
             raise UserError(
                 f"{where}: its schema cannot be decoded ({str(first.get_error()).strip().splitlines()[0][:200]}).",
@@ -96,19 +97,18 @@ class Grammars:
             )
 
     def check(self, grammar: str, limit: int, where: str) -> None:
-        """Raise UserError where no value of the grammar has at most `limit` tokens; JSON may have more, since most of
-        them are forced."""
+        """Raise UserError if every value of the grammar has more than `limit` tokens. JSON may have more, since most of
+        its tokens are forced."""
         text = grammar.startswith((RAW, INSIDE))
         end = self.start(grammar, limit, where).end(limit + ENDED * (not text))
         self._refuse(grammar, where)
-        # Within JSON no end of a pattern is found surely.
+        # Within JSON the search for a pattern's end may fail, so nothing is refused.
         if end is None and (text or '"pattern' not in grammar):
             problem = f"{where}: no value of at most {limit} tokens satisfies its schema."
             raise UserError(problem, "Loosen its rules, give its parts shorter names, or allow more tokens.")
 
     def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
-        """Return an empty value of at most `limit` tokens, besides those that it takes to end it; errors name
-        `where`."""
+        """Return an empty value that may grow to `limit` tokens, plus those that end the value. Errors name `where`."""
         machine = self.machine
         inside = grammar.startswith(INSIDE)
         return FreeValue(self, grammar, limit, where, machine.unescaped if inside else None)
@@ -123,13 +123,13 @@ class Grammars:
         return first
 
     def shorter(self, grammar: str, tokens: Sequence[int]) -> Iterator[Any]:
-        """Yield matchers after these tokens whose texts with a pattern or format are bounded, first shortly, then less
-        and less: otherwise such a text may grow without end."""
+        """Yield matchers after these tokens that bound texts with a pattern or format, from a short bound to longer
+        ones. Without a bound such a text may never end."""
         before, _, written = grammar.partition("%json ")
         inside = grammar.startswith(INSIDE)
         if '"pattern"' not in written and '"format"' not in written:
             return
-        text = bytes(self.machine.tokens.decode_bytes(list(tokens)))  # its last token may be a part of a character
+        text = bytes(self.machine.tokens.decode_bytes(list(tokens)))  # the last token may be a part of a character
         written_so_far = len(text.decode("utf-8", "ignore")) if inside else 0
         for more in (0, *(2**k for k in range(9))):
             bounded = json.dumps(_with_short_texts(json.loads(written), written_so_far + more))
@@ -140,9 +140,9 @@ class Grammars:
 
 
 class FreeValue:
-    """The tokens of one free value so far, and the tokens that may follow.
+    """A free value in progress: its tokens so far, and the tokens that may follow.
 
-    With `unescaped` ids the value is the text of a JSON string without quotes: it may end where the quote may follow.
+    With `unescaped` ids the value is the text of a JSON string without quotes, and may end if the quote may follow.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class FreeValue:
         self._matcher = grammars.matcher(grammar).deep_copy()
         self._where, self._unescaped = where, unescaped
         self.tokens: list[int] = []
-        self._excluded: tuple[int, int] | None = None  # a token, behind so many
+        self._excluded: tuple[int, int] | None = None  # an excluded token, and how many tokens precede it
 
     def exclude(self, token: int) -> None:
         """Exclude a token at this position: its value was illegal."""
@@ -165,15 +165,15 @@ class FreeValue:
         return bool(matcher.validate_tokens([self._grammars.quote]) == 1)
 
     def legal(self, ends: Any, null_id: int | None) -> np.ndarray:
-        """Return which ids [vocabulary] may follow: also `ends` where the value may end, and `null_id` (None: never) at
-        its start.
+        """Return a mask [vocabulary] of the ids that may follow: also `ends` if the value may end, and `null_id` (None:
+        never) at the start of the value.
 
-        After `limit` tokens only the end is legal; raises DecodeError where the value cannot end.
+        After `limit` tokens only the end is legal. Raises DecodeError if the value cannot end.
         """
         legal = self._bits(self._matcher)
         if self._matcher.is_error():
             reason = str(self._matcher.get_error()).strip().splitlines()[0][:200]
-            raise DecodeError(f"{self._where}: what may follow takes too long to find out ({reason})")
+            raise DecodeError(f"{self._where}: the legal tokens take too long to find ({reason})")
         if len(self.tokens) >= self._limit:
             legal[:] = False
         legal[ends] = self._ends(self._matcher)
@@ -186,7 +186,7 @@ class FreeValue:
         return legal
 
     def _bits(self, matcher: Any) -> np.ndarray:
-        """Return which ids [vocabulary] the grammar allows next."""
+        """Return a mask [vocabulary] of the ids that the grammar allows next."""
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
         legal[self._grammars.special] = False
@@ -203,8 +203,8 @@ class FreeValue:
             del self.tokens[-count:]
 
     def forced(self) -> list[int]:
-        """Push the tokens of the text that must follow, none where the value may end; complete a value that is too
-        long. Return the pushed tokens."""
+        """Push the tokens of the text that must follow, or none if the value may end, and return them. Complete a value
+        that has reached its limit."""
         before = len(self.tokens)
         if before < self._limit and not self._ends(self._matcher):
             self.push(*self._must_follow(self._matcher))
@@ -220,7 +220,7 @@ class FreeValue:
         return tokens if matcher.validate_tokens(tokens) == len(tokens) else []
 
     def text_after(self) -> str:
-        """Return the text that must follow; empty where the value may end."""
+        """Return the text that must follow, or an empty one if the value may end."""
         return self._text_after(self._matcher)
 
     def _text_after(self, matcher: Any) -> str:
@@ -230,7 +230,7 @@ class FreeValue:
         return text if self._unescaped is None else re.split(r'["\\]', text)[0]
 
     def end(self, most: int) -> list[int] | None:
-        """Return at most `most` tokens that end the value; None where none are known.
+        """Return at most `most` tokens that end the value, or None if no such tokens were found.
 
         llguidance does not say how a grammar can end, so closing characters are tried first, then others.
         """
@@ -284,7 +284,7 @@ def _float(digits: str) -> float:
 
 
 def parse_free(domain: Free, text: str) -> Any:
-    """Return the typed value of decoded text. Raises DecodeError where it does not parse, or breaks a rule that the
+    """Return the typed value of decoded text. Raises DecodeError if the text does not parse, or breaks a rule that the
     grammar does not enforce. Duplicates in a list of unique items are dropped."""
     value: Any = text
     if not domain.is_string:

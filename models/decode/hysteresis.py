@@ -12,12 +12,13 @@ from rtcontrol.models.decode.walk import FUNCTION_BIT, HeadState, Walk, Walker
 from rtcontrol.models.errors import UserError
 
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e-?[0-9]+)?")
-# What `plan.text` raises for a value that is none of the parameter's.
+# The errors of `plan.text` for a value outside the parameter's domain.
 NO_VALUE = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError, UserError)
 
 
 def margin_of(text: str) -> float:
-    """Return the difference of probabilities that `margin=0.2` names, above 0 to 1. Raises UserError."""
+    """Return the margin of a rule such as `margin=0.2`: a difference of probabilities, above 0 and at most 1. Raises
+    UserError for another text."""
     name, _, number = (part.strip() for part in text.partition("="))
     if name != "margin" or not _NUMBER.fullmatch(number) or not 0 < float(number) <= 1:
         hint = "Give a difference of probabilities above 0 to 1, such as margin=0.2; or leave loop.hysteresis out."
@@ -26,18 +27,18 @@ def margin_of(text: str) -> float:
 
 
 class SteadyWalk:
-    """The walks of one decision under hysteresis. Arguments are compared only if the active function is called again. A
-    null function and free values are always those that the model prefers."""
+    """The walks of one decision under hysteresis. Arguments are compared only if the active function is called again.
+    Hysteresis does not apply to a null function or to free values."""
 
     def __init__(self, walker: Walker, tokenizer: STTokenizer, margin: float, standing: Call) -> None:
         self._walker, self._plan, self._margin = walker, walker.plan, margin
         self._tool, self._leaves = leaves(walker.plan, tokenizer, standing)
         self._mask = 0 if self._tool == NO_TOOL else 1 << self._tool
-        self.kept: dict[str, str | None] = {}  # of the walks since the function's
+        self.kept: dict[str, str | None] = {}  # the mask of tools of the walks since the function was walked
 
     def walk(self, head: int, state: HeadState, tools: int) -> Walk:
-        """Walk as `Walker.walk`, or to the active value. The function head is walked first and starts a new decision.
-        Raises NotFinite."""
+        """Walk as `Walker.walk` does, or to the active value if no other value wins by the margin. The function head is
+        walked first and starts a new decision. Raises NotFinite."""
         if head == 0:
             self.kept = {}
         best = self._walker.walk(head, state, tools)
@@ -65,8 +66,8 @@ class SteadyWalk:
 
 
 def leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple[int, dict[int, TrieNode]]:
-    """Return the index of a call's tool and, by head, the leaf of its value where the head has a trie. Values that the
-    tools do not have are left out."""
+    """Return the index of a call's tool and, for each head with a trie, the leaf of the call's value. Values outside
+    the domains of the tool are left out."""
     index = next((i for i, tool in enumerate(plan.tools) if tool.name == call.name), None)
     if index is None:
         return NO_TOOL, {}

@@ -14,19 +14,19 @@ from rtcontrol.models.schema.domain import ClosedDomain, Free, json_text
 from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
 
-TrieNode = tuple[int, ...]  # the tokens that lead to it from the head token, whose own node is ROOT
+TrieNode = tuple[int, ...]  # a node: the tokens that lead there from the head token, which is ROOT itself
 ROOT: TrieNode = ()
 KEPT = 4096  # computed nodes that are remembered
 
 
 class TokenTrie:
-    """A trie of token paths. Tools are bits of an int mask. A leaf has the typed value of each tool that it is legal
-    for, so that no value is parsed from text."""
+    """A trie of token paths. Tools are bits of an int mask. A leaf has a typed value for each tool with this path, so
+    that no value is parsed from text."""
 
     def __init__(self, head_token: int) -> None:
         self._head = head_token
-        self.leaves: dict[TrieNode, dict[int, Any]] = {}  # the listed ones
-        self.held = 0  # tokens, of all listed nodes
+        self.leaves: dict[TrieNode, dict[int, Any]] = {}  # children of listed nodes
+        self.held = 0  # number of tokens of all listed nodes
         self._children: dict[TrieNode, dict[int, TrieNode]] = {}
         self._tools: dict[TrieNode, tuple[int, int]] = {}
 
@@ -35,8 +35,7 @@ class TokenTrie:
         return len(self._tools)
 
     def insert(self, path: Sequence[int], tool: int, value: Any) -> bool:
-        """Add the token path of one value for one tool; the result is False if the tool has a value on this path
-        already."""
+        """Add the token path of one value for one tool. Return False if the tool already has a value on this path."""
         leaf, bit = tuple(path), 1 << tool
         values = self.leaves.setdefault(leaf, {})
         if tool in values:
@@ -56,7 +55,7 @@ class TokenTrie:
         return node[-1] if node else self._head
 
     def tools(self, node: TrieNode) -> tuple[int, int]:
-        """Return the tools with at least one value below a node, and those with several."""
+        """Return two masks: the tools with at least one value below a node, and the tools with several."""
         return self._tools.get(node, (0, 0))
 
     def children(self, node: TrieNode) -> dict[int, TrieNode]:
@@ -69,7 +68,7 @@ class TokenTrie:
 
     @property
     def choices(self) -> set[int]:
-        """Return the tokens between which the model chooses at some node."""
+        """Return all tokens that the model may have to choose between at some node."""
         return {t for c in self._children.values() if len(c) > 1 for t in c}
 
     def legal_children(self, node: TrieNode, tools: int) -> list[tuple[int, TrieNode]]:
@@ -79,7 +78,7 @@ class TokenTrie:
 
     def needed(self, tools: int, start: TrieNode = ROOT, limit: int | None = None) -> list[TrieNode]:
         """Return the nodes from `start` on whose logits a walk for these tools may need: those that branch, and those
-        on the way there; breadth-first in declared order, at most `limit`."""
+        that lead to them; breadth-first in declared order, at most `limit`."""
         order = [start] if self.tools(start)[1] & tools else []
         for node in order:
             if limit is not None and len(order) >= limit:
@@ -89,13 +88,13 @@ class TokenTrie:
 
 
 NO_TOOL = -1  # the value of a null function head
-HELD = 1 << 25  # tokens that all nodes of a plan may hold together: each has all those before it
+HELD = 1 << 25  # the most tokens of all nodes of a plan together (a node has all tokens that lead there)
 ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves are legal under one common bit
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """One active head. `free` has, by tool index, the domains that no trie can list."""
+    """The plan of one active head. `free` has, by tool index, the domains that no trie can list."""
 
     name: str
     head_id: int
@@ -111,7 +110,7 @@ class HeadPlan:
 
 @dataclass(frozen=True)
 class SchemaPlan:
-    """All active heads: the function, and as many argument heads as the largest tool needs."""
+    """The plans of all active heads: the function, and as many argument heads as the largest tool needs."""
 
     tools: tuple[ToolSchema, ...]
     slots: tuple[tuple[Slot, ...], ...]
@@ -123,7 +122,7 @@ class SchemaPlan:
         return self.heads[0]
 
     def head_values(self, call: Call | None) -> list[tuple[HeadPlan, str | None]]:
-        """Return each active head with its text for a call (None: the null token): the target of training.
+        """Return each active head with its text for a call (None: the null token), as a target of training.
 
         A null call sets the function head alone; heads beyond the tool's parameters are null.
         """
@@ -141,8 +140,8 @@ class SchemaPlan:
         return next(i for i, t in enumerate(self.tools) if t.name == name)
 
     def text(self, tool: int, k: int, value: Any) -> str:
-        """Return how head `k` of a tool (0: its first argument) writes a value. Raises ValueError for a value outside
-        its domain."""
+        """Return the text that head `k` of a tool (0: the first argument) writes for a value. Raises ValueError for a
+        value outside the argument's domain."""
         domain = self.slots[tool][k].domain
         if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):

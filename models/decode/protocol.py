@@ -1,4 +1,4 @@
-"""The protocol between a decision and the runner that evaluates its trees (design, section 4)."""
+"""The protocol between a decision and the runner that evaluates the decision's trees (design, section 4)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-ROUNDS = 5  # that a pass is measured
+ROUNDS = 5  # how often a pass is measured
 
 
 @dataclass(frozen=True)
 class PassCost:
-    """The cost of a forward pass: `fixed_ms` + `token_ms` * tokens, and `choice_ms` for each token whose best successor
-    of the whole vocabulary is wanted."""
+    """The cost of a forward pass: `fixed_ms` + `token_ms` * tokens, and `choice_ms` for each token that asks for the
+    best successor of the whole vocabulary."""
 
     fixed_ms: float
     token_ms: float
     choice_ms: float = 0.0
 
     def of(self, passes: int, tokens: int) -> float:
-        """Return the milliseconds of `passes` with `tokens` in all."""
+        """Return the milliseconds that `passes` take which have `tokens` tokens in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
 
     def worth(self, choosing: bool = True) -> int:
@@ -34,7 +34,7 @@ class PassCost:
 
 
 def measured(pass_of: Callable[[int], None], prepare: Callable[[int], object], sizes: Sequence[int]) -> PassCost:
-    """Measure passes of these sizes, each ROUNDS times, each after `prepare`."""
+    """Measure passes of these sizes ROUNDS times, each after `prepare`, and return the cost."""
     best = dict.fromkeys(sizes, float("inf"))
     for _ in range(ROUNDS):
         for size in sizes:
@@ -49,8 +49,8 @@ def measured(pass_of: Callable[[int], None], prepare: Callable[[int], object], s
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Wanted answers at `nodes` (indices in the tree): the scores of `ids`, a row a node; or, with `masks` [nodes,
-    vocabulary] of legal ids, the `Best` of each."""
+    """A question about `nodes` (indices in the tree). The answer is a row of the scores of `ids` for each node; or,
+    with `masks` [nodes, vocabulary] of legal ids, the `Best` of each node."""
 
     nodes: Sequence[int]
     ids: Sequence[int] = ()
@@ -59,7 +59,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes to evaluate, parents before children. `parents` number all nodes of the decision in the order of
+    """A tree of nodes to evaluate, parents before children. `parents` number all nodes of the decision in the order of
     evaluation; -1 is the prompt's end. A node of depth 0 follows the prompt's last token."""
 
     tokens: Sequence[int]
@@ -73,22 +73,22 @@ class Cancelled(Exception):
 
 
 class DecodeError(Exception):
-    """No legal call could be decoded, for example as a free value did not end or does not parse."""
+    """No legal call could be decoded, for example because a free value did not end or does not parse."""
 
 
 class NotFinite(DecodeError):
-    """Scores are NaN or infinite."""
+    """The scores of a model are NaN or infinite."""
 
     def __init__(self) -> None:
-        super().__init__("the model's scores are no finite numbers: its weights are damaged, or overflow")
+        super().__init__("the model's scores are not finite numbers: its weights are damaged, or overflow")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many trie nodes a pass may evaluate: per head (head token included) and in all. One per head is ordinary
-    constrained decoding. `function_first`: argument heads wait for the function. `forced`: tokens that must follow are
-    evaluated too (the baseline: one token a pass). `paths`: nodes on the way to a wanted node come with it, beyond the
-    budget and without an answer."""
+    """The number of trie nodes that a pass may evaluate: per head (head token included) and in all. One node per head
+    is ordinary constrained decoding. `function_first`: argument heads wait for the function. `forced`: tokens that must
+    follow are evaluated too (the baseline: one token a pass). `paths`: the nodes that lead to a wanted node are
+    evaluated too, beyond the budget and without an answer."""
 
     per_head: int = 64
     total: int = 128
@@ -103,8 +103,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """Where the KV of a prefix came from: `source` is computed, disk or memory (another session); `note` is why the
-    copy on disk was refused."""
+    """The origin of a prefix's KV: `source` is computed, disk or memory (another session); `note` is why the copy on
+    disk was refused."""
 
     tokens: int
     source: str
@@ -113,9 +113,9 @@ class PrefixInfo:
 
 @dataclass(frozen=True)
 class Caps:
-    """What a runner can do. `tree`: a pass may hold branches, otherwise one node a head; `batch`: decisions of one
-    pass; `exact`: scores do not depend on how they are requested, except for rounding; `weights`: how quantised weights
-    are used."""
+    """The capabilities of a runner. `tree`: a pass may hold branches, otherwise one node per head; `batch`: the most
+    decisions in one pass; `exact`: scores do not depend on how they are requested, except for rounding; `weights`: how
+    quantised weights are used."""
 
     engine: str
     device: str
@@ -134,8 +134,8 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The next tree of a decision, after the prompt that its handle was started with. A set `stop` cancels it: the
-    answers may be Cancelled."""
+    """A work item: the next tree of a decision, after the prompt that its handle was started with. Setting `stop`
+    cancels the item, so that the answers may be Cancelled."""
 
     handle: Any
     tree: Tree
@@ -143,9 +143,9 @@ class Work:
 
 
 class Runner(Protocol):
-    """One model and many handles, each with a prompt and the nodes of the current decision. A handle has `slots`
+    """A model with many handles, each of which has a prompt and the nodes of the current decision. A handle has `slots`
     (tokens that it can hold), `fresh` (prompt tokens that are not computed yet), `start(prompt, reserve)` (start a
-    decision; returns the number of cached tokens; raises UserError where they do not fit) and `forget()`.
+    decision; returns the number of cached tokens; raises UserError if prompt and nodes do not fit) and `forget()`.
 
     Not thread-safe. It may have `figures` for the report. `slots` is the number of tokens that a handle holds.
     """
@@ -154,17 +154,17 @@ class Runner(Protocol):
     slots: int
 
     def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
-        """Return a handle for prompts that start with `prefix`, whose KV is computed."""
+        """Compute the KV of `prefix`; return a handle for prompts that start with `prefix`."""
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> Any:
         """Return another handle for the same prefix."""
 
     def cost(self, handle: Any) -> PassCost:
-        """Return the cost of a pass after the handle's prompt, measured once for prompts of about its length."""
+        """Return the cost of a pass after the prompt of a handle, measured once for prompts of about this length."""
 
     def prefill(self, handle: Any, count: int) -> None:
-        """Compute the next `count` tokens of its prompt, and no node."""
+        """Compute the next `count` tokens of the handle's prompt, and no node."""
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate at most `caps.batch` works of different handles in one pass; return for each the answers to its
-        tree's asks, in their order. Prompt tokens that are not computed yet are part of the pass."""
+        """Evaluate at most `caps.batch` work items of different handles in one pass; return, for each, the answers to
+        the asks of its tree, in order. Prompt tokens that are not computed yet are part of the pass."""

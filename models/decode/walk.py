@@ -1,4 +1,4 @@
-"""Walk the tries: from the logits of evaluated nodes to typed values, or to the nodes that the next pass evaluates."""
+"""Walk the tries from the logits of evaluated nodes to typed values, or to the nodes that the next pass evaluates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rtcontrol.models.decode.plan import ANY_TOOL, KEPT, NO_TOOL, ROOT, SchemaPl
 from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
 
 FUNCTION_BIT = 1 << ANY_TOOL
-Entry = tuple[int, TrieNode]  # a head's node
+Entry = tuple[int, TrieNode]  # a head and a node of its trie
 
 
 @dataclass
@@ -25,7 +25,7 @@ class HeadState:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Where a walk ended: at a leaf, or (`pending`) before a branching node without logits."""
+    """The end of a walk: a leaf, or (`pending`) a branching node whose logits are not known yet."""
 
     node: TrieNode = ROOT
     pending: bool = True
@@ -46,8 +46,8 @@ def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, flo
 
 
 class Walker:
-    """Walks the tries of one plan greedily, and lists the nodes to evaluate within a budget. `first` are those of a
-    decision's first pass. `column` maps a token id to its column in a row of logits."""
+    """A walker that follows the tries of one plan greedily, and lists the nodes to evaluate within a budget. `first`
+    are the nodes of a decision's first pass. `column` maps a token id to its column in a row of logits."""
 
     def __init__(self, plan: SchemaPlan, budget: Budget) -> None:
         self.plan, self.budget = plan, budget
@@ -64,7 +64,8 @@ class Walker:
     def walk(self, head: int, state: HeadState, tools: int, leaf: TrieNode | None = None) -> Walk:
         """Follow the largest logit among the legal children from the head token; ties go to the lowest token id.
 
-        With a legal `leaf`, walk to it whatever the logits prefer, and return its probability. Raises NotFinite.
+        With a legal `leaf`, walk there even if the logits prefer another leaf, and return its probability. Raises
+        NotFinite.
         """
         node, confidence = ROOT, 1.0
         visited: list[TrieNode] = []
@@ -88,8 +89,8 @@ class Walker:
     def look(
         self, heads: Sequence[HeadState], walk: Callable[[int, HeadState, int], Walk] | None = None
     ) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
-        """Return (tool where it is decided, walks of the heads with tries, heads whose value of that tool is free).
-        `walk` walks each head, the function head first (None: greedily)."""
+        """Return the tool if it is decided, the walks of heads with tries, and the heads whose value of that tool is
+        free. `walk` walks each head, the function head first (None: greedily)."""
         walk = walk or self.walk
         walks = {0: walk(0, heads[0], FUNCTION_BIT)}
         if walks[0].pending:
@@ -108,7 +109,7 @@ class Walker:
         return tool, walks, free
 
     def wanted(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[Entry]:
-        """Return (head, trie node) of the next pass, parents first, within the budget."""
+        """Return the (head, trie node) pairs of the next pass, parents first, within the budget."""
         lists: list[list[Entry]] = []
         called = self.possible_tools(walks.get(0, Walk()).node) if tool is None else 1 << tool
         for k, head in enumerate(self.plan.heads):
@@ -126,8 +127,8 @@ class Walker:
         return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
     def nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
-        """Return the nodes to evaluate so that a walk that waits at `node` can continue: those on the way there, then
-        those below that may be needed, breadth-first in declared order."""
+        """Return the nodes to evaluate so that a walk that waits at `node` can continue: the nodes that lead there,
+        then those below that may be needed, breadth-first in declared order."""
         while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:
             (node,) = only
         above = [node[:end] for end in range(len(node))]
@@ -152,13 +153,13 @@ class Walker:
         return sum(1 << tool for tool in below if tool != NO_TOOL)
 
 
-WORST = 1.5  # so much more than the other's its worst call may cost, where a layout is chosen for its mean
-NEAR = 1.02  # costs closer than that are equal: fewer passes win
+WORST = 1.5  # how much more the worst call of the layout with the better mean may cost
+NEAR = 1.02  # costs that differ by less are equal: fewer passes win
 
 
 def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
-    """Return the most passes that a call of the tool takes, and about how many nodes they evaluate; of a free value the
-    head token alone counts."""
+    """Return the most passes that a call of the tool takes, and about how many nodes these passes evaluate. A free
+    value counts as its head token alone."""
     first, per_head = {*walker.first}, walker.budget.per_head
     function = next(leaf for leaf, values in walker.plan.function.trie.leaves.items() if values.get(ANY_TOOL) == tool)
     choices = [end for end in range(len(function)) if len(walker.choices(0, function[:end], FUNCTION_BIT)[1]) > 1]
@@ -176,7 +177,7 @@ def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
 
 
 def _passes_behind(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_head: int) -> int:
-    """Return the most passes that a head takes after one that evaluated these nodes."""
+    """Return the most passes that a head takes after a pass that evaluated these nodes."""
     below = [ROOT] if not carried else [c for n in carried for c in trie.children(n).values()]
     known = set(carried)
     waits = [n for n in below if n not in known and trie.tools(n)[1] >> tool & 1]
@@ -186,8 +187,8 @@ def _passes_behind(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_
 
 
 def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
-    """Return the budget whose calls cost less with all tools equally likely, unless its worst call costs much more; and
-    the figures of that choice. The choice follows from the cost alone."""
+    """Return the budget whose mean cost is lower with all tools equally likely, unless the worst call costs much more;
+    also return the figures of that choice. The choice depends only on the cost."""
     walkers = [Walker(plan, budget) for budget in (limit, replace(limit, function_first=True))]
     if walkers[0].first == walkers[1].first:
         return limit, {"layout": "everything"}

@@ -40,16 +40,17 @@ from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, Nonsense, fit_gate, with_nonsense
 
-TOKENS = 4_096  # beside whole words
+TOKENS = 4_096  # next to whole words
 PARALLEL = 64  # episodes of a chunk
 DAGGER_FROM, EXPERT_SHARE = 0.3, 0.3
-EARLY = 0.15  # of the samples use canonical sentences, if the world's plan says so
-NONSENSE_SHARE = 0.12  # of the rows ask for nothing: their call is null
-UNKNOWN = 2  # words without training that a sentence may have (docs/evaluation.md)
+EARLY = 0.15  # share of the samples with canonical sentences, if the world's plan has them
+NONSENSE_SHARE = 0.12  # share of the rows with a meaningless instruction, whose call is null
+UNKNOWN = 2  # untrained words that a sentence may have (docs/evaluation.md)
 
 
 class WorldRecipe:
-    """One world's recipe. Its tokenizer has words with a vector whole, and spells others in pieces."""
+    """The training recipe of one world. Its tokenizer has a token for each word with a vector, and splits other
+    words."""
 
     def __init__(self, world: BundledWorld) -> None:
         self.world, self.plan, self.agent, phrasings = world, world.plan(), world.controller(), world.phrasings()
@@ -78,7 +79,7 @@ class WorldRecipe:
         return Learner(prepare(model, tokenizer), tokenizer, encoder, dict(COMPACT))
 
     def train(self, out: Path, config: TrainConfig) -> Path:
-        """Train (or resume in `out`) and export to `out/checkpoint`; returns that folder."""
+        """Train (or resume in `out`), export to `out/checkpoint`, and return that folder."""
         learner = self.build(config.seed)
         model, encoder = learner.model, learner.encoder
         acting = encoder.of(compile_plan(self.agent.tools.schemas, encoder.tokenizer))  # a player must act
@@ -96,14 +97,14 @@ class WorldRecipe:
             return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
         Trainer(model, encoder, source, config, out).run(printed(self.agent.name))
-        model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
+        model.to(torch.bfloat16).float()  # rounded as in the checkpoint, so that the gate fits the checkpoint
         learnt = self.learnt(TreeDecider(model, encoder), config)
         export(model, learner.tokenizer, learner.template, out / "checkpoint", torch.bfloat16, learner.end)
         learnt.write(out / "checkpoint")
         return out / "checkpoint"
 
     def early(self, done: float) -> bool:
-        """Whether rows have canonical sentences only, after this share of the samples."""
+        """Return whether rows have only canonical sentences, after this share of the samples."""
         return self.plan.early is not None and done < EARLY
 
     def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
@@ -112,7 +113,8 @@ class WorldRecipe:
         return play(seed, parallel, policy=policy, beta=0.0 if policy is None else EXPERT_SHARE)
 
     def mixed(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:
-        """Return the rows with their share of nonsense; early on all but canonical sentences would pass for that."""
+        """Return rows with some nonsense instructions, except early on, when other sentences than canonical ones would
+        look like nonsense."""
         return rows if early else with_nonsense(rows, self.nonsense, NONSENSE_SHARE, rng)
 
     def canonical(self, seed: int, count: int) -> list[Row]:
@@ -121,13 +123,14 @@ class WorldRecipe:
         return [Row(each.goal.text(), each.observation, None) for each in played]
 
     def trained_words(self) -> str:
-        """Return the words of all training sentences, nonsense included, and those that start with a vector."""
+        """Return the words of all training sentences, including nonsense, and the words whose embeddings start from a
+        vector."""
         sentences = [*self.texts, *self.sentences, *nonsense(kept=False)]
         return " ".join(sorted({*words(" ".join(sentences)), *whole_words(()), *FILLERS}))
 
     def learnt(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
-        """Return the metadata of the bundled checkpoint with the gate of this one."""
-        seed = -1 - config.seed  # those of training are not negative
+        """Return the metadata of the bundled checkpoint with the gate of the new one."""
+        seed = -1 - config.seed  # training seeds are not negative
         rows = self.canonical(seed, min(ROWS, config.samples))
         return replace(
             TrainingMetadata.of(ZOO / self.agent.name) or TrainingMetadata(()),

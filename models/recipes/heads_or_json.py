@@ -1,4 +1,5 @@
-"""Compare heads with JSON as ways to write a call: small models learn a made-up corpus from nothing, at equal tokens.
+"""Compare heads with JSON as forms of a call. Small models learn a synthetic corpus from scratch, with equal numbers of
+tokens.
 
 python models/recipes/heads_or_json.py --seeds 1      two minutes a model on one core; three seeds: docs/evaluation.md
 """
@@ -34,7 +35,7 @@ from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
-TOKENS = 400_000  # that go through the model in training, prompts and tools included
+TOKENS = 400_000  # tokens that go through the model in training, prompts and tools included
 SHAPE = ModelShape(hidden=128, layers=3, heads=2, kv_heads=2, intermediate=256)
 CHUNK, GROUP = 4_096, 32
 JUDGED, HELD = 1_000, 7
@@ -54,7 +55,7 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t of 97.5 %, by se
 
 
 class FormEncoder:
-    """Encodes rows in one form, for `Trainer`: a row's own heads next to each other, or JSON."""
+    """An encoder of rows for `Trainer` in one form: the heads of a row next to each other, or JSON."""
 
     def __init__(self, heads: RowEncoder, form: str) -> None:
         self.prefix, self.tokenizer = heads.prefix, heads.tokenizer
@@ -66,7 +67,7 @@ class FormEncoder:
         encoded, plan = self._heads.encode(row), self._heads.plan
         if self._form == "heads":
             return replace(encoded, heads=encoded.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])])
-        # The call as JSON after the prompt, whose last token the first one of the text follows.
+        # The call as JSON text, which follows the last token of the prompt.
         tokens = self.tokenizer.encode(json.dumps(row.call.to_dict(), ensure_ascii=False))
         weights = [1.0 if re.search(r"\w", self.tokenizer.decode([token])) else PUNCTUATION_WEIGHT for token in tokens]
         text = (*tokens, self.tokenizer.special_id("<|im_end|>"))
@@ -76,7 +77,7 @@ class FormEncoder:
 
 @cache
 def vocabulary(form: str) -> Tokenizer:
-    """Return the corpus' words and numbers, whole; for JSON also the runs of marks of its calls."""
+    """Return the words and numbers of the corpus as whole tokens; for JSON also the series of marks in its calls."""
     texts = [tools_text(tool_schemas(corpus.tools()))]
     shown = rows_of(corpus.rows(0), 4_000)
     texts += [text for row in shown for text in (row.instruction, row.observation)]
@@ -86,7 +87,7 @@ def vocabulary(form: str) -> Tokenizer:
 
 
 def rows_of(rows: Iterator[Row], count: int) -> list[Row]:
-    """Return the next rows."""
+    """Return the next `count` rows."""
     return list(itertools.islice(rows, count))
 
 
@@ -117,8 +118,8 @@ def trained_and_judged(form: str, tokens: float, seed: int, out: Path, name: str
 
 
 def free(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]:
-    """Return of each sample whether its call is right if each token is the likeliest of all: so it is if every token of
-    the right call is the likeliest after those before it, which one forward over the right calls shows."""
+    """Return for each sample whether free greedy decoding gives the right call. That is so if every token of the right
+    call is the likeliest after the tokens before it, so one forward pass over the right calls suffices."""
     right: list[bool] = []
     model.eval()
     for at in range(0, len(samples), GROUP):
@@ -134,7 +135,7 @@ def free(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]
 
 
 def constrained(decide: TreeDecider, samples: Sequence[Row]) -> list[bool]:
-    """Return the same for the tree decoder, which is held to the tools."""
+    """Return for each sample whether the tree decoder, which is constrained to the tools, gives the right call."""
     chunks = [samples[at : at + GROUP] for at in range(0, len(samples), GROUP)]
     return [call == row.call for some in chunks for call, row in zip(decide(some), some, strict=True)]
 
@@ -149,7 +150,7 @@ def share(counts: Sequence[Sequence[int]]) -> str:
 
 
 def compare(args: argparse.Namespace) -> str:
-    """Train each form with each seed and return the table."""
+    """Train a model of each form with each seed, and return the table of results."""
     lines = []
     for name, (form, times) in ARMS.items():
         tokens, results = TOKENS * times * args.scale, []

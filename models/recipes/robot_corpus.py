@@ -1,7 +1,7 @@
-"""The corpus of `heads_or_json.py`: a robot's tools of none to six arguments, observations and sentences.
+"""The corpus of `heads_or_json.py`: tools of a robot with up to six arguments, observations and sentences.
 
-Values are said ("with 3 coats"), quoted or observed ("as the dial shows"). Rows are random and never stored; orders of
-clauses whose checksum says so are kept for judging.
+Values are spoken ("with 3 coats"), quoted or observed ("as the dial shows"). Rows are random and never stored; some
+orders of clauses, chosen by a checksum, occur only in held-out rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 
-DIAL = "as the dial shows"  # in place of a number of ten steps
+DIAL = "as the dial shows"  # used instead of a number with ten steps
 THINGS = ["crate", "lamp", "table", "barrel", "shelf", "cart", "pump", "valve", "chair", "drum", "rack", "bin"]
 COLOURS = ["red", "green", "blue", "black", "white", "amber", "violet", "grey"]
 _LABELS = """
@@ -42,7 +42,7 @@ SIZES = ("small", "medium", "large")
 
 @dataclass(frozen=True)
 class Action:
-    """A tool: its sentences, its required parameters in order, and its optional ones, each with the ways to say it."""
+    """A tool with its sentences, the required parameters in order, and the optional ones, each with its phrases."""
 
     name: str
     about: str
@@ -81,7 +81,7 @@ ACTIONS = (
 
 
 def tools() -> list[dict[str, Any]]:
-    """Return the tools' definitions."""
+    """Return the definitions of all tools."""
     definitions = []
     for action in ACTIONS:
         own = {**action.required, **{name: schema for name, (schema, _) in action.optional.items()}}
@@ -91,8 +91,8 @@ def tools() -> list[dict[str, Any]]:
 
 
 def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
-    """Yield rows without end, the same ones for the same arguments. `held_out`: orders of clauses, and seeds, that
-    training never has."""
+    """Yield rows without end, the same ones for the same arguments. With `held_out`, rows have orders of clauses, and
+    seeds, that training never has."""
     rng = Random(f"{seed} {held_out}")
     while True:
         count = rng.choices(range(7), [1.0] * 7)[0]
@@ -114,12 +114,12 @@ def _row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
 def _said(
     rng: Random, action: Action, count: int, spoken: Mapping[str, Any], dial: int, held_out: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Return the sentence, and the optional arguments that it asks for."""
+    """Return a sentence, and the optional arguments that the sentence asks for."""
     while True:
         chosen = rng.sample(list(action.optional), count)
         form = rng.randrange(len(action.sentences))
         key = f"{action.name} {form} {' '.join(chosen)}"
-        # Of sentences with fewer clauses there are too few to keep any.
+        # There are too few sentences with fewer clauses to hold any out.
         if len(chosen) < 2 or (zlib.crc32(key.encode()) % 4 == 0) == held_out:
             break
     extra = {name: _value(rng, action.optional[name][0]) for name in chosen}

@@ -1,6 +1,7 @@
-"""Shared by the recipes: their options, and the one way in which a run resumes.
+"""Code that all recipes share: command-line options, and resuming a run.
 
-A run's folder holds the trainer's `state.pt`. The same command continues from it, and a finished run trains no more.
+A run's folder holds the trainer's `state.pt`. The same command continues from that state, and a finished run trains no
+more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
 
 CALL_SHAPE = '{"name": "", "arguments": {}}'
-# Marks between words as schemas have them, and as people write them.
+# Marks between words in schemas and in sentences.
 MARKS = (
     """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
 )

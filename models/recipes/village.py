@@ -1,4 +1,4 @@
-"""Train the villagers of the page `/crowd`: a sentence, what is seen, and the call that is right.
+"""Train the model of the villagers on the page `/crowd`. A row has a sentence, an observation, and the right call.
 
 python models/recipes/village.py      a quarter of an hour on one core: runs/village
 """
@@ -88,7 +88,7 @@ BARE = {"wander": _phrases(WANDER), "stay": _phrases(STAY)}
 
 
 def _sayings() -> dict[str, tuple[str, str | None]]:
-    """Return the way of moving and the thing that each sentence asks for."""
+    """Return for each sentence the tool and the thing that the sentence asks for."""
     sayings: dict[str, tuple[str, str | None]] = {}
     for kind, phrases in PHRASES.items():
         sayings |= {phrase.format(thing): (kind, thing) for phrase in phrases for thing in (*PLACES, "fox")}
@@ -100,12 +100,12 @@ def _sayings() -> dict[str, tuple[str, str | None]]:
 
 SAYINGS = _sayings()
 _BY_KIND = {kind: [saying for saying, (of, _) in SAYINGS.items() if of == kind] for kind in OFTEN}
-# Of "stay away" and the like a suffix that names nothing changes nothing.
+# A suffix that names nothing does not change "stay away" and similar sentences.
 _CUT = sorted((*(f"{word} " for word in BEFORE), *(f" {word}" for word in AFTER)), key=len, reverse=True)
 
 
 def situations(rng: random.Random) -> tuple[str, str]:
-    """Return a sentence and what a villager sees: where each thing is, and how far."""
+    """Return a random sentence and an observation: the direction and distance of each thing."""
     saying = rng.choice(_BY_KIND[rng.choices(list(OFTEN), list(OFTEN.values()))[0]])
     chance = rng.random()
     if chance < 0.12:
@@ -123,7 +123,7 @@ def situations(rng: random.Random) -> tuple[str, str]:
 
 
 def teacher(instruction: str, observation: str) -> dict[str, Any] | str:
-    """Return the right call. LookupError for an unknown sentence."""
+    """Return the right call. Raises LookupError for an unknown sentence."""
     kind, thing = SAYINGS[_plain(instruction)]
     if kind == "stay":
         return "stay"

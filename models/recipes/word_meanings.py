@@ -20,7 +20,7 @@ from rtcontrol.agents.phrasing import split_words
 from rtcontrol.models.train.scratch import SCHEMA_WORDS
 
 FREQUENT = 900  # words that each tokenizer has as one token
-ALIKE = 0.9  # of a word's embedding comes from its vector, the rest is random
+ALIKE = 0.9  # share of a word's embedding that comes from its vector; the rest is random
 ENGLISH_WORDS = """
 a an the and or not no yes if then else when while until of in on at to from by for with without into over under above
 below between near far this that these those it its is are was be been being do does did done has have had will would
@@ -58,7 +58,8 @@ def word_vectors() -> tuple[dict[str, int], NDArray[np.float32]]:
 
 
 def whole_words(said: Iterable[str]) -> list[str]:
-    """Return the words that a tokenizer should have whole: the most frequent, and those of `said`, with a vector."""
+    """Return the words that a tokenizer should have as whole tokens: the most frequent ones, and words of `said` with a
+    vector."""
     rows, _ = word_vectors()
     told = sorted({word.lower() for text in said for word in split_words(text)} & rows.keys())
     return [*dict.fromkeys([*list(rows)[:FREQUENT], *told])]

@@ -1,1 +1,1 @@
-"""The engines that evaluate a decision's trees, each behind the protocol of `decode.protocol`."""
+"""Engines that evaluate the token trees of a decision. Each one implements the protocol of `decode.protocol`."""

@@ -1,4 +1,4 @@
-"""A session's handle of a runner: its prompt, and the evaluated nodes of the current decision."""
+"""The handle that a session has of a runner: the session's prompt, and the evaluated nodes of the current decision."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rtcontrol.models.errors import too_long
 
 
 class Handle:
-    """The first `done` tokens of the `prompt` are computed, `fresh` are not; it can hold `slots` tokens.
+    """A prompt whose first `done` tokens are computed, while `fresh` are not. The handle can hold `slots` tokens.
 
-    `paths` are the nodes that lead to each evaluated node of the decision, itself included as the last.
+    For each evaluated node of the decision, `paths` has the nodes that lead to that node, which is the last of them.
     """
 
     def __init__(self, slots: int) -> None:
@@ -28,8 +28,8 @@ class Handle:
         return len(self.prompt) - self.done
 
     def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Start a decision; return how many tokens of its prompt are cached, the longest common prefix with the last
-        prompt. Raises UserError where prompt and `reserve` nodes do not fit."""
+        """Start a decision; return how many tokens are cached: the longest common prefix of this prompt and the last
+        one. Raises UserError if the prompt and `reserve` nodes do not fit."""
         if len(prompt) + reserve > self.slots:
             raise too_long(self.slots, len(prompt))
         # A decision without any branching node runs no pass, so not all of the last prompt need be there.
@@ -51,14 +51,14 @@ def pass_cost(runner: Runner, handle: Handle, sizes: Sequence[int]) -> PassCost:
     """Measure passes of these sizes after the prompt of a handle, which stays cached."""
     prompt = list(handle.prompt)
     if len(prompt) + max(sizes) >= handle.slots:
-        return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        return PassCost(1.0, 0.0)  # without room to measure, only the number of passes counts
 
     def prepare(size: int) -> None:
         handle.start(prompt, size)
         if handle.fresh:
             runner.prefill(handle, handle.fresh)
 
-    def pass_of(size: int) -> None:  # its answers are on the CPU: a GPU was waited for
+    def pass_of(size: int) -> None:  # the answers are on the CPU, so the GPU has finished
         runner.run([Work(handle, Tree([0] * size, [-1] * size, [0] * size, [Ask(range(size), (0,))]))])
 
     cost = measured(pass_of, prepare, sizes)

@@ -1,7 +1,7 @@
-"""A runner over Hugging Face transformers: evaluates a tree in one pass of any causal model whose attention takes a
-mask.
+"""A runner over Hugging Face transformers, which evaluates a tree in one pass of any causal model whose attention takes
+a mask.
 
-Loading checks the model: its scores of a tree must equal those of forwards of whole sequences.
+Loading checks the model: the scores of a tree must equal the scores that forwards of whole sequences give.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ SLOTS = 8192
 PIECE = 1024  # tokens of a pass without nodes: a mask is so many times as long as what it looks at
 SIZES = (1, 4, 16)  # nodes of the measured passes
 LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and a sliding window's while it lasts
-LONGEST = 1024  # of a trial that a model's other windows ask for
-# Mean distance of scores, in their own deviations, that is rounding; or so many times that of the model's own ways.
+LONGEST = 1024  # tokens of the longest trial prompt, for models with other windows
+# The mean distance of scores, in standard deviations, that counts as rounding; or so many times the distance between
+# the model's own two forwards.
 ROUNDING, TIMES = {torch.float32: 1e-3}, 4.0
 ROUNDING_16 = 2e-2
-# The trial's tree in two passes, as parents; the nodes of the second stand behind those of the first.
+# The parents in the trial's tree, which takes two passes; the nodes of the second pass follow those of the first.
 TREES = ([-1, 0, 0, 1, -1, 4], [2, 6, 3])
 LEAVES = (5, 7, 8)
 
 
 class HFSequence(Handle):
-    """A cache of the prompt and the decision's nodes, cropped where the next prompt differs."""
+    """A cache of the prompt and of the decision's nodes. The cache is cropped to what the next prompt has in common."""
 
     def __init__(self, slots: int, cache: Any) -> None:
         super().__init__(slots)
@@ -51,9 +52,9 @@ class HFSequence(Handle):
 
 
 class HFRunner:
-    """One model of transformers, in its dtype and on its device. `threads` are torch's during a pass (None: torch's
-    default). `kinds` are the layer types that the model takes a mask for (empty: it takes one mask). `window` limits
-    how far a row of a sliding layer, or of the one mask, sees."""
+    """A transformers model in one dtype on one device. `threads` limits torch's threads during a pass (None: torch's
+    default). `kinds` are the layer types that the model takes a mask for (empty: the model takes one mask). `window`
+    limits how far a row of a sliding layer, or of the one mask, sees."""
 
     def __init__(
         self, model: Any, threads: int | None = None, kinds: Sequence[str] = (), window: int | None = None
@@ -71,10 +72,10 @@ class HFRunner:
         self._cache = "cache" if "cache" in takes else "past_key_values"  # since transformers 5.24 all call it `cache`
 
     def open(self, prefix: Sequence[int]) -> tuple[HFSequence, PrefixInfo]:
-        """Return a handle for prompts that start with `prefix`, whose KV is computed."""
+        """Compute the KV of `prefix`; return a handle for prompts that start with `prefix`."""
         from transformers import DynamicCache
 
-        # Not the model's own kind of cache: one with a window forgets what another branch still sees.
+        # A plain cache, since the model's own cache may have a window, which drops what another branch still sees.
         handle = HFSequence(self.slots, DynamicCache())
         handle.start(prefix, 1)
         self.prefill(handle, handle.fresh)
@@ -89,20 +90,20 @@ class HFRunner:
         return other
 
     def cost(self, handle: HFSequence) -> PassCost:
-        """Return what a pass behind the prompt of a handle costs: measured once for prompts of about this length."""
+        """Return the cost of a pass after the prompt of a handle, measured once for prompts of about this length."""
         about = len(handle.prompt).bit_length()
         if about not in self._costs:
             self._costs[about] = pass_cost(self, handle, SIZES)
         return self._costs[about]
 
     def prefill(self, handle: HFSequence, count: int) -> None:
-        """Compute the next `count` tokens of its prompt, and no node."""
+        """Compute the next `count` tokens of the handle's prompt, and no node."""
         end = handle.done + count
         while handle.done < end:
             self._pass(handle, min(end - handle.done, PIECE), ())
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate one pass; return for each work the answers to its tree's asks."""
+        """Evaluate one pass; return, for each work item, the answers to the asks of its tree."""
         return [self._run(work) for work in batch]
 
     def _run(self, work: Work) -> list[Any]:
@@ -115,7 +116,7 @@ class HFRunner:
         return answered([(work.tree.asks, scores)])[0]
 
     def _rows(self, handle: HFSequence, tree: Tree) -> torch.Tensor:
-        """Return fp32 logits [nodes, vocabulary]. Raises UserError where they do not fit."""
+        """Return fp32 logits [nodes, vocabulary]. Raises UserError if the nodes do not fit."""
         base = len(handle.paths)
         if len(handle.prompt) + base + len(tree.tokens) > handle.slots:
             raise too_long(handle.slots, len(handle.prompt))
@@ -128,10 +129,11 @@ class HFRunner:
     def _pass(
         self, handle: HFSequence, fresh: int, nodes: Sequence[int], paths: Sequence[list[int]] = ()
     ) -> torch.Tensor:
-        """Return fp32 logits of the `nodes` (without nodes: of the last token), after `fresh` tokens of the prompt."""
+        """Evaluate `fresh` prompt tokens and the `nodes`; return fp32 logits of the nodes, or without nodes of the last
+        token."""
         done, before, end = handle.done, len(handle.paths), handle.done + fresh
         new = paths[before:]
-        # Of what is cached, then of this pass: the nodes of a decision stand behind the whole prompt.
+        # Cached positions come first, then those of this pass: the nodes of a decision follow the whole prompt.
         places = [*range(done), *(end + len(p) - 1 for p in paths[:before]), *range(done, end)]
         places += [end + len(path) - 1 for path in new]
         at = torch.tensor(places)
@@ -166,7 +168,7 @@ class HFRunner:
 
     @torch.no_grad()
     def called(self, tokens: Sequence[int], keep: int = 0, **inputs: Any) -> torch.Tensor:
-        """fp32 logits of the last `keep` tokens (0: all)."""
+        """Run the model; return fp32 logits of the last `keep` tokens (0: all)."""
         ids = torch.tensor([list(tokens)], device=self.model.device)
         if keep and self._keeps:
             inputs["logits_to_keep"] = keep
@@ -176,7 +178,7 @@ class HFRunner:
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> HFRunner:
     """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype, device and threads share
-    it. Raises UserError."""
+    one runner. Raises UserError if transformers cannot run the checkpoint."""
     place = choose_device(device)
     if read_config(folder).get("quantization_config"):
         raise UserError(
@@ -196,7 +198,7 @@ def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
         return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         ).to(device)
-    except Exception as error:  # whatever a checkpoint can be wrong in
+    except Exception as error:  # a broken checkpoint may raise anything
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(
             f"transformers cannot load {folder} ({type(error).__name__}: {reason}).",
@@ -205,7 +207,7 @@ def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def runner(model: Any, threads: int | None = None) -> HFRunner:
-    """Return the runner of a model. Raises UserError where its scores of a tree are not those of whole sequences."""
+    """Return the runner of a model. Raises UserError if the scores of a tree differ from those of whole sequences."""
     model.eval()
     config = model.config.get_text_config()
     kinds = sorted(set(getattr(config, "layer_types", None) or ()))
@@ -230,7 +232,8 @@ def runner(model: Any, threads: int | None = None) -> HFRunner:
 
 
 def _other_windows(config: Any) -> int:
-    """Return the longest window of another name than `sliding_window`: its effect shows in a longer trial only."""
+    """Return the longest attention window of another name than `sliding_window`. Only a longer trial shows the effect
+    of such a window."""
     named = [v for k, v in config.to_dict().items() if any(w in k for w in ("window", "chunk", "block", "local"))]
     sizes = (v for v in named if type(v) is int and v != getattr(config, "sliding_window", None))
     return max(sizes, default=0)
@@ -238,7 +241,7 @@ def _other_windows(config: Any) -> int:
 
 @contextmanager
 def _small_window(config: Any) -> Iterator[None]:
-    """Shorten the model's sliding window meanwhile, so that its effect shows within few tokens."""
+    """Shorten the model's sliding window during the trial, so that the window has an effect within few tokens."""
     window = getattr(config, "sliding_window", None)
     if isinstance(window, int) and window > WINDOW:
         config.sliding_window = WINDOW
@@ -250,8 +253,8 @@ def _small_window(config: Any) -> Iterator[None]:
 
 
 def _agrees(trial: HFRunner, length: int) -> bool:
-    """Return whether a runner scores prompts with a common start, and a tree after each, as forwards of whole sequences
-    do."""
+    """Return whether a runner gives trees after two prompts with a common start the scores that forwards of whole
+    sequences give."""
     length = min(length, trial.slots - 16)
     ids = torch.randint(trial.caps.vocabulary, (2 * length,), generator=torch.Generator().manual_seed(0)).tolist()
     prompts = [ids[:length], [*ids[: length // 2], *ids[length : length + length // 3]]]
@@ -273,14 +276,14 @@ def _scores_agree(trial: HFRunner, handle: Any, prompt: Sequence[int], columns: 
         depths = [len(path) - 1 for path in paths[base:]]
         tree = Tree(tokens[base : len(paths)], parents, depths, [Ask(range(len(parents)), columns)])
         got += trial.run([Work(handle, tree)])[0][0]
-    # A leaf's forward has the scores of all nodes on its way.
+    # The forward of a leaf also has the scores of all nodes that lead to the leaf.
     expected = torch.empty(len(paths), len(columns))
     for leaf in LEAVES:
         rows = trial.called([*prompt, *paths[leaf]], len(paths[leaf]))
         for i, path in enumerate(paths):
             if path == paths[leaf][: len(path)]:
                 expected[i] = rows[len(path) - 1, columns]
-    # How far apart the model's own ways are: a node's score as an end, and within a longer sequence.
+    # The distance between two forwards of the model itself: with a node at the end, and within a longer sequence.
     alone = trial.called([*prompt, *paths[0]], 1)
     noise = (alone[0, columns].cpu() - expected[0]).abs().mean()
     far = (torch.tensor(got) - expected).abs().mean(-1).max()

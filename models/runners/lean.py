@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from rtcontrol.models.runners.weights import Layer, ModelConfig, Weights
 
 SLOTS = 8192  # tokens of a sequence, at the most
-MASKS_CELLS = 1 << 23  # of all that a model keeps for its sequences
+MASKS_CELLS = 1 << 23  # bytes of all caches that a model keeps for its sequences
 MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
 
 
@@ -40,17 +40,17 @@ def _rotations(
 
 
 class KVCache:
-    """Keys and values [layers, 1, kv_heads, slots, head_dim] of one sequence (which may be a tree)."""
+    """The keys and values [layers, 1, kv_heads, slots, head_dim] of one sequence, which may be a tree."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
         c, self.slots = model.config, slots
         shape = (c.layers, 1, c.kv_heads, slots, c.head_dim)
         self.keys, self.values = zeros(shape, model.dtype, model.device), zeros(shape, model.dtype, model.device)
-        # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
+        # One view for each layer: indexing the big tensor on every pass costs more than the copy itself.
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
     def first(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values of the first slots."""
+        """Return the keys and values of the first `count` slots."""
         return self.keys[..., :count, :], self.values[..., :count, :]
 
     def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -59,20 +59,20 @@ class KVCache:
             mine.copy_(others)
 
     def share(self, other: KVCache, count: int) -> None:
-        """Copy the first slots of another cache."""
+        """Copy the first `count` slots of another cache into this one."""
         self.fill(*other.first(count))
 
     def reserve(self, first: int, total: int, only: bool = False) -> None:
-        """Make slots up to `total` available, with those from `first` on to be written; with `only`, no more than
-        these. Nothing to do for a static cache."""
+        """Make slots up to `total` available, with those from `first` on to be written; with `only`, release all
+        further slots. A static cache has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`count` new tokens of one sequence, after `past` cached ones.
+    """The part of a pass that belongs to one sequence: `count` new tokens after `past` cached ones.
 
-    `mask` comes from the model; without it every row sees all, for benchmarks. The first `hidden` rows are computed for
-    their keys and values only.
+    `mask` comes from the model; benchmarks leave it out, so that every row sees all. The first `hidden` rows are
+    computed for their keys and values only.
     """
 
     cache: Any
@@ -83,13 +83,13 @@ class Rows:
 
 
 class LeanModel:
-    """A dense decoder; each sequence has its own cache."""
+    """A dense decoder model that keeps a static cache for each sequence."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config, self.weights = config, weights
         self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of what is computed between the products
         self.group = config.heads // config.kv_heads  # query heads to a key head
-        self._masks: dict[Any, torch.Tensor] = {}  # of passes that had the same shape, whosever they were
+        self._masks: dict[Any, torch.Tensor] = {}  # rotations of past passes, by shape
         positions = min(SLOTS, config.context)
         self._cos, self._sin = _rotations(positions, config.inv_freq, config.rope_scale, self.device, self.dtype)
 
@@ -99,11 +99,11 @@ class LeanModel:
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
-        """Run `tokens` [n] at `positions` [n]: the rows of all `parts` in turn, which write their slots
-        past..past+count. They share each product with the weights; each attends to its own cache.
+        """Run `tokens` [n] at `positions` [n]: the rows of all `parts` in turn. Each part writes its slots
+        past..past+count. The parts share each product with the weights, and each part attends to its own cache.
 
-        Returns normalised states [rows, hidden] of the rows that are not `hidden`, which skip the last layer once their
-        keys and values are written.
+        Returns normalised states [rows, hidden] of the rows that are not `hidden`. Hidden rows skip the last layer
+        after their keys and values are written.
         """
         x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding).to(self.dtype)
         places = torch.tensor(positions, device=self.device)
@@ -149,9 +149,9 @@ class LeanModel:
         """Return the mask of a pass: `fresh` tokens of a prompt and nodes with these `ancestors` (slots after the
         prompt), on top of `past` slots, of which the last `earlier` ones are nodes.
 
-        It is [1, 1, rows, past + rows] in the model's dtype, 0 where a row may see a slot and -inf elsewhere. A small
-        mask repeats its rows for all `group` query heads of a key head, so that the keys are read once for all of them,
-        up to 40 % faster for a few rows.
+        The mask is [1, 1, rows, past + rows] in the model's dtype, 0 if a row may see a slot, else -inf. A small mask
+        repeats its rows for all `group` query heads of a key head, so that the keys are read once for all of them, up
+        to 40 % faster for a few rows.
         """
         key = (past, fresh, earlier, ancestors)
         mask = self._masks.get(key)
@@ -177,7 +177,7 @@ class LeanModel:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Return fp32 logits [n, vocabulary], or of the given LM-head rows [columns, hidden]."""
+        """Return fp32 logits [n, vocabulary], or [n, columns] for the given LM-head rows [columns, hidden]."""
         head = self.weights.lm_head if rows is None else rows
         return F.linear(hidden.to(head.dtype), head).float()
 
@@ -199,7 +199,7 @@ class LeanModel:
         if start:
             q = q[start:]
             mask = None if mask is None else mask[:, :, start * (mask.shape[2] // n) :]
-        if mask is None or mask.shape[2] != rows:  # grouped: the query heads of one key head are more rows for it
+        if mask is None or mask.shape[2] != rows:  # grouped: the query heads of a key head become further rows
             q = q.reshape(rows, c.kv_heads, self.group, c.head_dim).transpose(0, 1)
             q = q.reshape(1, c.kv_heads, rows * self.group, c.head_dim)
             out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)

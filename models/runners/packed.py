@@ -16,7 +16,7 @@ from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.lean import LeanModel, Rows
 
-TOGETHER = 64  # decisions of one pass
+TOGETHER = 64  # decisions in one pass
 FEW = 4_096  # ids
 
 
@@ -34,13 +34,13 @@ class Node:
 
 
 class PackedSequence(Handle):
-    """The content of one KV cache: a prompt (prefix and suffix), then the evaluated nodes of the current decision.
-    `paths` are the slots, relative to the prompt's end, that lead to each node."""
+    """The content of a KV cache: a prompt (prefix and suffix), then the evaluated nodes of the current decision.
+    `paths` has for each node the slots that lead there, relative to the prompt's end."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
         super().__init__(slots)
         self.model, self.cache = model, model.cache(slots)
-        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
+        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # rows of the LM head, by the ids of an ask
 
     def keep(self, count: int, total: int) -> int:
         self.cache.reserve(count, total, only=True)
@@ -51,12 +51,12 @@ class PackedSequence(Handle):
         return common_start(self.prompt[: self.done], prompt)
 
     def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Start with exactly these tokens, whose KV is given."""
+        """Replace the content by these tokens and their given KV."""
         self.cache.fill(keys, values)
         self.prompt, self.paths, self.done = list(prompt), [], len(prompt)
 
     def follow(self, other: PackedSequence, prompt: Sequence[int]) -> None:
-        """Start with the tokens that another sequence shares."""
+        """Start a prompt with the leading tokens that another sequence has in common."""
         known = other.cached(prompt)
         self.cache.share(other.cache, known)
         self.prompt, self.paths, self.done = list(prompt[:known]), [], known
@@ -80,7 +80,7 @@ class PackedSequence(Handle):
         return hidden
 
     def placed(self, work: Work) -> list[Node]:
-        """Return the nodes of the next tree at the slots that they would take."""
+        """Return the nodes of a work item's tree, with the slots that the nodes will take."""
         tree, paths, base = work.tree, list(self.paths), len(self.paths)
         nodes = []
         for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
@@ -90,7 +90,7 @@ class PackedSequence(Handle):
         return nodes
 
     def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
-        """Return tokens, positions and cache slots of the next pass. Raises UserError where the cache is full."""
+        """Return the tokens, positions and cache slots of the next pass. Raises UserError if the cache is full."""
         fresh = self.prompt[self.done :]
         past, end = self.done + len(self.paths), len(self.prompt)
         if past + len(fresh) + len(nodes) > self.cache.slots:
@@ -101,14 +101,14 @@ class PackedSequence(Handle):
         return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
 
     def ran(self, nodes: Sequence[Node]) -> None:
-        """Record that the pass of these `rows` is complete."""
+        """Record that the pass which evaluates these nodes is complete."""
         self.done = len(self.prompt)
         self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=len(self.paths))]
 
 
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
-    """Run one pass for different sequences of a model; return for each the hidden states [nodes, hidden] of its nodes.
-    A sequence does not change until it learns that it `ran`."""
+    """Run one pass for different sequences of a model; return the hidden states [nodes, hidden] of each sequence's
+    nodes. A sequence does not change before its `ran` is called."""
     each = [sequence.rows(nodes) for sequence, nodes in work]
     tokens = [t for own, _, _ in each for t in own]
     places = [p for _, own, _ in each for p in own]
@@ -118,7 +118,7 @@ def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence
 
 def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
     """Return the answers to the asks of a pass. `logits` returns fp32 rows of a tree's nodes: [nodes, ids], or [nodes,
-    vocabulary] for None. A GPU is waited for once."""
+    vocabulary] for None. The CPU waits for a GPU only once."""
     parts: list[torch.Tensor] = []
     for asks, logits in asked:
         masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
@@ -132,7 +132,7 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
             mask = torch.from_numpy(ask.masks if legal is None else ask.masks[:, legal]).to(rows.device)
             rows = rows.masked_fill(~mask, -torch.inf)
             best = rows.amax(-1, keepdim=True)
-            ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
+            ids = (rows == best).int().argmax(-1)  # ties go to the first id, as everywhere else
             if legal is not None:
                 ids = torch.from_numpy(legal).to(ids.device)[ids]
             parts.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
@@ -141,13 +141,13 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
 
 
 def _legal(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
-    """Return the ids that are legal at some node, if they are so few that picking their rows of a large vocabulary is
-    faster than multiplying all."""
+    """Return the ids that are legal at some node, or None if they are so many that multiplying the whole vocabulary is
+    faster."""
     masks = [ask.masks for ask in asks if ask.masks is not None]
     found = np.flatnonzero(np.logical_or.reduce([mask.any(0) for mask in masks]))
     return found if 0 < len(found) <= FEW < masks[0].shape[1] // 8 else None
 
 
 def _row(ask: Ask, numbers: Iterator[float]) -> Any:
-    # Without ids their keys and values are wanted, no score.
+    # An ask without ids wants keys and values, but no score.
     return (int(next(numbers)), next(numbers)) if ask.masks is not None else list(islice(numbers, len(ask.ids)))

@@ -19,7 +19,7 @@ from rtcontrol.models.runners.packed import TOGETHER, PackedSequence
 from rtcontrol.models.runners.weights import ModelConfig, Weights
 
 PAGE = 16  # slots
-ZEROS, SCRATCH = 0, 1  # slots of no sequence: one is read for what is not there, the other is written and never read
+ZEROS, SCRATCH = 0, 1  # reserved slots: padding reads one, and writes the other, which is never read
 
 
 class PagePool:
@@ -32,9 +32,9 @@ class PagePool:
         self.both = zeros(shape, dtype, device), zeros(shape, dtype, device)
         self.layers = list(zip(*(values.unbind(0) for values in self.both), strict=True))
         self.holders = [0] * (1 + self.pages)
-        self.dropped: deque[int] = deque()  # pages of sequences that are gone, on whichever thread
+        self.dropped: deque[int] = deque()  # pages of deleted sequences, appended by any thread
         self._free = list(range(self.pages, 0, -1))
-        # Sessions are opened, and drafts made, on other threads than those that decide.
+        # Sessions are opened, and drafts are made, on other threads than those that decide.
         self.lock = threading.RLock()
 
     @property
@@ -44,7 +44,7 @@ class PagePool:
         return self.pages - len(self._free)
 
     def take(self, count: int, spare: int = 0) -> list[int]:
-        """Return free pages with one holder each. Raises UserError, and takes none, where fewer than `spare` pages
+        """Return `count` free pages with one holder each. Raises UserError, and takes none, if fewer than `spare` pages
         would be left."""
         with self.lock:
             if self.used + count + spare > self.pages:
@@ -77,7 +77,7 @@ class PagedCache:
         finalize(self, pool.dropped.extend, self.pages).atexit = False
 
     def places(self, first: int, total: int) -> list[int]:
-        """Return the pool's slots of this sequence's slots from `first` on."""
+        """Return the places in the pool of this sequence's slots from `first` to `total`."""
         return [self.pages[i // PAGE] * PAGE + i % PAGE for i in range(first, total)]
 
     def first(self, count: int) -> list[torch.Tensor]:
@@ -91,15 +91,15 @@ class PagedCache:
             values[:, self.places(0, count)] = others[:, 0].transpose(1, 2).to(values.device)
 
     def share(self, other: PagedCache, count: int) -> None:
-        """Share the first slots of another cache."""
+        """Share the pages of another cache's first `count` slots."""
         with self.pool.lock:
             pages = self.pool.hold(other.pages[: -(-count // PAGE)])
             self.pool.give(self.pages)
             self.pages[:] = pages
 
     def reserve(self, first: int, total: int, only: bool = False) -> None:
-        """Make slots up to `total` available, those from `first` on without other holders; with `only`, release all
-        further pages. Raises UserError, and changes nothing, where the pool is full."""
+        """Make slots up to `total` available, and hold those from `first` on alone; with `only`, release all further
+        pages. Raises UserError, and changes nothing, if the pool is full."""
         with self.pool.lock:
             pool, pages, end = self.pool, self.pages, -(-total // PAGE)
             shared = [i for i in range(first // PAGE, min(end, len(pages))) if pool.holders[pages[i]] > 1]
@@ -118,16 +118,16 @@ class PagedCache:
 
 LEAST = 256  # columns
 MOST = 1 << 20  # tokens * columns of a graph
-RAGGED = 4  # one sequence of a batch may have so many times the tokens of the others
+RAGGED = 4  # how many times the tokens of the others one sequence of a batch may have
 GRAPHS = 128
-POOL = 0.5  # of the memory that a GPU has left
+POOL = 0.5  # share of a GPU's free memory
 USUAL = (16, 32, 64, 128)  # tokens of a session's passes
 EARLY = 8  # sessions
 
 
 class Shape(NamedTuple):
-    """The size of a pass in powers of two: `tokens` of `batch` sequences, which see up to `columns` slots, up to `tree`
-    of them after the prompt."""
+    """The size of a pass in powers of two: `tokens` of `batch` sequences that see up to `columns` slots, of which up to
+    `tree` follow the prompt."""
 
     tokens: int
     columns: int
@@ -152,9 +152,9 @@ def _power(count: int) -> int:
 
 
 class StaticPass:
-    """A pass of one shape, whose inputs keep their place on the device; `graph` (if any) turns them into `states`. Per
-    token: id, position, slot for keys and values, number of visible columns, sequence, and (in order) which states are
-    wanted. Per sequence: first token, length, pages. A bit mask has the further visible slots."""
+    """A pass of one shape, whose inputs stay at one address on the device; `graph` (if recorded) turns the inputs into
+    `states`. Per token: id, position, slot for keys and values, number of visible columns, sequence, and (in order)
+    which states are wanted. Per sequence: first token, length, pages. A bit mask has the further visible slots."""
 
     def __init__(self, shape: Shape, device: torch.device, pinned: bool) -> None:
         self.shape = shape
@@ -168,7 +168,7 @@ class StaticPass:
         self.states: Any = None
 
     def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> None:
-        """Write the inputs of the next pass. Padding reads zeros, and writes to slots that are never read."""
+        """Write the inputs of the next pass. Padding reads zeros, and writes to slots that no sequence reads."""
         slots, sees, owners, wanted, starts, lengths, pages, numbers = (list[int]() for _ in range(8))
         tree, most = bytearray(), self.shape.columns // PAGE
         for i, part in enumerate(parts):
@@ -204,7 +204,7 @@ class PagedModel(LeanModel):
         self.pool = PagePool(config, tokens, self.dtype, self.device)
         self.passes: dict[Shape, StaticPass] = {}
         self.missed: set[Shape] = set()
-        self._memory: Any = None  # of all graphs
+        self._memory: Any = None  # memory of all graphs
         self._graphs = self._gpu
         self.opened: WeakSet[PackedSequence] = WeakSet()
 
@@ -229,12 +229,12 @@ class PagedModel(LeanModel):
         tree = max(end - part.mask[0] for end, part in zip(ends, parts, strict=True))
         shape = Shape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
         count = sum(part.count - part.hidden for part in parts)
-        with self.pool.lock:  # a ready pass has its inputs and states in one place, whoever's they are
+        with self.pool.lock:  # all sequences share the inputs and states of a recorded pass
             ready = self.passes.get(shape)
             if ready is None:
                 ready = StaticPass(shape, self.device, pinned=False)
-                self.missed |= {shape} if count else set()  # a prompt alone is computed once
-            self.wait()  # the last pass's inputs are not written over before it is read
+                self.missed |= {shape} if count else set()  # not for a prompt alone, which is computed once
+            self.wait()  # do not overwrite the inputs of the last pass before the GPU has read them
             ready.fill(tokens, positions, parts)
             if ready.graph is None:
                 ready.states = self._states(ready)
@@ -245,13 +245,12 @@ class PagedModel(LeanModel):
 
     @torch.inference_mode()
     def prepare(self, shapes: Iterable[Shape]) -> None:
-        """Record passes of these shapes and of those that were missed, except very large ones, at most GRAPHS in
-        all."""
+        """Record graphs of these shapes and of the missed ones, except very large shapes, at most GRAPHS in all."""
         with self.pool.lock:
             for shape in (*shapes, *self.missed):
                 if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
                     self.passes[shape] = ready = StaticPass(shape, self.device, pinned=self._gpu)
-                    ready.fill((), (), ())  # of padding alone: no sequence is touched
+                    ready.fill((), (), ())  # the pass has only padding, so no sequence changes
                     if self._graphs:
                         self._record(ready)
             self.missed.clear()
@@ -261,7 +260,7 @@ class PagedModel(LeanModel):
             graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
             self.wait()
             with torch.cuda.stream(side):
-                for _ in range(2):  # what is set up once is not recorded
+                for _ in range(2):  # run once before recording, since one-time setup must not be recorded
                     self._states(ready)
             self.wait()
             with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
@@ -277,18 +276,18 @@ class PagedModel(LeanModel):
         c, shape, longest = self.config, ready.shape, ready.shape.rows
         tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = ready.values
         column = torch.arange(shape.columns, device=self.device)
-        # What is masked must be finite: behind a sequence's end stand zeros, not what was left in its last page.
+        # Masked values must be finite, so zeros replace what the last page holds after a sequence's end.
         at = pages.view(shape.batch, -1)[:, column // PAGE] * PAGE + column % PAGE
         at = at.masked_fill(column >= lengths[:, None], ZEROS)
         beyond = column - sees[:, None]
         bits = ready.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
         visible = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
-        # Attention is by sequences: [batch, longest] of the tokens, and back.
+        # Attention works on sequences, so the tokens become [batch, longest], and then tokens again.
         rows = (starts[:, None] + torch.arange(longest, device=self.device)).clamp(max=shape.tokens - 1)
         place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
         bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
         bias = bias.masked_fill_(~visible[rows], -torch.inf)[:, None, :, None]
-        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # a key head's query heads are more rows for it
+        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # query heads become further rows
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(tokens, self.weights.embedding)
         for layer, (keys, values) in zip(self.weights.layers, self.pool.layers, strict=True):

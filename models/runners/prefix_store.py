@@ -16,13 +16,13 @@ from safetensors.torch import save_file
 
 from rtcontrol.models.errors import home
 
-LAYOUT = 1  # of keys and values in the file: raise it when their meaning changes
-DAYS, MIB = 30, 2048  # how long a file is kept unused, and how much all take
+LAYOUT = 1  # version of the stored keys and values: raise it when their meaning changes
+DAYS, MIB = 30, 2048  # days that an unused file is kept, and the size of all files
 
 
 def cache_folder() -> Path:
-    """Return `$RTCONTROL_CACHE`, else the user's cache folder; without a home, a path that cannot be written and says
-    so."""
+    """Return `$RTCONTROL_CACHE`, else the user's cache folder. Without a home folder, the path is one that cannot be
+    written."""
     base = os.environ.get("RTCONTROL_CACHE")
     if base:
         return Path(base)
@@ -37,8 +37,8 @@ def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: s
 
 @contextlib.contextmanager
 def nothing_kept() -> Iterator[None]:
-    """Disable writing of prefixes meanwhile: an evaluation uses each set of tools once, and the file of a large model
-    has a hundred megabytes."""
+    """Disable the writing of prefixes within a `with` block. An evaluation uses each set of tools once, and a file of a
+    large model takes a hundred megabytes."""
     global _keeps
     before, _keeps = _keeps, False
     try:
@@ -51,7 +51,7 @@ _keeps = True
 
 
 class PrefixStore:
-    """Saves and restores the KV of prefixes by key; every failure is reported as a reason, none is raised."""
+    """A store that saves and restores the KV of prefixes by key. Failures are returned as a reason and never raised."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or cache_folder() / "prefix"
@@ -70,7 +70,7 @@ class PrefixStore:
                 keys, values = file.get_tensor("keys"), file.get_tensor("values")
         except FileNotFoundError:  # another process has dropped it
             return None
-        except Exception as error:  # the library raises its own and plain exceptions for torn files
+        except Exception as error:  # for torn files the library raises its own exceptions and plain ones
             return f"{path} is unreadable ({error})"
         if meta.get("key") != key:
             return f"{path} belongs to another model, prompt or setting"
@@ -83,7 +83,8 @@ class PrefixStore:
         return keys, values
 
     def save(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> str | None:
-        """Write atomically and evict old files; return the reason where it could not be written, as on a full disk."""
+        """Write a file atomically and evict old ones; return the reason if writing failed, for example on a full
+        disk."""
         if not _keeps:
             return None
         keys, values = keys.cpu().contiguous(), values.cpu().contiguous()

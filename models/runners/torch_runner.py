@@ -1,4 +1,4 @@
-"""The default runner: our own lean forward over safetensors, for dense checkpoints on one CPU or GPU."""
+"""The default runner: a lean forward pass over safetensors files, for dense checkpoints on one CPU or GPU."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SIZES = (8, 24, 48)  # tokens of the measured passes
 
 
 class TorchRunner:
-    """One checkpoint's weights on one device, with a KV cache for each session. `threads` are torch's during a pass
-    (None: torch's default)."""
+    """One checkpoint's weights on one device, with a KV cache for each session. `threads` limits torch's threads during
+    a pass (None: torch's default)."""
 
     kind: type[LeanModel] = LeanModel
 
@@ -52,10 +52,10 @@ class TorchRunner:
         cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
     ) -> TorchRunner:
         """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype, device and threads
-        share it.
+        share one runner.
 
         `threads` limits torch's CPU threads during a pass (None: one for a small model, else torch's default). On a GPU
-        it is a PagedRunner. Raises UserError.
+        the result is a PagedRunner. Raises UserError if the checkpoint or an option is not supported.
         """
         place = choose_device(device)
         kind = choose_dtype(dtype, folder, place)
@@ -65,11 +65,11 @@ class TorchRunner:
         return shared((files, kind, place, threads, runner), lambda: runner(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """Return a sequence that starts with this prefix; its KV comes from disk, or is computed and stored."""
+        """Return a sequence that starts with this prefix, whose KV is read from disk, or computed and stored."""
         config, n = self.model.config, len(prefix)
         sequence = PackedSequence(self.model, self.slots)
         sequence.start(prefix, reserve=1)
-        kept = self.model.dtype  # the keys' and values' own
+        kept = self.model.dtype  # the dtype of the keys and values
         settings = config.settings if kept == self._dtype else f"{config.settings} {kept}"
         key = prefix_key(self._weights, prefix, self._dtype, settings)
         store = PrefixStore()
@@ -91,13 +91,13 @@ class TorchRunner:
         return sequence
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
-        """Compute the next `count` tokens of its prompt, and no node."""
+        """Compute the next `count` tokens of the handle's prompt, and no node."""
         with thread_limit(self.threads):
             handle.prefill(count)
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate one pass for all works; return for each the answers to its tree's asks: fp32 scores, or the best
-        legal id."""
+        """Evaluate one pass for all work items; return, for each, the answers to the asks of its tree: fp32 scores, or
+        the best legal id."""
         placed = [(work.handle, work.handle.placed(work)) for work in batch]
         with thread_limit(self.threads):
             states = run_together(self.model, placed)
@@ -130,7 +130,7 @@ class TorchRunner:
         return self._costs[about]
 
     def _choice_ms(self) -> float:
-        """Measure the choice of the best id of the whole vocabulary at one node."""
+        """Return how many milliseconds it takes to choose the best id of the whole vocabulary at one node."""
         hidden = torch.zeros(1, self.model.config.hidden, dtype=self.model.dtype, device=self.model.device)
         ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
         best = float("inf")
@@ -146,7 +146,7 @@ load = TorchRunner.load
 
 @contextmanager
 def thread_limit(threads: int | None) -> Iterator[None]:
-    """Set torch's threads meanwhile, which are the process's, and restore them. None: leave them."""
+    """Set torch's threads, which the whole process shares, within a `with` block. None leaves them unchanged."""
     before = torch.get_num_threads()
     if threads in (None, before):
         yield
@@ -159,10 +159,11 @@ def thread_limit(threads: int | None) -> Iterator[None]:
 
 
 def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
-    """Return the CPU threads of these weights: as given, else one for a small model. Raises UserError.
+    """Return the number of CPU threads for these weights: as given, else one for a small model. Raises UserError for
+    less than 1.
 
-    A second thread gains little on a small model, and waits for its turn when another process is busy: the slowest
-    decisions become a hundred times slower.
+    A second thread gains little on a small model, and has to wait if another process is busy: the slowest decisions
+    become a hundred times slower.
     """
     if threads is not None and threads < 1:
         raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
@@ -171,7 +172,8 @@ def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) 
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return the named device, or by default a GPU if there is one. Raises UserError."""
+    """Return the named device, or by default a GPU if there is one. Raises UserError for a missing or unknown
+    device."""
     try:
         place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
@@ -187,7 +189,7 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
         if read_config(folder).get("quantization_config"):
-            size *= 8  # of fp32, where most weights are of four bits
+            size *= 8  # bytes in fp32, if most weights have four bits
         name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
     if name not in DTYPES:
         raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
@@ -195,19 +197,19 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
 
 
 class PagedRunner(TorchRunner):
-    """One checkpoint's weights on one device, and one pool of pages for all sequences: those with a common start share
-    its pages. On a GPU its usual passes are recorded graphs."""
+    """A runner with one pool of pages for all sequences. Sequences with a common start share the pages of that start.
+    On a GPU the usual passes are recorded graphs."""
 
     kind = PagedModel
     model: PagedModel
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """Return a sequence that starts with this prefix; its KV is shared with another sequence, read from disk, or
-        computed and stored. Raises UserError where the pool has no room for its ticks and those of all open sequences.
+        """Return a sequence that starts with this prefix, whose KV is shared with another sequence, read from disk, or
+        computed and stored. Raises UserError if the pool has no room for the ticks of all open sequences.
 
-        Graphs are recorded here, for the shapes that its ticks may have, alone or with all open sequences (the first
-        one: with as many as EARLY), and for shapes that were missed; the ticks of others wait for it, a few passes a
-        shape. Ticks record none; a pass without a graph takes longer.
+        This call records graphs for the shapes that the ticks of the sequence may have, alone or with all open
+        sequences (for the first sequence: with EARLY others), and for missed shapes. The ticks of other sequences wait
+        meanwhile, a few passes for each shape. Ticks record no graphs; a pass without a graph takes longer.
         """
         other = next((opened for opened in self.model.opened if opened.cached(prefix) == len(prefix)), None)
         if other is None:
@@ -223,7 +225,7 @@ class PagedRunner(TorchRunner):
         return sequence, info
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
-        """Compute the next `count` tokens of its prompt, and no node; wait for the GPU, as the caller measures the
-        time."""
+        """Compute the next `count` tokens of the handle's prompt, and no node; wait for the GPU, as the caller measures
+        the time."""
         super().prefill(handle, count)
         self.model.wait()

@@ -1,8 +1,8 @@
 """A runner over vLLM, with its engine core in this process, for models and formats that the other engines lack.
 
-Each node with an ask is a request of one token whose prompt is the path to it; all requests of a pass are scheduled
-together. Our logits processor keeps the scores of the whole vocabulary before sampling, so that the legal ids are
-applied when a value is chosen, and no head is decoded twice.
+Each node with an ask is a request for one token whose prompt is the path to the node; all requests of a pass are
+scheduled together. Our logits processor keeps the scores of the whole vocabulary before sampling, so that the legal ids
+are applied when a value is chosen, and no head is decoded twice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-# Read when vLLM is imported, or its engine made. With a core process of its own every step would wait for two more
-# messages, and for a second process where cores are few.
+# vLLM reads these when it is imported, or when an engine is made. With a separate core process, every step would wait
+# for two more messages, and on few cores for a second process.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -41,9 +41,9 @@ OPTIONS = "RTCONTROL_VLLM_ARGS"
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 SLOTS = 8192
 BLOCK = 32  # tokens; prompts share whole blocks, and attention on a CPU takes no smaller ones
-TOGETHER = 16  # decisions of one pass
+TOGETHER = 16  # decisions in one pass
 PLACE = torch.device(current_platform.device_type)
-REQUESTS = 256  # that are scheduled together
+REQUESTS = 256  # requests that are scheduled together
 
 
 class RequestSequence(Handle):
@@ -53,7 +53,7 @@ class RequestSequence(Handle):
         return count // BLOCK * BLOCK
 
     def place(self, work: Work, numbers: Iterator[int]) -> Asked:
-        """Return paths for the nodes of the tree, and numbers for those with an ask."""
+        """Add a path for each node of the tree; return a request number and a prompt for each node with an ask."""
         base, asks = len(self.paths), work.tree.asks
         for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
             self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
@@ -64,7 +64,8 @@ class RequestSequence(Handle):
 
 
 class VLLMRunner:
-    """One vLLM engine, shared by all sessions of a checkpoint. `figures` count since it was created."""
+    """A runner with one vLLM engine, which all sessions of a checkpoint share. `figures` count since the engine was
+    created."""
 
     def __init__(self, folder: Path, dtype: str, threads: int | None, options: Mapping[str, Any]) -> None:
         config = read_config(folder)
@@ -108,7 +109,7 @@ class VLLMRunner:
         self._numbers = count()
 
     def open(self, prefix: Sequence[int]) -> tuple[RequestSequence, PrefixInfo]:
-        """Return a handle for prompts that start with `prefix`, whose KV is computed."""
+        """Compute the KV of `prefix`; return a handle for prompts that start with `prefix`."""
         handle = self.copy(None, prefix)
         handle.start(prefix, 1)
         self.prefill(handle, len(prefix))
@@ -116,21 +117,22 @@ class VLLMRunner:
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
         """Return another handle for the same prefix."""
-        return RequestSequence(self.slots - 1)  # the token that a request makes
+        return RequestSequence(self.slots - 1)  # the token that a request generates
 
     def cost(self, handle: RequestSequence) -> PassCost:
         """Return a constant: here only the number of passes matters."""
         return PassCost(1.0, 0.0)
 
     def prefill(self, handle: RequestSequence, count: int) -> None:
-        """Compute the next `count` tokens of its prompt, in whole blocks, and no node."""
+        """Compute the next `count` tokens of the handle's prompt, in whole blocks, and no node."""
         end = min(-(-(handle.done + count) // BLOCK) * BLOCK, len(handle.prompt))
         if end:
             self._evaluate({next(self._numbers): handle.prompt[:end]})
         handle.done = end
 
     def run(self, batch: Sequence[Work]) -> list[Any]:
-        """Evaluate one pass; return for each work the answers to its tree's asks, or Cancelled where it was stopped."""
+        """Evaluate one pass; return, for each work item, the answers to the asks of its tree, or Cancelled if the item
+        was stopped."""
         works: list[Asked] = [w.handle.place(w, self._numbers) for w in batch]
         prompts: dict[int, list[int]] = {}
         for work, (_, numbers) in zip(batch, works, strict=True):
@@ -144,8 +146,8 @@ class VLLMRunner:
         return [next(scores) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
 
     def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
-        """Evaluate all requests in as many steps as it takes; return the numbers of those that were cancelled between
-        two steps."""
+        """Evaluate all requests, in several steps if necessary; return the numbers of the requests that were cancelled
+        between two steps."""
         left, gone, figures = set(prompts), set[int](), self.figures
         with thread_limit(self.threads):
             try:
@@ -192,12 +194,12 @@ def threads_kept(threads: int | None) -> Iterator[int]:
 def _one_token() -> SamplingParams:
     params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
     if hasattr(params, "skip_clone"):
-        params.skip_clone = True  # they are a request's own already
+        params.skip_clone = True  # vLLM has already copied them for the request
     return params
 
 
 def _parameters(config: Any) -> int:
-    """Return the parameters of the model before quantisation; 0 where transformers does not know it."""
+    """Return the number of parameters before quantisation, or 0 if transformers does not know the model."""
     try:
         with torch.device("meta"):
             return int(AutoModelForCausalLM.from_config(config).num_parameters())
@@ -206,8 +208,8 @@ def _parameters(config: Any) -> int:
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> VLLMRunner:
-    """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype and threads share it. Raises
-    UserError."""
+    """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype and threads share one
+    runner. Raises UserError if vLLM cannot run the checkpoint."""
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(DTYPES)}.")
     if device is not None and device != PLACE.type:
@@ -219,7 +221,7 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
         hint = 'It is a JSON object of arguments of vLLM\'s engine: {"tensor_parallel_size": 2}, say.'
         raise UserError(f"{OPTIONS} cannot be read.", hint) from None
     if dtype == "auto" and not read_config(folder).get("quantization_config"):
-        # As for torch's; vLLM's own choice would round the weights of a small model.
+        # The same choice as the torch engine's: vLLM's own default would round the weights of a small model.
         dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, PLACE)))
     files = unchanged([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
     threads = choose_threads(threads, files)

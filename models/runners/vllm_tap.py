@@ -15,12 +15,12 @@ from rtcontrol.models.runners.packed import answered
 
 
 class ScoreTap(LogitsProcessor):
-    """Keeps the scores of each step, and the row of each request."""
+    """A logits processor that keeps the scores of each step, and the row of each request."""
 
     of: ClassVar[weakref.WeakValueDictionary[str, ScoreTap]] = weakref.WeakValueDictionary()  # by engine
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.places: dict[int, int] = {}  # in the batch, and which request's it is
+        self.places: dict[int, int] = {}  # the request of each row of the batch
         self.kept: dict[int, tuple[torch.Tensor, int]] = {}
         self.of[vllm_config.instance_id] = self
 
@@ -50,11 +50,12 @@ class ScoreTap(LogitsProcessor):
         return logits
 
 
-Asked = tuple[Sequence[Ask], Mapping[int, int]]  # of one work, and the number of each node's request
+Asked = tuple[Sequence[Ask], Mapping[int, int]]  # asks of one work item, and the request number of each node
 
 
 def gather(worker: Any, works: Sequence[Asked]) -> list[list[Any]]:
-    """Return the answers of each work, in the engine's worker where the scores are, and drop the scores."""
+    """Return the answers of each work item and drop the scores. This runs in the engine's worker, which has the
+    scores."""
     tap = ScoreTap.of[worker.vllm_config.instance_id]
     kept, tap.kept = tap.kept, {}
 

@@ -1,4 +1,4 @@
-"""Read a dense checkpoint's configuration and weights, once for all that use them."""
+"""Read the configuration and the weights of a dense checkpoint; all runners in the process share them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ModelConfig:
     tied: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
-    settings: str  # all of them, as whatever changes a KV cache: part of the prefix key
+    settings: str  # part of the prefix key, as any of these settings may change a KV cache
     packing: Packing | None = None
 
     @classmethod
@@ -77,7 +77,7 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], flo
     if kind == "default":
         theta = float(rope.get("rope_theta", 1e4))
         return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
-    # The scaled variants are the library's business; importing it costs a second, so only when one is used.
+    # transformers computes the scaled variants; importing it costs a second, so only when one is used.
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -93,7 +93,8 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], flo
 
 
 class WeightReader:
-    """Reads tensors by name from one safetensors file or a sharded index; `packing` is the format of quantised ones."""
+    """A reader of tensors by name from one safetensors file or a sharded index. `packing` is the format of quantised
+    weights."""
 
     def __init__(self, folder: Path, packing: Packing | None = None) -> None:
         self.packing = packing
@@ -120,7 +121,7 @@ class WeightReader:
         return name in self._where or (self.packing is not None and self.packing.scales(name) in self._where)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """Return a tensor as the file has it."""
+        """Return a tensor as stored in the file."""
         if name not in self._where:
             raise UserError(f"{self.paths[0].parent}: the tensor {name} is missing.", "Restore the checkpoint.")
         tensor: torch.Tensor = self._where[name].get_tensor(name)
@@ -141,8 +142,8 @@ class WeightReader:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a hash of the weights for cache keys: of whole files up to 64 MiB, else of size, time of change and
-    sampled blocks, since reading gigabytes takes seconds."""
+    """Return a hash of the weights for cache keys. Files up to 64 MiB are hashed whole; for larger ones, size,
+    modification time and sampled blocks are hashed, since reading gigabytes takes seconds."""
     digest = hashlib.sha256()
     block = 1 << 20
     for path in WeightReader(folder).paths:
@@ -176,8 +177,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a model on one device. On a CPU with weights rounded to bf16, norms and everything between the
-    products are fp32."""
+    """All tensors of a model on one device. On a CPU with weights rounded to bf16, the norms and all operations between
+    matrix products are fp32."""
 
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
@@ -197,7 +198,7 @@ _holding = threading.RLock()
 
 
 def shared(key: Any, make: Callable[[], T]) -> T:
-    """Return the live object of this key, else a new one."""
+    """Return the existing object for this key, or make a new one."""
     with _holding:
         found = _held.get(key)
         if found is None:
@@ -206,12 +207,12 @@ def shared(key: Any, make: Callable[[], T]) -> T:
 
 
 def unchanged(paths: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
-    """Return a key that changes with the files."""
+    """Return a key that changes whenever one of the files changes."""
     return tuple((path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Read and fuse the weights; raises UserError for a missing tensor. Callers with the same unchanged checkpoint,
+    """Read and fuse the weights. Raises UserError for a missing tensor. Callers with the same unchanged checkpoint,
     dtype and device share one set of tensors."""
     reader = WeightReader(folder, config.packing)
     key = (unchanged(reader.paths), config, dtype, device)
@@ -228,14 +229,14 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
         problem = f"{folder}: the tensors do not have the shapes that its config.json names."
         raise UserError(problem, "Restore the config.json that came with the weights.")
     head = tensors.optional("lm_head.weight")
-    # A head of other values than the embeddings is not tied, whatever the config says.
+    # A head whose values differ from the embeddings is not tied, even if the config says so.
     if head is None or (config.tied and torch.equal(head, embedding)):
         head = embedding
     return Weights(embedding, layers, tensors.norm("model.norm.weight"), head)
 
 
 class _Tensors:
-    """A checkpoint's tensors on a device; on a CPU whose weights are rounded the norms are fp32."""
+    """The tensors of a checkpoint on one device. On a CPU with rounded weights the norms are fp32."""
 
     def __init__(self, reader: WeightReader, dtype: torch.dtype, device: torch.device) -> None:
         self._reader, self._dtype, self._device = reader, dtype, device
@@ -279,17 +280,17 @@ class _Tensors:
         )
 
 
-# Products with a layer's weights on a CPU: as they are, packed for oneDNN, or of bf16 numbers.
+# Matrix products with a layer's weights on a CPU: plain, packed for oneDNN, or with bf16 numbers.
 
 
-ROWS = 16  # the number of rows that a packed weight is laid out for; others work too
+ROWS = 16  # the number of rows that the layout of a packed weight is optimised for; others work too
 
 
 class Linear:
-    """`x @ weight.T + bias` for x [rows, inputs]; `numel` counts both parameters.
+    """A callable that computes `x @ weight.T + bias` for x [rows, inputs]. `numel` counts weight and bias.
 
     On a CPU with oneDNN the weight is kept in oneDNN's own blocked layout: 15 rows through the bundled model take half
-    the time of `F.linear` in fp32, which lays the weight out anew on every call.
+    the time of `F.linear` in fp32, which lays out the weight again on every call.
     """
 
     __slots__ = ("_bias", "_packed", "_weight", "numel", "shape")
@@ -309,7 +310,7 @@ class Linear:
 
 
 def _find() -> Any:
-    # torch.compile's own operators: without a public name, so whatever is wrong with them means plain F.linear.
+    # These operators of torch.compile have no public name, so any error means plain F.linear.
     try:
         operator = torch.ops.mkldnn._linear_pointwise.default
         weight = torch.eye(2)
@@ -323,7 +324,7 @@ _packed_linear: Any = _find()
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Return whether a weight can have oneDNN's layout: fp32 on a CPU, or bf16 where the CPU multiplies it."""
+    """Return whether a weight can have oneDNN's layout: fp32 on a CPU, or bf16 if the CPU can multiply bf16."""
     if _packed_linear is None or weight.device.type != "cpu":
         return False
     if weight.dtype == torch.bfloat16:
@@ -332,7 +333,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 class RoundedLinear(Linear):
-    """A product of bf16 numbers with fp32 inputs, sums and outputs."""
+    """A callable that multiplies bf16 weights with fp32 inputs, sums and outputs."""
 
     __slots__ = ()
 

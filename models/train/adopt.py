@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError, decoded, read_json
 from rtcontrol.models.train.export import copy_kept, export, load_model
 from rtcontrol.models.train.vocabulary import add_st_tokens, initialise_rows
 
-# What starts and ends a part of the prompt, where a tokenizer has both.
+# Pairs of tokens that start and end a part of the prompt. A tokenizer must have both.
 MARKERS = (
     ("<|im_start|>", "<|im_end|>"),
     ("<|start_header_id|>", "<|eot_id|>"),
@@ -29,15 +29,15 @@ MARKERS = (
     ("<s>", "</s>"),
     ("<|endoftext|>", "<|endoftext|>"),
 )
-# Models that read nothing right without it start with this token.
+# Some models read prompts correctly only after this first token.
 FIRST = {"gemma3_text": "<bos>"}
-VARIABLE = "SYSTEM_TEMPLATE"  # in v1's server file; v2's has it with a prefix
+VARIABLE = "SYSTEM_TEMPLATE"  # the name in the server file of v1; v2 adds a prefix
 SOURCE = "Give the authors' server file (rt_server.py), or a UTF-8 text file with {tools_json}."
 
 
 def adopt_base(base: Path, out: Path) -> Checkpoint:
-    """Write `base` with the 17 tokens, each embedded as the mean of related words, and the compact template to `out`,
-    a new folder; dtype and tied head stay as they are. Raises UserError."""
+    """Write `base` with the compact template and the 17 ST tokens, each embedded as the mean of related words, to the
+    new folder `out`. Dtype and tied head do not change. Raises UserError if the base or the folder is unusable."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already.", "Give a new folder with --out.")
     if read_config(base).get("quantization_config"):
@@ -132,20 +132,20 @@ def _domain(system: str) -> str:
     """Return a domain's prompt: the text itself, or the content of a file."""
     try:
         return _read(Path(system)).rstrip("\n") if Path(system).is_file() else system
-    except OSError:  # a text is too long for a name
+    except OSError:  # a long text is not a valid file name
         return system
 
 
 def _read(path: Path) -> str:
     try:
-        # Bytes, not text mode: a line break is part of what the checkpoint was trained on.
+        # Read bytes, since the checkpoint was trained on these exact line breaks.
         return decoded(path.read_bytes(), path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error}).", SOURCE) from None
 
 
 def _strings(path: Path) -> dict[str, str]:
-    """Return the strings that a Python file assigns at its top level; a text file is its VARIABLE."""
+    """Return the strings that a Python file assigns at the top level; the content of a text file counts as VARIABLE."""
     source = _read(path)
     if path.suffix != ".py":
         return {VARIABLE: source}
@@ -162,5 +162,5 @@ def _strings(path: Path) -> dict[str, str]:
                     strings[name] = node.value.value
                 elif name.endswith(VARIABLE):
                     message = f"{path}: {name} is not a plain string."
-                    raise UserError(message, "Save the text that it means as a .txt file.")
+                    raise UserError(message, "Save the intended text as a .txt file.")
     return strings

@@ -1,4 +1,5 @@
-"""Encode rows as token ids: the part of the prompt after the shared prefix, and each head's ids, labels and weights."""
+"""Encode training rows as token ids: the prompt after the shared prefix, and the ids, labels and weights of each
+head."""
 
 from __future__ import annotations
 
@@ -27,9 +28,9 @@ KEPT = 64  # sets of tools whose encoders are kept
 
 @dataclass(frozen=True)
 class HeadTarget:
-    """One head of one row: `ids` start with the head's token, `labels[i]` follows `ids[i]`; a label of weight 0 is not
-    trained. A `probe` is no part of the call and does not count for accuracy. `early` is the target of the head's token
-    half way through the model: the last token of the named thing."""
+    """The training target of one head of a row. `ids` start with the head's token, `labels[i]` follows `ids[i]`; a
+    label of weight 0 is not trained. A `probe` is not part of the call and does not count for accuracy. `early` is the
+    target of the head's token half way through the model: the last token of the thing that the instruction names."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
@@ -40,8 +41,8 @@ class HeadTarget:
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row as ids: the suffix after the shared prefix, and its heads; `early` are positions in the suffix with their
-    targets half way through the model."""
+    """A row as token ids: the suffix after the shared prefix, and the heads. `early` has positions in the suffix with
+    their targets half way through the model."""
 
     suffix: tuple[int, ...]
     heads: tuple[HeadTarget, ...]
@@ -50,10 +51,11 @@ class EncodedRow:
 
 @dataclass(frozen=True)
 class LossWeights:
-    """Weights of labels (paper, appendix "Training Hyperparameters"): of the function head and of each argument head;
+    """The weights of labels (paper, appendix "Training Hyperparameters") for the function head and each argument head.
     `end` scales the label of the end token, which is nearly always forced; `quote` is for quotes; `focal` scales, by
     argument head, values that are not null (the paper's token-level weights). With `all_heads` a row has the eight
-    heads of published checkpoints, with null beyond its tools' parameters; `content` is the weight of the first."""
+    heads of published checkpoints, with null beyond its tools' parameters; `content` is the weight of the content
+    head."""
 
     function: float = 2.0
     arguments: tuple[float, ...] = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
@@ -64,14 +66,14 @@ class LossWeights:
     content: float = 0.0
 
     def of(self, head: int, null: bool = True) -> float:
-        """Return the weight of a label of head number `head` (0 is the function), whose value is null or not."""
+        """Return the weight of a label of head number `head` (0 is the function). `null` says if the value is null."""
         if head == 0:
             return self.function
         return self.arguments[head - 1] * (1.0 if null else self.focal[head - 1])
 
 
 class RowEncoder:
-    """Encodes rows for one template, tokenizer and plan."""
+    """An encoder of rows for one template, tokenizer and plan."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class RowEncoder:
         self._template = template
         self._weights = weights or LossWeights()
         self._heads: dict[tuple[str, str | None], HeadTarget] = {}
-        self._ends: dict[str, int] = {}  # of instructions: see `_meaning`
+        self._ends: dict[str, int] = {}  # tokens of instructions, see `_meaning`
         slots = zip(plan.tools, plan.slots, strict=True)
         with_head = {(tool.name, p.name) for tool, own in slots for slot in own for p in slot.parameters}
         self._headless = {(tool.name, p.name) for tool in plan.tools for p in tool.parameters} - with_head
@@ -133,7 +135,7 @@ class RowEncoder:
         return self._heads[key]
 
     def _null_heads(self, row: Row) -> Iterator[HeadTarget]:
-        """Yield null heads beyond those of the row's plan; of a null call the function head alone is read."""
+        """Yield null heads beyond those of the row's plan; a null call has the function head alone."""
         beyond = len(self.plan.heads) - 1 if row.call is not None else MAX_HEADS
         names = ("content", *ARGUMENTS[beyond:])
         for name, weight in zip(names, (self._weights.content, *self._weights.arguments[beyond:]), strict=True):
@@ -142,7 +144,7 @@ class RowEncoder:
                 yield HeadTarget((head,), (null,), (weight,))
 
     def _branching(self, k: int, target: HeadTarget) -> HeadTarget:
-        """Return a head up to its last label at which its trie branches."""
+        """Return a head up to the last label at which the head's trie branches."""
         head = self.plan.heads[k]
         if head.free:
             return target
@@ -158,7 +160,7 @@ class RowEncoder:
         return HeadTarget(ids[:-1], ids[1:], (*first, *[weight] * len(rest)), probe=True)
 
     def _meaning(self, row: Row) -> tuple[tuple[int, int], ...]:
-        """Return the position of the instruction's last token with each token of its meaning."""
+        """Return pairs of the position of the instruction's last token and each token of the meaning of the row."""
         if row.meant is None:
             return ()
         if row.instruction not in self._ends:
@@ -170,8 +172,8 @@ class RowEncoder:
 
 
 class ToolsEncoder:
-    """A `RowEncoder` for the `tools` of each row; `prefix` is the first token of all prompts. With `allow_null` a row
-    may have no call."""
+    """An encoder that uses a `RowEncoder` for the `tools` of each row. `prefix` is the first token of all prompts. With
+    `allow_null` a row may have no call."""
 
     def __init__(
         self,
@@ -196,7 +198,8 @@ class ToolsEncoder:
         return known[1]
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
-        """Return ids and labels of one row, its tools a part of the suffix. Raises UserError."""
+        """Return ids and labels of one row, with the tools as a part of the suffix. Raises UserError as
+        `RowEncoder.encode` does."""
         encoder = self.of(row.tools)
         encoded, tools = encoder.encode(row, forced), encoder.prefix[1:]
         early = tuple((len(tools) + index, label) for index, label in encoded.early)
@@ -205,12 +208,12 @@ class ToolsEncoder:
 
 # -- files of rows ----------------------------------------------------------------------------------------------------
 
-SETS = 64  # of tools that a checkpoint lists as learnt; of more it says that it reads tools
+SETS = 64  # sets of tools that a checkpoint lists as learnt; with more sets it counts as able to read any tools
 
 
 @dataclass
 class EncodedRows:
-    """The encoded rows of files in order, and the metadata of a checkpoint trained on them."""
+    """The encoded rows of some files in order, and the metadata of a checkpoint that is trained on these rows."""
 
     files: dict[str, str] = field(default_factory=dict)  # sha256 by path
     lines: int = 0
@@ -238,8 +241,8 @@ class EncodedRows:
 
 
 def load(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bool = False) -> EncodedRows:
-    """Read and encode all rows of these files. A row whose prompt and longest head are more than `length` tokens is
-    left out and counted; with `drop_bad` so is one that cannot be represented.
+    """Read and encode all rows of some files. A row whose prompt and longest head have more than `length` tokens is
+    left out and counted. With `drop_bad`, a row that cannot be represented is left out and counted, too.
 
     Raises UserError for a file that cannot be read, for a row that cannot be represented, with file and line and how
     many there are, and if no row is left.
@@ -281,21 +284,21 @@ def _named(error: UserError | Unusable, where: str) -> UserError:
 
 
 # -- word probes ------------------------------------------------------------------------------------------------------
-# A row also asks for words of its observation. A call says little about where the model must look; a word that follows
-# another one says it at once. So the content head, which no controller waits for, quotes the observation: after a word,
-# the next ones; without one, from the word that the instruction names. It costs a few tokens a row, after a prompt that
-# is computed anyway.
+# A row also trains quotes of its observation. A call is a weak signal for where the model must look; a word that
+# follows another one is a strong signal. So the content head, which no controller waits for, quotes the observation:
+# after a given word, the next words; without one, from the word that the instruction names. This costs a few tokens per
+# row, after a prompt that is computed anyway.
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
-# Words that a sentence holds whatever it names.
+# Words that occur in sentences about anything.
 COMMON = {*re.findall(r"\w+", "a an the of to at in on is it its and or what where which one that this go")}
 QUOTED = 3  # words of a quote
 
 
 def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:
     """Yield the same rows with up to `quotes` passages of the observation to quote, each from a random word that occurs
-    once; if the instruction names a thing of the observation, also from its first word, unprompted, and with `named`, a
-    target for all heads half way through the model."""
+    once. If the instruction names a thing of the observation, add a passage from the first word of that thing,
+    unprompted, and `named`, a target for all heads half way through the model."""
     for row in rows:
         spans = _SPAN.findall(row.observation)
         words = [_BARE.sub("", span).lower() for span in spans]
@@ -311,7 +314,7 @@ def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -
 
 
 def _place(words: Sequence[str], counts: Counter[str], instruction: Sequence[str]) -> range:
-    """Return the range of the thing that the instruction names first: consecutive words, at least one of which occurs
+    """Return the range of words of the first thing that the instruction names. At least one of these words occurs
     once."""
     first = next((word for word in instruction if counts[word] == 1), None)
     if first is None:

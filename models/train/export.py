@@ -19,19 +19,19 @@ from transformers.utils.logging import disable_progress_bar
 from rtcontrol.models.checkpoint.prompt import FILE_NAME
 from rtcontrol.models.errors import UserError
 
-# Of a base's files those that its users may look for.
+# Files of a base that its users may look for.
 KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
 
 
 def load_model(folder: Path, dtype: torch.dtype | str) -> Any:
-    """Return the causal LM of a folder. Raises UserError."""
+    """Return the causal LM of a folder. Raises UserError if transformers cannot load one."""
     from transformers import AutoModelForCausalLM
 
     try:
         return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
-    except Exception as error:  # a checkpoint can be wrong in many ways
+    except Exception as error:  # a broken checkpoint may raise anything
         why = (str(error).strip() or repr(error)).splitlines()[0][:200]
         raise UserError(f"transformers cannot load {folder} ({why}).", "Give a causal model's folder.") from None
 
@@ -44,12 +44,12 @@ def export(
     dtype: torch.dtype = torch.float32,
     end: str = "<|im_end|>",
 ) -> None:
-    """Write weights, config, tokenizer (`end` is its end token) and template to `folder`. An old checkpoint there is
-    replaced once the new one is complete; other files in the folder stay."""
+    """Write weights, config, tokenizer (`end` is its end token) and template to `folder`. An old checkpoint in `folder`
+    is replaced once the new one is complete; other files stay."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk
         fresh = Path(inside)
-        disable_progress_bar()  # of a file that is written at once
+        disable_progress_bar()  # bytes of a file that is written at once
         # A copy: the caller may continue training in its dtype.
         (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
         (fresh / "generation_config.json").unlink(missing_ok=True)
@@ -64,7 +64,7 @@ def export(
         (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
         readable = (fresh / FILE_NAME).stat().st_mode
         for path in [*fresh.iterdir()]:
-            path.chmod(readable)  # the writer of weights makes them its owner's alone
+            path.chmod(readable)  # the library makes weights readable for their owner only
             os.replace(path, folder / path.name)
 
 
@@ -77,7 +77,8 @@ def copy_kept(base: Path, folder: Path) -> None:
 
 @contextmanager
 def replaced(place: Path) -> Iterator[Path]:
-    """Yield a new folder next to `place`, which it replaces if the block succeeds; otherwise it is removed."""
+    """Yield a new folder next to `place`. The new folder replaces `place` if the block succeeds; otherwise it is
+    removed."""
     part = place.with_name(f"{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -90,7 +91,7 @@ def replaced(place: Path) -> Iterator[Path]:
 
 
 def not_saved(out: Path, error: Exception) -> UserError:
-    """Return the error of a checkpoint that could not be written; torch's writer gives no reason."""
+    """Return the UserError for a checkpoint that could not be written, with a reason, since torch gives none."""
     why = getattr(error, "strerror", None) or "a file could not be written whole"
     return UserError(
         f"The checkpoint cannot be written to {out} ({why}); the training is kept there.",

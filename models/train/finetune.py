@@ -1,4 +1,4 @@
-"""Fine-tune a base on rows, by LoRA or in full, to a checkpoint that decides: `base/`, `training/`, `model/`."""
+"""Fine-tune a base model on rows, by LoRA or in full. A run has the folders `base/`, `training/` and `model/`."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, on what, and where to. `base`: a bundled name, a folder or a hub id, with or without ST tokens;
-    `rows`: JSONL files."""
+    """A fine-tuning job: base, rows, recipe and folder. `base`: a bundled name, a folder or a hub id, with or without
+    ST tokens; `rows`: JSONL files."""
 
     base: str
     rows: tuple[Path, ...]
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True)
 class FinetuneOutcome:
-    """`steps` done on `rows`; `loss` of the last one; `identity`: the run's base and rows."""
+    """The result of a fine-tuning: `steps` done on `rows`; `loss` of the last step; `identity` of the base and rows."""
 
     out: Path
     steps: int
@@ -72,11 +72,11 @@ class FinetuneOutcome:
 
     @property
     def model(self) -> Path:
-        """The merged checkpoint."""
+        """Return the folder of the merged checkpoint."""
         return self.out / MODEL
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as `result.json` has it."""
+        """Return the content of `result.json`."""
         return {
             "steps": self.steps,
             "groups": len(self.rows),
@@ -88,8 +88,8 @@ class FinetuneOutcome:
 
 
 def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
-    """Train, or resume where the same command was stopped; then merge and export. `progress` gets a line of the log a
-    step, or the step that it resumes from (`resumed`). Raises UserError; what was saved before then is kept."""
+    """Train, or resume a run that was stopped, then merge and export. `progress` gets a line of the log for each step,
+    or the step that the run resumes from (`resumed`). Raises UserError if training fails; saved steps are kept."""
     check_extras()
     disable_progress_bar()
     device = choose_device(job.recipe.device)
@@ -120,13 +120,14 @@ def _finetune(job: Job, source: Path, device: torch.device, progress: Progress |
     outcome = FinetuneOutcome(job.out, run.at.chunk, rows, round(run.at.loss, 4), identity, job.recipe)
     try:
         _write(outcome, lm, base)
-    except RuntimeError as error:  # of torch's writer
+    except RuntimeError as error:  # raised by torch's writer
         raise not_saved(job.out, error) from None
     return outcome
 
 
 def st_base(source: Path, place: Path) -> Path:
-    """Return a checkpoint of the ST format: `source` itself, or what is made of it in `place`. Raises UserError."""
+    """Return a checkpoint in ST format: `source` itself, or an adopted copy in `place`. Raises UserError if `source`
+    cannot be trained."""
     if read_config(source).get("quantization_config"):
         raise UserError(f"{source} is quantised: it cannot be trained.", "Give the original.")
     specials = STTokenizer.load(source / "tokenizer.json").specials
@@ -143,7 +144,7 @@ def st_base(source: Path, place: Path) -> Path:
 
 
 def _digest(folder: Path) -> str:
-    """Return one sha256 of a checkpoint's config, weights, tokenizer and template."""
+    """Return a sha256 of the config, weights, tokenizer and template of a checkpoint."""
     digest = hashlib.sha256()
     for path in [folder / "config.json", folder / "tokenizer.json", *sorted(folder.glob("*.safetensors"))]:
         with path.open("rb") as file:
@@ -154,7 +155,8 @@ def _digest(folder: Path) -> str:
 
 
 def load_base(folder: Path, dtype: torch.dtype) -> Any:
-    """Return the causal LM of a checkpoint. Raises UserError for one that cannot be loaded, or trained by trees."""
+    """Return the causal LM of a checkpoint. Raises UserError if it cannot be loaded, or cannot be trained with
+    trees."""
     model = load_model(folder, dtype)
     if model.config.model_type not in ARCHITECTURES or getattr(model.config, "sliding_window", None) is not None:
         raise UserError(
@@ -165,8 +167,9 @@ def load_base(folder: Path, dtype: torch.dtype) -> Any:
 
 
 def trainable(model: Any, recipe: FinetuneRecipe) -> Any:
-    """Return the base with fresh LoRA adapters in peft's wrapper, or all its weights unfrozen (rank 0); embeddings and
-    head where they have a rate. All that is trained is fp32. Raises UserError if the base has none of the targets."""
+    """Return the base with new LoRA adapters in peft's wrapper, or with all weights unfrozen (rank 0). Embeddings and
+    head are trained if they have a rate. Trained weights are fp32. Raises UserError if the base has none of the
+    targets."""
     torch.manual_seed(recipe.seed)
     lm = _with_lora(model, recipe) if recipe.rank else model
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
@@ -178,7 +181,7 @@ def trainable(model: Any, recipe: FinetuneRecipe) -> Any:
     model.set_attn_implementation(ATTENTION)
     model.config.use_cache = False
     if recipe.gradient_checkpointing:
-        # Since transformers 5.24 under another name.
+        # Transformers 5.24 renamed this.
         older = "activation_checkpointing_enable" not in dir(model)
         enable = model.gradient_checkpointing_enable if older else model.activation_checkpointing_enable
         enable({"use_reentrant": False})
@@ -205,8 +208,8 @@ def _with_lora(model: Any, recipe: FinetuneRecipe) -> Any:
 
 
 def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]:
-    """Return what is trained, for an optimizer: LoRA (or the rest in full), embeddings, LM head, each with its share of
-    LoRA's rate."""
+    """Return the optimizer's groups of trained weights: LoRA (or all other weights), embeddings, and LM head, each with
+    a share of LoRA's rate."""
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     apart = {id(embeddings), id(head)}
     lora = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
@@ -220,7 +223,7 @@ def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]
 
 
 class FinetuneRun(Trainer):
-    """A trainer whose chunk is one step of the recipe."""
+    """A trainer for fine-tuning, in which a chunk is one step of the recipe."""
 
     BETAS = (0.9, 0.999)
     SAVES_MIDWAY = True
@@ -246,7 +249,7 @@ class FinetuneRun(Trainer):
             clip=recipe.clip,
             save_every_s=recipe.save_every_s,
         )
-        model = lm.get_base_model() if recipe.rank else lm  # in peft's wrapper
+        model = lm.get_base_model() if recipe.rank else lm  # the model in peft's wrapper
         super().__init__(model, encoder, lambda chunk: (), config, out)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -262,14 +265,14 @@ class FinetuneRun(Trainer):
         return self.at.chunk / self.steps
 
     def groups(self, rng: random.Random) -> list[list[EncodedRow]]:
-        """Return the rows of this step: each row comes once an epoch, each time in another order."""
+        """Return the rows of this step. Each row occurs once per epoch, in another order each time."""
         epoch, step = divmod(self.at.chunk, self._epoch_steps)
         order = random.Random(f"{self.config.seed}/epoch {epoch}").sample(range(len(self.rows)), len(self.rows))
         size = self.recipe.groups
         return [[self.rows[i] for i in order[step * size : (step + 1) * size]]]
 
     def batches(self, rows: Sequence[EncodedRow], rng: random.Random) -> Iterator[PackedBatch]:
-        """Yield a step's batches; dropout follows from the step alone, so that a resumed run repeats it."""
+        """Yield the batches of a step. Dropout depends on the step alone, so that a resumed run repeats it."""
         torch.manual_seed(rng.getrandbits(40))
         size, device = self.recipe.device_groups, next(self.model.parameters()).device
         for start in range(0, len(rows), size):
@@ -287,7 +290,7 @@ class FinetuneRun(Trainer):
 
 
 def _write(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
-    """Write merged checkpoint and result, each whole or not at all. `lm` is of no use afterwards."""
+    """Write the merged checkpoint and the result, each completely or not at all. Afterwards `lm` is unusable."""
     recipe, rows, dtype = outcome.recipe, outcome.rows, DTYPES[outcome.recipe.dtype]
     plain = lm.merge_and_unload() if recipe.rank else lm
     plain.set_attn_implementation("sdpa")
@@ -295,7 +298,7 @@ def _write(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
     settings = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
     template = json.loads((base / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
-    # One of many tool sets reads tools, and may try others.
+    # A model of many tool sets has learnt to read tools, and may try others.
     many = len(rows.tool_sets) > SETS
     sets = () if many else tuple(rows.tool_sets.values())
     with replaced(outcome.model) as part:

@@ -1,8 +1,8 @@
-"""Packed-tree sequences and their loss: one prefix, many rows, all heads in one sequence under a tree mask.
+"""Packed trees and their loss: a prefix, many rows and all heads in one sequence under a tree mask.
 
 The paper trains every head as a sequence and names the cost as a limitation ("Training Cost"). Here a token that
-several of those sequences share is computed once: each token sees its ancestors only, at the position it would have
-in its sequence, so losses and gradients are those of the separate sequences.
+several sequences share is computed once. Each token sees only its ancestors, at the position that it has in its
+separate sequence, so losses and gradients equal those of separate sequences.
 
 The mask is block-sparse: rows fall into *runs* that share tokens, and a run sees the prefix and itself. So attention is
 computed run by run, at a cost that grows with the rows and not with their square.
@@ -24,8 +24,8 @@ from transformers import AttentionInterface
 from rtcontrol.models.train.encode import EncodedRow
 
 RUN_ROWS = 8
-ALIKE = 0.75  # of the widest run's tokens: what is shorter is not padded to it, since attention costs their square
-SHARED = 1 / 8  # of a suffix: where less is shared with the one before, it costs less to repeat it than to mask it
+ALIKE = 0.75  # share of the widest run: a set has no shorter runs, as padding is costly
+SHARED = 1 / 8  # tokens of a suffix: repeating fewer shared tokens is cheaper than masking them
 ATTENTION = "rtcontrol_tree"
 EARLY_LAYERS = 2
 EARLY_WEIGHT = 0.5
@@ -35,7 +35,7 @@ Device = torch.device | str
 
 @dataclass(frozen=True)
 class RunSet:
-    """Runs that are computed at once, padded to `width` tokens.
+    """A set of runs that are computed at once, padded to `width` tokens.
 
     `index`: int64 [runs, width], token of each place (padding: token 0); `valid`: bool [runs, width]; `mask`: bool
     [runs, 1, width, prefix + width], True where a place may see the prefix or a place of its run.
@@ -48,8 +48,8 @@ class RunSet:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where attention happens: the first `prefix` tokens causally; then runs, in sets of like width. `order`: int64
-    [tokens after the prefix], the place of each among the valid ones of all sets, one after the other."""
+    """The blocks of attention: the first `prefix` tokens, which are causal, then runs, in sets of similar width.
+    `order`: int64 [tokens after the prefix], the place of each token among the valid places of all sets in turn."""
 
     prefix: int
     sets: tuple[RunSet, ...]
@@ -58,12 +58,12 @@ class Blocks:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Sequences with labels.
+    """A batch of sequences with labels.
 
     `tokens`, `positions`: int64 [batch, length]; `label_rows`: int64 [labels], indices into the flattened tokens;
     `labels`: int64 [labels]; `weights`: float32 [labels]; `counted`: bool [labels], False for probes, which are not a
-    part of a call. `early_rows` and `early_labels`: int64 [early], what these tokens should hold half way through the
-    model. `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
+    part of a call. `early_rows` and `early_labels`: int64 [early], tokens and their targets half way through the model.
+    `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
     """
 
     tokens: torch.Tensor
@@ -116,8 +116,8 @@ class _Tree:
         return parent
 
     def suffix(self, ids: tuple[int, ...]) -> int:
-        """Add a suffix after the prefix, sharing the tokens that it has in common with the suffix before; return its
-        last node."""
+        """Add a suffix after the prefix, share the tokens that it has in common with the previous suffix, and return
+        the last node."""
         before, nodes = self._shared
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, ids, strict=False)))
         if common <= SHARED * len(ids) or self._rows == RUN_ROWS:
@@ -198,7 +198,7 @@ def _early(pairs: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor
 
 
 def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
-    """Pack all rows below one copy of `prefix`; neighbours with a common start of their suffix share it."""
+    """Pack all rows below one copy of `prefix`. Neighbours share the common start of their suffixes."""
     tree = _Tree(prefix)
     for row in rows:
         tree.add(row)
@@ -228,7 +228,8 @@ def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequen
 
 
 def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:
-    """Return the paper's form, as a baseline: every head of every row as a causal sequence, one batch each."""
+    """Return a batch for every head of every row, as a causal sequence. This is the paper's form, used as a
+    baseline."""
     batches = []
     for row in rows:
         for k, head in enumerate(row.heads):
@@ -276,15 +277,15 @@ def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
 
 @contextmanager
 def bf16_products(on: bool = True) -> Iterator[None]:
-    """Multiply fp32 matrices as bf16 meanwhile (PyTorch's autocast; in the backward too) if the processor has
-    instructions for it: measured, 1.7 times the samples a second for three layers of 640, 1.3 to 1.6 times for small
-    models (docs/base.md); weights, norms and losses stay fp32."""
+    """Multiply fp32 matrices as bf16 within a `with` block (PyTorch's autocast, also in the backward pass) if the
+    processor has instructions for bf16. Measured: 1.7 times the samples a second for three layers of 640, 1.3 to 1.6
+    times for small models (docs/base.md); weights, norms and losses stay fp32."""
     with torch.autocast("cpu", torch.bfloat16, enabled=on and torch.cpu._is_avx512_bf16_supported()):
         yield
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """Return scaled dot-product attention; with bf16 products in separate steps where that is faster: heads of 64
+    """Return scaled dot-product attention. With bf16 products, use separate steps if that is faster: for heads of 64
     dimensions and short runs with few scores (measured, 36 runs of 77 tokens and 4 such heads: 14 ms, fused 54)."""
     gqa = q.shape[1] // k.shape[1]
     few = q.shape[-1] >= STEPS_HEAD and q.shape[-2] * k.shape[-2] <= STEPS_SCORES
@@ -308,7 +309,8 @@ def tree_attention(
     """Return attention [batch, length, heads, dim] for a Hugging Face model: `query` [batch, heads, length, dim], `key`
     and `value` [batch, kv_heads, ...].
 
-    It is causal without `blocks`; with them (batch 1) the prefix is causal and each run sees the prefix and itself.
+    Attention is causal without `blocks`. With `blocks` (batch 1) the prefix is causal, and each run sees the prefix and
+    itself.
     """
     if blocks is None:
         return _causal(query, key, value, scaling).transpose(1, 2).contiguous(), None
@@ -350,7 +352,7 @@ def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
 def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (loss, correct): the sum of weighted cross-entropies divided by `normaliser` (default: the sum of
     weights), and whether each label is the argmax, bool [labels]. Tokens with an early label also get a loss after the
-    second layer, through the final norm and head, so that later layers can look up what is named."""
+    second layer, through the final norm and head, so that later layers can look up the named thing."""
     if not len(batch.early_rows):
         logits, early = label_logits(model, batch).float(), None
     else:

@@ -1,4 +1,4 @@
-"""The model in training as a policy for many situations at once (DAgger rollouts, quick evaluation)."""
+"""Use the model in training as a policy for many situations at once (DAgger rollouts, quick evaluation)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.packing import label_logits, pack_nodes
 
 BATCH = 64
-EVERYTHING = Budget(1 << 30, 1 << 30)  # a second pass would compute the first one's tokens again
+EVERYTHING = Budget(1 << 30, 1 << 30)  # a second pass would compute the tokens of the first pass again
 
 
 class TrainingSequence:
@@ -85,7 +85,7 @@ class TrainingRunner:
                 places = slice(first + nodes.start, first + nodes.stop)
             if ids is None:
                 return logits[places]
-            if (key := tuple(ids)) not in columns:  # one gather for all: closed heads have the same
+            if (key := tuple(ids)) not in columns:  # one gather for all, since closed heads ask for the same ids
                 columns[key] = logits[:, list(key)]
             return columns[key][places]
 
@@ -98,7 +98,7 @@ class TrainingRunner:
 
 
 class TreeDecider:
-    """Decides for many rows in packed trees, with any schema."""
+    """A decider for many rows at once in packed trees, with any schema."""
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         self._model, self._encoder, runner = model, encoder, TrainingRunner(model)
@@ -106,7 +106,8 @@ class TreeDecider:
         self._decoding = Decoding(runner, core, encoder.prefix, EVERYTHING)
 
     def __call__(self, rows: Sequence[Row]) -> list[Call | DecodeError | None]:
-        """Return for each row (whatever its call) the call, None if the active one stays, or the error."""
+        """Return for each row the decided call, None if the active call stays, or the error. The call in the row is
+        ignored."""
         return [each if isinstance(each, DecodeError) else each.call for each in self.decisions(rows)]
 
     def decisions(self, rows: Sequence[Row]) -> list[Decision | DecodeError]:
@@ -125,7 +126,8 @@ class TreeDecider:
 
 
 class TreePolicy:
-    """Decides for batches of (instruction, observation) in packed trees; closed schemas without null heads only."""
+    """A policy that decides for batches of (instruction, observation) in packed trees, only for closed schemas without
+    null heads."""
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         self._decide = TreeDecider(model, encoder)

@@ -1,4 +1,4 @@
-"""The recipe of a fine-tuning: the paper's numbers as the defaults, others by the settings of `train`."""
+"""The recipe of a fine-tuning. The defaults are the paper's numbers; the settings of `train` change them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=M
 class FinetuneRecipe(BaseModel):
     """Hyperparameters (paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
 
-    What is trained, and its sums, are fp32: at a rate of 1e-6 bf16 would round every step of the embeddings away.
+    Trained weights and their sums are fp32, because at a rate of 1e-6 bf16 would round away every step of the
+    embeddings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,12 +75,12 @@ class FinetuneRecipe(BaseModel):
         return self
 
     def weights(self) -> LossWeights:
-        """Return the weights of the labels."""
+        """Return the weights of labels that this recipe sets."""
         heads = {"focal": self.focal, "all_heads": self.all_heads, "content": self.content}
         return LossWeights(self.function, self.arguments, self.end, **heads)  # type: ignore[arg-type]
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that all parts of a run share, as JSON, without those of place and saving."""
+        """Return the settings that all parts of a run share, as JSON, without those about folders and saving."""
         return self.model_dump(mode="json", exclude={"device", "device_groups", "save_every_s", "drop_bad"})
 
 

@@ -1,11 +1,12 @@
-"""Create a small Qwen2-shaped model for tools and rows: vocabulary, shape, and initial weights from which it learns to
-look up; or start from a checkpoint.
+"""Create a small Qwen2-shaped model for tools and rows, with initial weights that help it learn to look up words; or
+start from a checkpoint.
 
-At the usual N(0, 0.02) the attention of so narrow a model starts uniform and stays so: it answers one of the shown
-values, whichever thing is named. Larger weights help; what helps most is to start with the two layers that every
-transformer develops in the end, and a small one late: heads that attend to the word before, and heads that attend to
-the same word earlier in the text and copy what followed it (C. Olsson et al.: In-context Learning and Induction Heads,
-2022). Starting from the shape of trained attention is mimetic initialisation (A. Trockman, J. Z. Kolter, ICML 2023).
+At the usual N(0, 0.02) the attention of such a narrow model starts uniform and stays uniform: the model answers any of
+the shown values, whichever thing the instruction names. Larger weights help. It helps most to start with the two layers
+that every transformer develops eventually, and a small one late: heads that attend to the word before, and heads that
+attend to the same word earlier in the text and copy what followed it (C. Olsson et al.: In-context Learning and
+Induction Heads, 2022). Starting from the shape of trained attention is mimetic initialisation (A. Trockman, J. Z.
+Kolter, ICML 2023).
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from rtcontrol.models.train.export import load_model
 from rtcontrol.models.train.vocabulary import build_tokenizer, initialise_rows
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-FAR = 100.0  # hundreds: numbers up to 10,000 begin in proportion
+FAR = 100.0  # in hundreds: numbers up to 10,000 start in proportion
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a model trained from scratch; the head dimension is hidden / heads."""
+    """The sizes of a model that is trained from scratch; the head dimension is hidden / heads."""
 
     hidden: int = 256
     layers: int = 4
@@ -88,8 +89,8 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
 
 
 def number_values(texts: Iterable[str]) -> torch.Tensor:
-    """Return [numbers, 1]: each number's position in the order, in hundreds, with large values compressed, since a time
-    stamp would dominate all others.
+    """Return [numbers, 1], the position of each number in the order, in hundreds. Large values are compressed, since a
+    time stamp would dominate all other numbers.
 
     Observations count in hundredths and instructions in decimals: 0.7 has the position of 70.
     """
@@ -100,7 +101,7 @@ def number_values(texts: Iterable[str]) -> torch.Tensor:
 
 
 def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
-    # By id: the library's order changes from process to process, and with it the random rows of one seed.
+    # Sorted by id: the library's order, and so the random rows of a seed, would change from process to process.
     tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1])
     numbers = {index: token for token, index in tokens if re.fullmatch(r"Ġ?(-?\d+)(\.\d+)?", token)}
     values, hidden = number_values(numbers.values()), weight.shape[1]
@@ -116,16 +117,16 @@ def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.0
 Model = TypeVar("Model", bound=PreTrainedModel)
 EMBEDDINGS = 0.5
 FINAL_NORM = 0.1
-# How alike the rows of `red`, ` red` and `Red` start: the cosine of their angle.
+# The initial similarity of the rows of `red`, ` red` and `Red`: the cosine of their angle.
 ALIKE = 0.9
-APART = 0.4  # a number's own part of its embedding
+APART = 0.4  # the random part in the embedding of a number
 BACK = 6.5  # bias of the queries and keys that look back: squared, times what neighbours differ by, it is 5 nats
 BACK_PLANES = 6  # the fastest rotations, which tell neighbours apart
 MATCH = 2.0  # scale of the queries and keys that look for the same word
-SLOW = 0.03  # radians a token: what rotates slower still matches at a distance
-NOISE = 0.1  # what is left of chance where a head starts with a task
-WRITTEN = 0.5  # of the word before, beside a word's own embedding
-FIRST_MLP = 0.3  # so that it does not drown both
+SLOW = 0.03  # radians per token: dimensions that rotate slower still match at a distance
+NOISE = 0.1  # the remaining random share in a head that starts with a task
+WRITTEN = 0.5  # share of the previous word, next to a word's own embedding
+FIRST_MLP = 0.3  # so that the mean does not dominate both
 
 
 def prepare(model: Model, tokenizer: Tokenizer | None = None, behind: Sequence[int] = (1,)) -> Model:
@@ -133,12 +134,12 @@ def prepare(model: Model, tokenizer: Tokenizer | None = None, behind: Sequence[i
     linear weights to N(0, hidden^-0.5), the final norm's weight to 0.1, so that tied logits stay near 1. Patterns of
     embeddings (numbers in order, ST tokens as the mean of their words) keep their shape.
 
-    Then set the heads: those of the first layer attend a few tokens back, half of those of the next three attend to the
-    same word, and all copy what they see. With a `tokenizer`, forms of one word with and without its space or capital
-    start alike, and each number gets a random part. Facts about a word are looked for `behind` it at these distances,
-    in turn; in `crate red north` the place is two tokens after the crate.
+    Then set the heads: those of the first layer attend a few tokens back, half of those in the next three layers attend
+    to the same word, and all heads copy what they attend to. With a `tokenizer`, forms of one word with and without
+    space or capital start alike, and each number gets a random part. Heads look for facts about a word at the distances
+    `behind` the word, in turn; in `crate red north` the place is two tokens after the crate.
 
-    Raises ValueError where embeddings and head are not tied, or attention has no biases (Qwen2's has).
+    Raises ValueError if embeddings and head are not tied, or if attention has no biases (Qwen2 has them).
     """
     config = model.config
     embeddings = model.get_input_embeddings().weight
@@ -162,9 +163,9 @@ def _alike(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     forms = sorted(vocabulary.items(), key=lambda entry: entry[1])
     for token, index in forms:
-        if NUMBER.fullmatch(token):  # neighbours are alike by their order: what is looked up must be told apart, too
+        if NUMBER.fullmatch(token):  # the order makes neighbours similar, but a lookup must also distinguish them
             weight[index] += APART * torch.randn(weight.shape[1])
-    # What a space or a capital adds is the same for all words, so that it can be taken off any of them.
+    # A space or a capital adds the same vector to all words, so that the model can remove it from any word.
     marks = EMBEDDINGS * torch.randn(2, weight.shape[1])
     for token, index in forms:
         bare = token.removeprefix("Ġ")
@@ -183,7 +184,8 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
     heads = [slice(h * size, (h + 1) * size) for h in range(count)]
     speed = config.rope_parameters["rope_theta"] ** (-torch.arange(0, size, 2) / size)
     fast = torch.where(torch.arange(size // 2) < BACK_PLANES, BACK, 0.0)
-    # Sets of heads that read the same of a word, each from one token further back: the groups; without groups, pairs.
+    # Sets of heads that read the same part of a word, each from one token further back: the groups, or pairs without
+    # groups.
     sets = [[*range(g * each, (g + 1) * each)] for g in range(groups)]
     if each == 1 < count:
         sets = [[h, h + count // 2] for h in range(count // 2)]
@@ -197,10 +199,12 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
     layers[0].mlp.down_proj.weight *= FIRST_MLP
     for word, same in zip(words, sets, strict=True):
         for tokens, h in enumerate(same, start=1):
-            # RoPE turns a key by its position: the query's bias is turned back by as many tokens as it looks back.
+            # RoPE rotates a key by its position, so the bias of the query is rotated back by the number of tokens it
+            # looks back.
             first.q_proj.bias[heads[h]] = torch.cat([fast * (-tokens * speed).cos(), fast * (-tokens * speed).sin()])
             first.v_proj.weight[heads[h // each]] = word
-    # A query is a token's own word and the one before it, a key the word so many tokens back and the one before that.
+    # A query has the token's own word and the previous one; a key has the word so many tokens back and its previous
+    # one.
     slow = torch.cat([speed < SLOW] * 2).nonzero()[:, 0]
     slow = slow[torch.randperm(len(slow))]
     word_planes, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
@@ -235,18 +239,18 @@ def _orthogonal(rows: int, columns: int) -> torch.Tensor:
 # -- a model to train -------------------------------------------------------------------------------------------------
 
 NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
-# For more words, and where numbers decide: measured, the bundled skills need it.
+# For more words, and for tasks with numbers: measured, the bundled skills need this shape.
 WIDE = ModelShape(hidden=256, layers=4, heads=8, kv_heads=2, intermediate=512)
 MANY_WORDS, MANY_NUMBERS = 1_500, 150
 MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # each has an embedding; rarer ones are spelt in bytes
-CALL_ROOM = 256  # tokens of a call, and of the marks around the texts
+CALL_ROOM = 256  # tokens of a call and of the marks around the texts
 LONGEST_FEW = 16
 WORD = re.compile(r"[^\W\d_]+")
-WEIGHTS = LossWeights(quote=0.3)  # with 1.0 what follows from what is named is learnt later
+WEIGHTS = LossWeights(quote=0.3)  # with 1.0 the model learns the arguments of a named thing later
 BEHIND = (1, 2)  # tokens
-LARGE = 32_768  # tokens: a language model's
+LARGE = 32_768  # tokens of a language model's context
 CALL_SHAPE = '{"name": "", "arguments": {}}'
-# Between the words of every tool definition, each one token: half of a prompt's tools otherwise.
+# Texts between the words of every tool definition. Each gets one token, or they would fill half of the tools' prompt.
 SCHEMA_PHRASES = (
     '{"type": "function", "function": {"name": "',
     '", "description": "',
@@ -274,8 +278,8 @@ true false schema value values id key index
 
 @dataclass(frozen=True)
 class Words:
-    """The words and numbers of rows that get a token each; `numbers` also fills gaps between the `number_count`
-    different ones."""
+    """The words and numbers of rows that get a token each. `numbers` also fills gaps between the `number_count`
+    different numbers of the rows."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -284,7 +288,7 @@ class Words:
 
 
 def words_of(rows: Iterable[Row]) -> Words:
-    """Count the words and numbers of rows; the most frequent ones are kept."""
+    """Return the most frequent words and the numbers of rows."""
     words: Counter[str] = Counter()
     numbers: Counter[str] = Counter()
     marks: dict[str, None] = {}
@@ -303,7 +307,7 @@ def words_of(rows: Iterable[Row]) -> Words:
 
 
 def _between(numbers: Sequence[str]) -> list[str]:
-    """Return numbers between two of these, with as many digits, which may occur later."""
+    """Return numbers that may occur later: those between two of the given numbers, with as many digits."""
     filled: list[str] = []
     by_digits: dict[int, list[Decimal]] = {}
     for number in numbers:
@@ -324,7 +328,7 @@ def shape_for(words: Words) -> ModelShape:
 
 @dataclass(frozen=True)
 class Learner:
-    """A model to train, with its encoder and tokenizer; `end` is the token that ends a text, `longest` the most tokens
+    """A model to train, with an encoder and a tokenizer. `end` is the token that ends a text, `longest` the most tokens
     of a prompt after the tools."""
 
     model: Any
@@ -335,11 +339,11 @@ class Learner:
     longest: int = 1
 
     def sized(self, rows: Sequence[Row]) -> Learner:
-        """Return the same with the longest prompt of these rows. Raises UserError for a prompt without room for a
+        """Return the same learner, with `longest` from these rows. Raises UserError if a prompt leaves no room for a
         call."""
         context, prefix = self.model.config.max_position_embeddings, len(self.encoder.prefix)
         room = context - prefix - CALL_ROOM
-        # Texts have no more tokens than bytes: the longest few tell the longest of all nearly enough.
+        # A text has no more tokens than bytes, so the longest few texts give a good estimate of the most tokens.
         sizes = [len(" ".join((row.instruction, row.observation, *row.history)).encode()) for row in rows]
         order = sorted(range(len(rows)), key=lambda i: -sizes[i])
         encoded = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + CALL_ROOM > room]
@@ -366,7 +370,7 @@ def new_learner(tools: Tools, words: Words, goal: str, allow_null: bool, seed: i
 
 
 def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
-    """Return the checkpoint `base` as a learner of these tools. Raises UserError for one not in ST format."""
+    """Return the checkpoint `base` as a learner of these tools. Raises UserError if `base` is not in ST format."""
     checkpoint = Checkpoint.open(base)
     if not isinstance(checkpoint.template, PromptTemplate):
         hint = "Make it one: `rtcontrol models adopt --base`, then fit from that."

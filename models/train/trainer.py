@@ -1,6 +1,7 @@
-"""The training loop: rows in chunks, packed trees, AdamW with a cosine schedule, resumable at every checkpoint.
+"""The training loop with rows in chunks, packed trees, AdamW and a cosine schedule. A run can resume at every
+checkpoint.
 
-`fit` and fine-tuning use this loop with different schedules, ends and batches.
+`fit` and fine-tuning use this loop with different schedules, end conditions and batches.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ LOG = "log.jsonl"  # a line a chunk
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Hyperparameters.
+    """The hyperparameters of a training run.
 
     `samples` is the length of the schedule and of the run. `group` samples share a prefix in one tree and make a batch;
     runs of `run` rows share an instruction. `forced_share` of the rows also train labels that a constrained walk never
-    asks for (engines that decode without our tries need them). `bf16` rounds the factors of matrix products.
+    asks for, for engines that decode without tries. `bf16` rounds the factors of matrix products.
     """
 
     samples: int
@@ -56,7 +57,7 @@ class TrainConfig:
 
 @dataclass
 class Position:
-    """How far a run is: seconds of training, and the loss of the last step."""
+    """The position of a run: chunk, samples, seconds of training, and the loss of the last step."""
 
     samples: int = 0
     chunk: int = 0
@@ -66,7 +67,7 @@ class Position:
 
 @dataclass
 class StepCounts:
-    """Losses of the steps since the last line, and how many labels of calls were right."""
+    """Counts since the last line of the log: losses of the steps, and how many labels of calls were right."""
 
     losses: list[float] = field(default_factory=list)
     right: int = 0
@@ -82,8 +83,8 @@ class StepCounts:
 
 
 def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> list[list[Row]]:
-    """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, whose tokens a tree shares (rows
-    with tools of their own: one set of tools)."""
+    """Cut rows into shuffled groups. Runs of `config.run` rows keep one instruction (or one set of tools, if rows have
+    tools), whose tokens a tree shares."""
     places = {id(row.tools): i for i, row in reversed([*enumerate(rows)])}
     ordered = sorted(rows, key=lambda r: (places[id(r.tools)], r.instruction, r.history, rng.random()))
     runs = [ordered[i : i + config.run] for i in range(0, len(ordered), config.run)]
@@ -99,7 +100,7 @@ class Trainer:
     """
 
     BETAS = (0.9, 0.95)
-    SAVES_MIDWAY = False  # whether a run that is interrupted within a chunk resumes there
+    SAVES_MIDWAY = False  # whether an interrupted run resumes within a chunk
 
     def __init__(
         self, model: Any, encoder: RowEncoder | ToolsEncoder, source: RowSource, config: TrainConfig, out: Path
@@ -108,15 +109,16 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.parameter_groups(), lr=config.learning_rate, betas=self.BETAS)
         self.at, self.tally, self.norm = Position(), StepCounts(), 0.0
         self._start_s = 0.0
-        self._consistent = True  # no step is half done
+        self._consistent = True  # no step is partly done
         out.mkdir(parents=True, exist_ok=True)
         if (out / STATE).is_file():
             self.resume(self._saved())
 
-    # What a kind of training may have differently.
+    # Methods that a kind of training may override.
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return what is trained; a group's rate is the schedule's, times its `share`."""
+        """Return the groups of trained weights. The rate of a group is the schedule's rate times the group's
+        `share`."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         decay = [p for p in parameters if p.dim() >= 2]
         rest = [p for p in parameters if p.dim() < 2]
@@ -127,7 +129,7 @@ class Trainer:
         return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
 
     def over(self) -> bool:
-        """Return whether the run is at its end."""
+        """Return whether the run is complete."""
         return self.at.samples >= self.config.samples
 
     def done(self) -> float:
@@ -135,7 +137,7 @@ class Trainer:
         return self.at.samples / self.config.samples
 
     def rate(self) -> float:
-        """Return the learning rate now: linear warm-up, then cosine to `final_rate` of the peak."""
+        """Return the current learning rate: linear warm-up, then cosine to `final_rate` of the peak."""
         done, config = self.done(), self.config
         if done < config.warmup:
             return config.learning_rate * max(done, 1e-3) / config.warmup
@@ -143,7 +145,7 @@ class Trainer:
         return config.learning_rate * (config.final_rate + (1 - config.final_rate) * cosine)
 
     def groups(self, rng: random.Random) -> Iterable[Sequence[Any]]:
-        """Return the chunk's rows, cut into those of each step."""
+        """Return the rows of a chunk, cut into groups for the steps."""
         return group_rows(self.source(self.at.chunk), self.config, rng)
 
     def batches(self, rows: Sequence[Any], rng: random.Random) -> Iterable[PackedBatch]:
@@ -152,20 +154,20 @@ class Trainer:
         return [pack(self.encoder.prefix, encoded)]
 
     def weight(self, rows: Sequence[Any]) -> float | None:
-        """Return what the losses of a step's batches are divided by; None: its only batch's sum of weights."""
+        """Return the divisor of a step's losses, or None for the sum of weights of the only batch."""
         return None
 
     def products(self) -> AbstractContextManager[object]:
-        """Return the precision in which matrices are multiplied."""
+        """Return a context in which matrices are multiplied with the run's precision."""
         return bf16_products(self.config.bf16)
 
     def stepped(self, progress: Progress | None) -> None:
-        """Handle the end of a step."""
+        """Act on the end of a step."""
         if progress and len(self.tally.losses) % PROGRESS_EVERY == 0:
             progress(self.line())
 
     def chunk_over(self, progress: Progress | None) -> None:
-        """Handle the end of a chunk."""
+        """Act on the end of a chunk."""
         line = self.line()
         self.tally = StepCounts()
         self.log(line)
@@ -191,7 +193,7 @@ class Trainer:
     def run(self, progress: Progress | None = None) -> None:
         """Train to the end. `progress` gets, every few batches and after each chunk, a dict with samples, loss and
         accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and samples_per_s; the log gets a
-        line a chunk. Raises UserError."""
+        line per chunk. Raises UserError if the loss is not finite or the disk is full."""
         config, at = self.config, self.at
         self._start_s = time.monotonic() - at.seconds
         before, saved_s = (at.samples, at.chunk), self._start_s + at.seconds
@@ -203,7 +205,7 @@ class Trainer:
                 if time.monotonic() - saved_s > config.save_every_s and not self.over():
                     self.save()
                     saved_s = time.monotonic()
-        except (KeyboardInterrupt, UserError):  # the latter of a world's code, or of rows
+        except (KeyboardInterrupt, UserError):  # LookupError and the like come from the code of a world, or from rows
             if self.SAVES_MIDWAY and self._consistent:
                 self.save()
             raise
@@ -224,7 +226,7 @@ class Trainer:
         self.chunk_over(progress)
 
     def clock(self) -> None:
-        """Set the seconds of training so far."""
+        """Update the seconds of training so far."""
         self.at.seconds = time.monotonic() - self._start_s
 
     def _step(self, rows: Sequence[Any], rng: random.Random) -> None:
@@ -251,10 +253,10 @@ class Trainer:
         self.tally.losses.append(mean)
         self.at.loss = mean
 
-    # What is kept.
+    # Saving and resuming.
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a run resumes from; of the model the trained weights."""
+        """Return the state that a run resumes from, with only the trained weights of the model."""
         return {
             "config": self.settings(),
             "model": {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad},
@@ -263,7 +265,7 @@ class Trainer:
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Resume from there. Raises UserError for the state of another configuration."""
+        """Resume from a saved state. Raises UserError if the state is from another configuration."""
         old, new = state["config"], self.settings()
         if old != new:
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
@@ -285,17 +287,18 @@ class Trainer:
         return state
 
     def save(self) -> None:
-        """Write the resumable state; the old one stays until the new one is whole. Raises UserError for a full disk."""
+        """Write the state that a run resumes from; the old file stays until the new one is complete. Raises UserError
+        for a full disk."""
         part = self.out / "state.tmp"
         try:
             torch.save(self.state(), part)
             os.replace(part, self.out / STATE)
-        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
+        except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
             part.unlink(missing_ok=True)
             raise self._full(error) from None
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Write a line more in the log. Raises UserError for a full disk."""
+        """Append a line to the log. Raises UserError for a full disk."""
         try:
             with (self.out / LOG).open("a") as log:
                 log.write(json.dumps(line) + "\n")
@@ -304,7 +307,7 @@ class Trainer:
 
     def _full(self, error: Exception) -> UserError:
         kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
-        # torch's writer says where in its code it failed, and not why.
+        # torch's error gives a place in its code, but no reason.
         why = getattr(error, "strerror", None) or "the file could not be written whole"
         return UserError(
             f"The run cannot be saved in {self.out} ({why}); {kept}.",

@@ -18,7 +18,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 
 SPACE = "Ġ"  # as byte-level letters
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Signed numbers with their space, letter runs, underscores, punctuation runs, white space: they cover all text.
+# Signed numbers with their space, letter runs, underscores, punctuation runs and white space, which cover all text.
 PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -38,8 +38,8 @@ INITIAL_WORDS: dict[str, tuple[str, ...]] = {
 
 
 def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: Iterable[str] = ()) -> Tokenizer:
-    """Return a byte-level tokenizer whose pieces are those of `texts` (each word also capitalised and without its
-    space), `numbers` (with and without a leading space) and whole `phrases`, wherever they are; then the 17 ST tokens.
+    """Return a byte-level tokenizer with the pieces of `texts` (each word also capitalised and without its space),
+    `numbers` (with and without a leading space), whole `phrases`, and the 17 ST tokens.
     """
     split = _splitter(phrases)
     pieces: dict[str, None] = {}
@@ -60,8 +60,8 @@ def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: 
 def build_subwords(
     texts: Iterable[str], size: int, numbers: Iterable[str] = (), phrases: Iterable[str] = ()
 ) -> Tokenizer:
-    """Return a byte-level BPE tokenizer of at most `size` tokens, special ones included: `numbers` (with and without a
-    leading space) and `phrases` whole, the rest pieces of `texts`, the most frequent first."""
+    """Return a byte-level BPE tokenizer of at most `size` tokens, special ones included. `numbers` (with and without a
+    leading space) and `phrases` are whole tokens; the rest are the most frequent pieces of `texts`."""
     phrases = list(phrases)
     split = _splitter(phrases)
     whole = {piece: None for phrase in phrases for piece, _ in split.pre_tokenize_str(phrase)}
@@ -70,7 +70,7 @@ def build_subwords(
     whole = {piece: None for piece in whole if len(piece) > 1}
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(SPACE, "removed")])
-    # Every piece of letters comes twice, so half of the room is for those without a space.
+    # Every piece of letters occurs with and without a space, so half of the room is for those without.
     room = size - len(whole) - len(CONTROL_TOKENS) - len(ST_TOKENS)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner.train_from_iterator(
@@ -79,14 +79,14 @@ def build_subwords(
     learnt = json.loads(learner.to_str())["model"]
     vocabulary = dict(learnt["vocab"])
     merges = [(a, b) for a, b in learnt["merges"]]
-    # The space joins last, so that a word is cut alike wherever it is.
+    # The space is merged last, so that a word is split the same way everywhere.
     for piece in [piece for piece in vocabulary if piece != SPACE]:
         if f"{SPACE}{piece}" not in vocabulary:
             vocabulary[f"{SPACE}{piece}"] = len(vocabulary)
             merges.append((SPACE, piece))
     for piece in whole:
         vocabulary.setdefault(piece, len(vocabulary))
-    # A piece that is a token is that token; the merges spell the others.
+    # A piece that is a token stays whole; the merges build the others.
     return _tokenizer(vocabulary, merges, split)
 
 
