@@ -1,1 +1,1 @@
-"""Benchmarks: each figure next to its baselines, by the same model, on the same machine, in one run."""
+"""Benchmarks that measure rtcontrol and its baselines in one run, with the same model, on the same machine."""

@@ -1,9 +1,9 @@
 """`rtcontrol bench decide`: one packed pass against its own floor, token-by-token decoding and generated JSON.
 
-Each way has its session of one model; all decide the same situations in turns (the first one changes from one to the
-next), each from the tokens that the prompt shares with its tick before. Times run from observation text to typed
-call, tokenising and parsing included; the floor is the bare forward that holds the uncached prompt tokens and the nodes
-that this call's own walk goes by, and no other, with everything but the forward prepared outside the clock.
+Each method has a session of the same model. All methods decide each situation, in an order that rotates, and reuse the
+tokens that the prompt shares with their previous tick. Times run from observation text to typed call, including
+tokenising and parsing. The floor is a bare forward pass over the uncached prompt tokens and only the nodes that lead to
+this call; everything else is prepared outside the measured time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, *JSON)
 
 
 class DecideBench:
-    """All ways of deciding for one list of tools."""
+    """A benchmark of all decoding methods for one list of tools."""
 
     def __init__(self, spec: DeciderSpec) -> None:
         self._ways = {way: spec.build() for way in ("one_pass", *TOKEN_BY_TOKEN)}
@@ -58,10 +58,10 @@ class DecideBench:
         self._round = 0
 
     def measure(self, situation: Situation) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return (milliseconds by way, counts) of one situation, and advance to the next tick."""
+        """Return milliseconds by method and counts for one situation, and advance to the next tick."""
         texts = (situation.observation, situation.instruction)
         prompt = self._prompt(situation)
-        call = self._scout.decide(*texts).call  # which nodes the floor holds, before anything is measured
+        call = self._scout.decide(*texts).call  # selects the nodes of the floor, before anything is measured
         walked = self._walked()
         assert call is not None, "the benches' agents always call"
         self._floor.start(prompt, len(walked))
@@ -95,7 +95,7 @@ class DecideBench:
         return [*self._prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]
 
     def _walked(self) -> list[Node]:
-        """Return the nodes that the scout's walk chose at, and what leads to them."""
+        """Return the nodes at which the scout's walk made choices, and the nodes that lead to them."""
         nodes: list[Node] = []
         placed: dict[Entry, tuple[int, ...]] = {}
         for k, n in self._scout.decoding.visited:
@@ -110,9 +110,9 @@ class DecideBench:
 
 
 def measure(model: str, agent: str, dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
-    """Decide an agent's situations with its own tools, those of the lander also with the long tools.
+    """Return the document of `bench decide`, from deciding the situations of an agent with its own tools.
 
-    Return the document of `bench decide`.
+    The situations of the lander are also decided with the long tools.
     """
     names = ("bundled", "long") if agent == "lander" else ("bundled",)
     each = situations(agent, decisions + WARM_UP)
@@ -145,8 +145,8 @@ def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[],
 
 
 class JsonWriter:
-    """Write calls after a prompt, in a separate sequence. `skip`: text that the tools' grammar forces shares the pass
-    of the next choice; without, each token is a pass."""
+    """A baseline that writes calls as JSON after a prompt, in a separate sequence. With `skip`, text that the tools'
+    grammar forces shares the pass of the next choice; otherwise each token takes a pass."""
 
     def __init__(
         self, runner: Runner, tokenizer: STTokenizer, tools: Sequence[ToolSchema], prefix: Sequence[int], skip: bool
@@ -155,10 +155,10 @@ class JsonWriter:
         self._vocabulary = runner.caps.vocabulary
         self._handle, _ = runner.open(prefix)
         self._matcher = matcher(tokenizer, tools, self._vocabulary) if skip else None
-        self.passes = self.nodes = 0  # of the last call: passes, and tokens that went through them
+        self.passes = self.nodes = 0  # forward passes and tokens of the last call
 
     def write(self, prompt: Sequence[int], call: Call) -> Call:
-        """Write `call` as JSON after `prompt`, parse it back."""
+        """Write `call` as JSON after `prompt`, and return the parsed text."""
         self.passes = self.nodes = 0
         # The prompt's last token is the first whose scores are requested.
         self._handle.start(prompt[:-1], reserve=1)
@@ -192,7 +192,7 @@ class JsonWriter:
             chain = [token]
 
     def _pass(self, chain: Sequence[int], token: int, few: Sequence[int] = ()) -> None:
-        """Evaluate these tokens, and choose `token` after them, of all or of a few."""
+        """Run a forward pass over `chain`, and choose `token` as the next one, from all tokens or a few."""
         first, last = self.nodes, [len(chain) - 1]
         self.nodes = end = first + len(chain)
         if few:
@@ -208,7 +208,7 @@ class JsonWriter:
 
 
 def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
-    """Return the grammar of all calls as `json.dumps` writes them."""
+    """Return a matcher for the grammar of all calls as `json.dumps` writes them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
     matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).machine.tokens, grammar)
@@ -217,13 +217,13 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
 
 
 def legal(matcher: Any) -> np.ndarray:
-    """Return of each id whether it may come next."""
+    """Return an array that says for each token id whether that token may come next."""
     return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little").view(bool)
 
 
 def forced(matcher: Any, tokenizer: STTokenizer) -> list[int]:
-    """Return the tokens that must follow, and let the matcher take them: those it is sure of, and the longest one where
-    all that may come next only spells the same text in more or fewer tokens."""
+    """Return the tokens that must follow, and advance the matcher past them. If the legal tokens only differ in how
+    they split the same text, the longest one counts as forced."""
     found: list[int] = []
     while True:
         certain = list(matcher.compute_ff_tokens())

@@ -1,4 +1,4 @@
-"""`rtcontrol bench load`: many server-paced clients of one server, and what each of them got."""
+"""`rtcontrol bench load`: count and time the calls that many server-paced clients of one server receive."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WELCOME_S = 120.0
 
 
 class LoadClient:
-    """One server-paced client: it observes twice a period, and keeps the calls that it receives."""
+    """A server-paced client, which observes twice a period and keeps the calls that it receives."""
 
     def __init__(self, endpoint: str, hz: float) -> None:
         self.socket = dealer(endpoint)
         self.due = time.monotonic()
         self._hz = hz
         self.session: WireSession | None = None
-        self.calls: list[tuple[CallMessage, float]] = []  # and milliseconds from departure to arrival
+        self.calls: list[tuple[CallMessage, float]] = []  # each with the milliseconds from sending to receiving
         self._send(hello("lander", pacing="server", hz=hz))
 
     def observe(self) -> None:
@@ -55,17 +55,17 @@ class LoadClient:
         elif isinstance(message, ErrorMessage):
             raise UserError(f"The server refused a client: {message.message}", message.remedy)
         elif isinstance(message, Bye):
-            raise UserError(f"The server ended a session ({message.reason}).", "Look at `rtcontrol serve` by hand.")
+            raise UserError(f"The server ended a session ({message.reason}).", "Run `rtcontrol serve` by hand.")
 
     def missing(self) -> int:
-        """Count the ticks between the first call and the last whose call never came."""
+        """Return how many ticks between the first call and the last one had no call."""
         ticks = {call.tick for call, _ in self.calls}
         return max(ticks) - min(ticks) + 1 - len(ticks) if ticks else 0
 
 
 def measure(clients: int, hz: float, seconds: float, model: str, progress: Progress) -> dict[str, Any]:
-    """Count the calls of all clients after a warm-up. Returns the document of `bench load`; times are milliseconds from
-    the call's departure to its arrival (one machine, one clock)."""
+    """Return the document of `bench load`: the calls of all clients after a warm-up, with the milliseconds from sending
+    a call to receiving it (on one machine with one clock)."""
     port = free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
     with Servers() as servers:
@@ -98,12 +98,12 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
 def _drive(
     clients: Sequence[LoadClient], done: Callable[[], bool], seconds: float, step: Callable[[float], None]
 ) -> None:
-    """Let all observe and receive until `done`, or for so many seconds; `step` takes the seconds since the start."""
+    """Let all clients observe and receive until `done`, or for `seconds`. `step` gets the elapsed seconds."""
     poller = zmq.Poller()
     for client in clients:
         poller.register(client.socket, zmq.POLLIN)
     by_socket = {client.socket: client for client in clients}
-    order = deque(sorted(clients, key=lambda client: client.due))  # they all observe at one rate
+    order = deque(sorted(clients, key=lambda client: client.due))  # all clients observe at the same rate
     began = time.monotonic()
     while not done() and (elapsed := time.monotonic() - began) < seconds:
         step(elapsed)

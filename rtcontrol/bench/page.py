@@ -14,7 +14,7 @@ BLOCK = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
 
 
 def fill(text: str, folder: Path) -> str:
-    """Return a page whose blocks `<!-- NAME -->` have the tables of the folder's NAME.json, and its machine."""
+    """Return the page with each block `<!-- NAME -->` filled with the table and the machine of NAME.json."""
     return BLOCK.sub(lambda match: f"<!-- {match[1]} -->\n{_block(folder / match[1])}\n<!-- /{match[1]} -->", text)
 
 

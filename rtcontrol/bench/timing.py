@@ -1,4 +1,4 @@
-"""Clocks that mean the same for every way that is measured: threads, garbage collection and a GPU's queue."""
+"""Timing under equal conditions for all measured methods: threads, garbage collection and a GPU's queue."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.telemetry.histogram import Series
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]  # done, of
+Progress = Callable[[int, int], None]  # steps done, and in total
 
 
 class Stopwatch:
-    """Time calls that compute on one device."""
+    """A stopwatch for functions that compute on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def time(self, run: Callable[[], T]) -> tuple[T, float]:
-        """Return the result, and the milliseconds until the device is done."""
+        """Return the result of `run`, and the milliseconds until the device has finished."""
         wait(self.device)
         began = time.perf_counter()
         result = run()
@@ -33,15 +33,15 @@ class Stopwatch:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until nothing is left in the device's queue."""
+    """Wait until the device's queue is empty."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @contextmanager
 def like(runner: TorchRunner) -> Iterator[int]:
-    """Run under the threads that the runner decides with, and collect garbage only where `gc.collect` is called, as in
-    the control loop; gives the number of threads."""
+    """Run the block with the runner's number of threads, which is yielded, and without automatic garbage collection, as
+    in the control loop."""
     before = torch.get_num_threads()
     torch.set_num_threads(runner.threads or before)
     gc.collect()
@@ -54,12 +54,12 @@ def like(runner: TorchRunner) -> Iterator[int]:
 
 
 def summaries(ways: Iterable[str], rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return percentiles of each way's milliseconds."""
+    """Return the percentiles of the milliseconds of each method."""
     return {way: Series(ms[way] for ms in rounds).summary() for way in ways}
 
 
-def rotated(ways: Iterable[T], turn: int) -> list[T]:
-    """Return the ways in their order of this turn: the first one changes from one turn to the next."""
+def rotated(ways: Iterable[T], offset: int) -> list[T]:
+    """Return the methods as a list that is rotated left by `offset`."""
     order = list(ways)
-    first = turn % len(order)
+    first = offset % len(order)
     return order[first:] + order[:first]

@@ -1,7 +1,7 @@
-"""`rtcontrol bench train`: packed-tree training against the paper's separate sequences, same rows, same model.
+"""`rtcontrol bench train`: compare packed-tree training with the paper's separate sequences, on the same rows.
 
-Random weights in the shape of Qwen2.5-0.5B under the paper's LoRA, tied embeddings unfrozen: two layers in fp32 on a
-CPU, all in bf16 on a GPU. A sample has eight heads, and its tools and prompt.
+The model has random weights in the shape of Qwen2.5-0.5B, with the paper's LoRA and trainable tied embeddings: two
+layers in fp32 on a CPU, all layers in bf16 on a GPU. A sample has tools, a prompt and eight heads.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rtcontrol.models.train.recipe import FinetuneRecipe
 
 HEADS = 8
 VOCABULARY = 151_936
-PROMPTS = 200, 400  # tokens; with longer ones less of a sample is its heads, and more is saved
+PROMPTS = 200, 400  # shortest and longest prompt in tokens; packing saves more with longer prompts
 
 
 def measure(samples: int | None, progress: Progress) -> dict[str, Any]:
-    """Time forward and backward of each way; gradients are gathered over all samples, as a step does.
+    """Return the document of `bench train`: the samples per second of each method.
 
-    Returns the document of `bench train`: samples a second by way.
+    A measurement is forward and backward over all samples, which gathers gradients as an optimizer step does.
     """
     gpu = torch.cuda.is_available()
     count = samples or (64 if gpu else 4)
@@ -61,8 +61,8 @@ def _model(gpu: bool) -> Any:
 
 
 def random_groups(count: int) -> list[EncodedRow]:
-    """Draw prompts of which no two start alike; a name of 4 to 9 tokens, two or three values of 1 to 6, each with its
-    end token, and null heads: what single calls of the public sets are like."""
+    """Return random samples that resemble single calls of the public sets. No two prompts start alike; a call has a
+    name of 4 to 9 tokens, two or three values of 1 to 6, each with an end token, and null heads."""
     rng = random.Random(0)
 
     def ids(least: int, most: int) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def random_groups(count: int) -> list[EncodedRow]:
 
 
 def _batches(groups: Sequence[EncodedRow]) -> dict[str, list[PackedBatch]]:
-    """Return the batches of each way; separate sequences are sorted by length, so that little is padded."""
+    """Return the batches of each method. Separate sequences are sorted by length, to need little padding."""
     sequences = sorted(separate((1,), groups), key=lambda one: one.tokens.shape[1])
     ways: dict[str, list[PackedBatch]] = {}
     for n in (8, 32, 64):
@@ -94,11 +94,11 @@ def _batches(groups: Sequence[EncodedRow]) -> dict[str, list[PackedBatch]]:
 
 def _seconds(model: Any, batches: Sequence[PackedBatch]) -> float:
     def step(batch: PackedBatch) -> None:
-        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):  # as the trainer has it
+        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):  # as in the trainer
             loss = tree_loss(model, batch)[0]
         loss.backward()
 
-    step(max(batches, key=lambda batch: batch.tokens.numel()))  # the one that needs most memory
+    step(max(batches, key=lambda batch: batch.tokens.numel()))  # warm-up with the batch that needs most memory
     model.zero_grad()
     wait(batches[0].tokens.device)
     began = time.perf_counter()

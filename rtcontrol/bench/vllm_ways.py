@@ -1,4 +1,4 @@
-"""Baselines by vLLM, each in its best form: SimpleTool's heads, and a JSON call under a grammar."""
+"""Baselines that use vLLM, each in its best form: SimpleTool's heads, and a JSON call under a grammar."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 
-# Read when vLLM is imported.
+# vLLM reads these variables when it is imported.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
@@ -34,17 +34,17 @@ from rtcontrol.models.runners.vllm_runner import threads_kept
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 END = "<|im_end|>"
 STOPS = (NULL, *map(closing, HEADS), END)
-MOST = 32  # tokens of a head, as SimpleTool's server has it
+MOST = 32  # tokens of a head, as in SimpleTool's server
 JSON_MOST = 256
-BLOCK = 32  # attention on a CPU takes no smaller ones
+BLOCK = 32  # the smallest block size of attention on a CPU
 
 
 class InProcess:
-    """vLLM's engine core in this process, in its best form: token ids, small blocks, no text, final outputs alone."""
+    """vLLM's engine core in this process, in its fastest form: token ids, small blocks, no text, final outputs only."""
 
     def __init__(self, folder: Path, dtype: str, threads: int) -> None:
-        # The tokenizer's files alone: next to a `config.json` transformers 5 takes the tokenizer of the architecture,
-        # which cuts text elsewhere (138 tokens of the bundled lander's became 458).
+        # Only the tokenizer's files: next to a `config.json`, transformers 5 takes the tokenizer of the architecture,
+        # which splits text differently (138 tokens of the bundled lander's became 458).
         with threads_kept(threads) as self.threads, tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as tokenizer:
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 shutil.copy(folder / name, tokenizer)
@@ -61,10 +61,10 @@ class InProcess:
             )
             self._engine = LLMEngine.from_engine_args(args)
         self._numbers = count()
-        self.steps = 0  # of the last call
+        self.steps = 0  # engine steps of the last call
 
     def run(self, prompts: Sequence[list[int]], params: SamplingParams, salt: str) -> list[list[int]]:
-        """Return what follows each prompt; `salt` keeps the cached prompts of different ways apart."""
+        """Return the tokens that follow each prompt. `salt` separates the prompt caches of different methods."""
         outputs: dict[str, list[int]] = {}
         self.steps = 0
         with thread_limit(self.threads):
@@ -88,7 +88,7 @@ def _params(most: int, stops: list[int], **more: Any) -> SamplingParams:
 
 
 class BestForm:
-    """SimpleTool's heads as requests that start in one step, with ids at which a head stops."""
+    """SimpleTool's heads as parallel requests that start in the same step and end at stop tokens."""
 
     def __init__(self, decider: STDecider, engine: InProcess) -> None:
         self._decider, self._engine = decider, engine
@@ -97,7 +97,7 @@ class BestForm:
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
 
     def decide(self, one: Situation) -> list[list[int]]:
-        """Return what each head writes, as tokens: no call is made of them."""
+        """Return the tokens of each head, without building a call from them."""
         return self._engine.run(self.prompts(one), self._params, "heads")
 
     def prompts(self, one: Situation) -> list[list[int]]:
@@ -106,7 +106,7 @@ class BestForm:
 
 
 class JsonForm:
-    """One JSON call under vLLM's grammar of all calls of the tools."""
+    """A JSON call that is constrained by vLLM's grammar of all calls of the tools."""
 
     def __init__(self, decider: STDecider, engine: InProcess) -> None:
         self._decider, self._engine = decider, engine
@@ -115,7 +115,7 @@ class JsonForm:
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
 
     def decide(self, one: Situation) -> Call | None:
-        """Decide after SimpleTool's prompt, up to where a head would start."""
+        """Return the call that follows SimpleTool's prompt; None if the text is not a call."""
         suffix = self._decider.template.suffix_ids(one.instruction, one.observation)
         (ids,) = self._engine.run([[*self._prefix, *suffix]], self._params, "json")
         text = self._decider.tokenizer.decode(ids).removesuffix(END)

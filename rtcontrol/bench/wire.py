@@ -1,6 +1,6 @@
-"""`rtcontrol bench wire`: observation out to call in, next to a bare echo of the same bytes.
+"""`rtcontrol bench wire`: time round trips from observation to call, and a bare echo of the same bytes.
 
-`python -m rtcontrol.bench.wire PORT` is the server that echoes.
+`python -m rtcontrol.bench.wire PORT` runs the echo server.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TIMEOUT_MS = 30_000
 
 
 class Servers(ExitStack):
-    """The servers of a benchmark, and what else is to be closed; all end with the `with` block."""
+    """The servers and other resources of a benchmark, which all end with the `with` block."""
 
     def start(self, port: int, *arguments: str) -> None:
-        """Run `python ARGUMENTS`, and wait until it listens on the port. Raises UserError."""
+        """Run `python ARGUMENTS`, and wait until the process listens on the port. Raises UserError."""
         process = Popen([sys.executable, *arguments], stdout=DEVNULL, start_new_session=True)
         self.callback(_end, process)
         give_up = time.monotonic() + START_S
@@ -51,14 +51,14 @@ def _end(process: Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a TCP port that is free now."""
+    """Return a TCP port that is currently free."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def dealer(endpoint: str) -> Any:
-    """Return a connected DEALER that gives up after `TIMEOUT_MS`."""
+    """Return a connected DEALER socket with a timeout of `TIMEOUT_MS`."""
     dealing: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     dealing.linger, dealing.rcvtimeo, dealing.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
     dealing.connect(endpoint)
@@ -71,14 +71,14 @@ TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
 
 
 def hello(agent: str, **options: Any) -> messages.Hello:
-    """Return the client-paced hello of the benchmark."""
+    """Return a hello of the benchmark, client-paced by default."""
     client = messages.Program(name="bench", language="python")
     named = {"pacing": "client", **options}
     return messages.Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
 
 
 def pong(ping: Ping) -> messages.Pong:
-    """Return the answer that keeps a session alive while it is opened."""
+    """Return the answer to a ping, which keeps a session alive while it opens."""
     now = time.monotonic_ns()
     return messages.Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
 
@@ -88,7 +88,7 @@ class WireSession:
 
     def __init__(self, welcome: Message) -> None:
         if not isinstance(welcome, Welcome):
-            raise UserError(f"The server answered {welcome}.", "Look at the server's own lines above.")
+            raise UserError(f"The server answered {welcome}.", "See the server's own lines above.")
         self.welcome = welcome
         self._seq = 0
 
@@ -98,14 +98,14 @@ class WireSession:
         return messages.Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=text)
 
     def answered(self, message: Message) -> bool:
-        """Return whether this is the last observation's call. Raises UserError for an error of the server's."""
+        """Return whether the message is the call for the last observation. Raises UserError for an error message."""
         if isinstance(message, messages.ErrorMessage):
             raise UserError(f"The server refused an observation: {message.message}", message.remedy)
         return isinstance(message, messages.CallMessage) and message.seq_obs == self._seq
 
 
 class Echo:
-    """The floor: a bare DEALER to a bare ROUTER, which sends the same bytes back; nothing is packed or read."""
+    """The floor: a DEALER sends bytes to a ROUTER, which returns them without packing or reading a message."""
 
     def __init__(self, endpoint: str, body: bytes) -> None:
         self._socket, self._body = dealer(endpoint), body
@@ -119,7 +119,7 @@ class Echo:
 
 
 class ZeroMQ:
-    """The protocol as msgpack over ZeroMQ."""
+    """A client of the protocol with msgpack over ZeroMQ."""
 
     def __init__(self, endpoint: str) -> None:
         self._socket = self._open(endpoint)
@@ -150,7 +150,7 @@ class ZeroMQ:
 
 
 class WebSocket(ZeroMQ):
-    """The protocol as JSON over WebSocket."""
+    """A client of the protocol with JSON over WebSocket."""
 
     def _open(self, endpoint: str) -> Any:
         from websockets.sync.client import connect
@@ -165,7 +165,7 @@ class WebSocket(ZeroMQ):
 
 
 def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
-    """Time round trips in blocks of all ways in turn. Returns the document of `bench wire`."""
+    """Return the document of `bench wire`, timing round trips of all methods in alternating blocks."""
     with Servers() as servers:
         ways = _ways(servers, model)
         for way in ways.values():
@@ -177,7 +177,7 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
         watch = Stopwatch(torch.device("cpu"))
         while len(ms["echo"]) < trips:
             for name, way in ways.items():
-                # The first trip of a block meets sleeping processes, the others of the block do not.
+                # The first trip of a block wakes sleeping processes, so it is not timed.
                 way.trip()
                 ms[name] += [watch.time(way.trip)[1] for _ in range(BLOCK)]
             progress(len(ms["echo"]), trips)
@@ -186,7 +186,7 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
 
 
 def _ways(servers: Servers, model: str) -> dict[str, Echo | ZeroMQ]:
-    """Start all servers, then connect: a session that waits for long is lost."""
+    """Start all servers and then return the connected clients, as a session that waits too long is lost."""
     port, ports = free_port(), {name: (free_port(), free_port()) for name in ("null", "model")}
     servers.start(port, "-m", "rtcontrol.bench.wire", str(port))
     for name, (wire, web) in ports.items():
@@ -200,13 +200,13 @@ def _ways(servers: Servers, model: str) -> dict[str, Echo | ZeroMQ]:
 
 
 def _sample_bytes() -> bytes:
-    """Return the observation's message as it goes over the wire."""
+    """Return the bytes of an observation message."""
     welcome = Welcome.model_construct(session="s" * 32, epoch=1)
     return encode_msgpack(WireSession(welcome).observe(TEXT))[0]
 
 
 def echo(port: int) -> None:
-    """Send back what comes, by a bare ROUTER."""
+    """Return every message to its sender, by a bare ROUTER socket."""
     router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     router.bind(f"tcp://127.0.0.1:{port}")
     while True:

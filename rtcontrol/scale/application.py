@@ -1,4 +1,4 @@
-"""The application: one deployment, and how Serve places, checks, drains and scales its replicas."""
+"""The Ray Serve application: one deployment, with settings for placing, checking, draining and scaling replicas."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
 from rtcontrol.settings import required, settings_of
 
 NAME = "Server"
-MAX_WAITING = 64  # requests that find all replicas full; an open WebSocket counts as a request
-END_S, LOOK_S = 9.0, 0.2  # what ending takes at most, sessions' reports included
+MAX_WAITING = 64  # requests that wait while all replicas are full; an open WebSocket counts as a request
+END_S, LOOK_S = 9.0, 0.2  # the longest shutdown, including the sessions' reports
 HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
 UP_S, DOWN_S = 3.0, 60.0
-TARGET = 0.6  # the part of a decoder's time that is planned for: three quarters of the default `busy_max`
+TARGET = 0.6  # the planned busy share of a decoder: three quarters of the default `busy_max`
 
 
 def options_of(args: dict[str, Any]) -> ServeOptions:
-    """Return the options that these arguments give, texts or values. Raises UserError."""
+    """Return server options from arguments, which may be text or typed values. Raises UserError."""
     words = {name.replace("-", "_"): value for name, value in {"replicas": "1", **args}.items() if value is not None}
     if "http" in words:
         raise UserError("http is not an argument of rtcontrol.scale.", "Give Serve's `http_options` the address.")
@@ -37,7 +37,7 @@ def options_of(args: dict[str, Any]) -> ServeOptions:
 
 
 def application(options: ServeOptions, cpus: float = 1.0) -> Any:
-    """Return the application of Ray Serve; each replica takes `cpus`, and its share of the GPUs. Raises UserError."""
+    """Return the Ray Serve application. Each replica takes `cpus` and a share of the GPUs. Raises UserError."""
     options.check()
     try:
         import ray
@@ -79,6 +79,6 @@ def application(options: ServeOptions, cpus: float = 1.0) -> Any:
 
 
 def replicas_for(context: Any) -> tuple[int, dict[str, Any]]:
-    """Return as many replicas as keep each decoder's busy share at TARGET. Serve applies bounds and delays."""
+    """Return the number of replicas that keeps decoders at the busy share TARGET. Serve adds bounds and delays."""
     shares = (context.aggregated_metrics or {}).get("busy", {})
     return max(1, math.ceil(sum(shares.values()) / TARGET - 1e-9)), {}

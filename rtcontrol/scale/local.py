@@ -1,4 +1,4 @@
-"""`rtcontrol serve --replicas`: the application on this machine, in a Ray that is started for it."""
+"""`rtcontrol serve --replicas`: run the application on this machine, in a Ray instance started for this purpose."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RayS
             serve.run(servers, name=NAME, route_prefix="/")
         except RuntimeError as error:
             raise UserError(
-                f"The servers do not start: {str(error)[-500:]}", "Correct that, and start again."
+                f"The servers did not start: {str(error)[-500:]}", "Correct the error and start again."
             ) from None
         yield session
-        with contextlib.suppress(Exception):  # a Ray that has ended ended its replicas with it
+        with contextlib.suppress(Exception):  # if Ray has ended, so have the replicas
             serve.delete(NAME)
             serve.shutdown()
     finally:

@@ -1,4 +1,4 @@
-"""A replica: a whole server, whose HTTP and WebSocket come through Serve's proxy, and ZeroMQ directly."""
+"""A replica is a whole server: HTTP and WebSocket arrive through Serve's proxy, ZeroMQ directly."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rtcontrol_client.wire.endpoint import Endpoint
 TOKEN, LOCAL, ANYWHERE = "RTCONTROL_TOKEN", "127.0.0.1:0", "0.0.0.0:0"
 RETRY_AFTER_S = 1
 BUSY = {"error": {"message": "All servers are full, draining or starting.", "type": "busy"}}
-GRACE_S = 1.0  # from draining until sessions are sent away
-HEARTBEAT_S = 0.5  # a frozen server is left after three
+GRACE_S = 1.0  # time between draining and sending sessions to other servers
+HEARTBEAT_S = 0.5  # clients leave a frozen server after three missed heartbeats
 LOOK_S = 0.05
 
 
 class Replica:
-    """What Serve makes a replica of. The server has its own threads; Serve's event loop only takes in and sends."""
+    """The class of Serve's replicas. The server has its own threads; Serve's event loop only passes requests on."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = replace(options, host="inprocess", heartbeat_s=HEARTBEAT_S)
@@ -54,12 +54,13 @@ class Replica:
         return {"busy": 0.0 if self._server is None else self._server.sessions.busy()}
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Return what `ReplicaRouter` chooses by; `t_s` shows that the replica is not frozen."""
+        """Return the figures by which `ReplicaRouter` chooses; `t_s` shows that the replica is not frozen."""
         address = None if self._server is None else self._server.router.endpoints[0]
-        return {"address": address, "full": self.named() is None, "t_s": time.time(), **self.record_autoscaling_stats()}
+        full = self.connect_info() is None
+        return {"address": address, "full": full, "t_s": time.time(), **self.record_autoscaling_stats()}
 
-    def named(self) -> dict[str, Any] | None:
-        """Return the answer to /connect, None where new sessions are refused."""
+    def connect_info(self) -> dict[str, Any] | None:
+        """Return the server's address and key for /connect; None if new sessions are refused."""
         if self._server is None or not self._server.sessions.has_room():
             return None
         return {"address": self._server.router.endpoints[0], "server_key": self._key}
@@ -80,7 +81,7 @@ class Replica:
         return server
 
     def _watch(self) -> None:
-        """Drain as soon as Serve stops this replica: it calls `__del__` only once no WebSocket is open any more."""
+        """Drain as soon as Serve stops this replica: Serve calls `__del__` only after all WebSockets are closed."""
         from ray._private.worker import global_worker
 
         actor = global_worker.actors.get(global_worker.actor_id)
@@ -98,7 +99,7 @@ class Replica:
 
 
 class ReplicaApp:
-    """ASGI: /connect, and all else as the gateway's own server would hand it in."""
+    """An ASGI application that answers /connect and passes all other requests to the gateway."""
 
     def __init__(self, replica: Replica, app: ASGIApp) -> None:
         self._replica, self._app = replica, app
@@ -107,14 +108,14 @@ class ReplicaApp:
         if scope["type"] in ("http", "websocket"):
             scope = at_root(scope)
         if scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", "/connect"):
-            await connect_answer(self._replica.named())(scope, receive, send)
+            await connect_answer(self._replica.connect_info())(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A WebSocket whose peer does not answer can only be ended here: its request would stay at this replica.
+        # A WebSocket whose peer does not answer must be ended here, or its request would occupy this replica for ever.
         task, aborted = asyncio.current_task(), asyncio.Event()
 
         def abort() -> None:
@@ -130,16 +131,16 @@ class ReplicaApp:
                 raise
 
 
-def connect_answer(named: dict[str, Any] | None) -> JSONResponse:
-    """Return the answer to /connect: the server's address, or that it takes no session now."""
+def connect_answer(info: dict[str, Any] | None) -> JSONResponse:
+    """Return the response to /connect: the server's address, or status 503 if new sessions are refused."""
     headers = {"cache-control": "no-store"}
-    if named is None:
+    if info is None:
         return JSONResponse(BUSY, 503, {**headers, "retry-after": str(RETRY_AFTER_S)})
-    return JSONResponse(named, headers=headers)
+    return JSONResponse(info, headers=headers)
 
 
 def at_root(scope: Scope) -> Scope:
-    """Return the scope without the prefix that Serve put the application under: the gate's rules are for bare paths."""
+    """Return the scope without Serve's route prefix, as the gate's rules apply to bare paths."""
     root, path = scope.get("root_path", ""), scope["path"]
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :] or "/"
@@ -147,19 +148,19 @@ def at_root(scope: Scope) -> Scope:
 
 
 def gate_of(options: ServeOptions) -> GatewayOptions:
-    """Return who may come in by HTTP. With a token everybody shows it: behind a proxy no request counts as local."""
-    if options.token_file is not None and not options.token_file.exists():  # each would make its own
-        raise UserError(f"token_file {options.token_file} is not there, at a replica.", "Put it on each machine.")
+    """Return the gateway's options. If there is a token, every request needs it: behind a proxy none is local."""
+    if options.token_file is not None and not options.token_file.exists():  # or each replica would create its own
+        raise UserError(f"token_file {options.token_file} is missing at a replica.", "Copy it to each machine.")
     token = os.environ.get(TOKEN, "").strip() or None
     guarded = token is not None or options.token_file is not None
     if not guarded and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1":
-        problem = "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) hides who a request comes from, and there is no token."
+        problem = "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) hides the origin of requests, and there is no token."
         raise UserError(problem, f"Set {TOKEN}, or give token_file.")
     return GatewayOptions.of(replace(options, require_token=guarded), ANYWHERE if guarded else LOCAL, token)
 
 
 def endpoint_for(options: ServeOptions) -> str:
-    """Return where the server binds: 0.0.0.0 stands for this node's address, as clients can reach no other."""
+    """Return the address to bind; 0.0.0.0 is replaced by this node's address, which clients can reach."""
     import ray
 
     where = Endpoint.parse(options.bind[0])

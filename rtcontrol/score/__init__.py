@@ -1,1 +1,1 @@
-"""How well a model follows instructions in a world with goals, a judge and an expert."""
+"""Measure how well a model follows instructions in a world that has goals, a judge and an expert."""

@@ -1,4 +1,4 @@
-"""Policies that are scored: a model or an endpoint under its gate, the expert, no-op, random."""
+"""The policies that can be scored: a model or an endpoint with its gate, the expert, no-op and random."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rtcontrol.models.errors import UserError
 
 BatchPolicy = Callable[[Sequence[Seat]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
-# Sixteen at once fill a pass; with more, the mask outgrows what the decoder keeps. An endpoint gets eight requests.
+# Worlds decided at once: sixteen fill a pass, and more outgrow the decoder's mask. An endpoint gets eight.
 LOCAL, REMOTE = 16, 8
-GIVE_UP = 3  # requests without a single answer
+GIVE_UP = 3  # failed requests before the first answer
 Failure = UserError | DecodeError | DecisionLost
 
 
 def scripted(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
-    """Return expert, no-op or random; a random call depends on its case and its tick alone."""
+    """Return the policy expert, no-op or random. A random call only depends on seed, case and tick."""
     if name == "expert":
         return lambda worlds: skill.expert_policy([(world.case.instruction, world.seen) for world in worlds])
     if name == "no-op":
@@ -36,12 +36,12 @@ def scripted(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
 
 
 class ModelPolicy:
-    """A model or an endpoint that decides for many worlds at once. A decision whose function is below the `gate` does
-    not act (nor a null function that means doubt to the agent): the active call continues, and after the agent's hold
-    time its safe call acts; so it is with a decision that fails.
+    """A model or an endpoint as a policy that decides for many worlds at once. A decision is held back if the
+    function's confidence is below the `gate`, or if null means uncertainty to the agent. After a held or failed
+    decision the active call continues, until the safe call acts at the end of the agent's hold time.
 
-    In each world it keeps whether nothing was done (`idle`), by tick, and ticks that were `held` and `lost`. Raises
-    UserError if nothing is ever decided.
+    Each world's `kept` gets `idle` (by tick: no new call) and the counts `held` and `lost`. Raises UserError if no
+    decision ever succeeds.
     """
 
     def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
@@ -84,8 +84,8 @@ class ModelPolicy:
         self._failures += 1
         if not self._answered and self._failures >= GIVE_UP:
             raise UserError(
-                f"The model decides nothing: {failure}".rstrip(".") + ".",
-                "Try it with `rtcontrol run` first; its report names what is missed.",
+                f"The model makes no decision: {failure}".rstrip(".") + ".",
+                "Try the model with `rtcontrol run` first; the report names the causes.",
             ) from failure
 
     def _decide(self, worlds: Sequence[Seat]) -> list[Decision | Failure]:
@@ -100,7 +100,7 @@ class ModelPolicy:
         situations = [(world.seen, world.case.instruction, world.called) for world in worlds]
         try:
             return list(local.decide_many(situations))
-        except (UserError, DecodeError):  # of one of them: the others are decided all the same
+        except (UserError, DecodeError):  # one situation failed: decide the others one by one
             return [_tried(local.decide, *situation) for situation in situations]
 
 

@@ -1,4 +1,4 @@
-"""Score policies in a world: by goals, by other goals instructed in their place, and by phrasings, in lockstep."""
+"""Score policies in a world in lockstep: with each goal, with another goal in its place, and with phrasings."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripte
 from rtcontrol.telemetry.run_folder import describe
 
 SCHEMA = 4
-FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` in a world from a million on
-MOST = 10_000  # lines of a list, each on its own seed, below those of training
-FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, with null in its place for what means nothing.'
-ALL, MOST_GOALS = "all", 1_000  # for every goal there is
-LISTENED_S = 1.0  # of a world's time: shows whether a sentence is understood
-TRIED = 3  # seeds on which the expert, told another goal, must not reach the judged one
-NONSENSE = 50  # sentences of the project's list, where a list of phrasings has none
-CHUNK = 32  # cases; an interrupt loses at most these
-Progress = Callable[[int, int], None]  # episodes done, of
+FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` on seeds from a million on
+MOST = 10_000  # lines of a list; each has its own seed, below those of training
+FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, or "means": null for a sentence without a meaning.'
+ALL, MOST_GOALS = "all", 1_000  # the word for all goals, and their limit
+LISTENED_S = 1.0  # world time that shows whether a sentence is understood
+TRIED = 3  # seeds on which the expert, given another goal, must not reach the judged one
+NONSENSE = 50  # nonsense sentences that are added to a list of phrasings without any
+CHUNK = 32  # cases per saved step; an interrupt loses at most so many
+Progress = Callable[[int, int], None]  # episodes done, and in total
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is scored. `hz` 0: the rate that the first model learnt. `gates`: of each model's checkpoint (0: none)."""
+    """The settings of a score. `hz` 0: the first model's training rate. `gates`: of the models (0: no gate)."""
 
     env: str
     agent: str
@@ -53,15 +53,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Subject:
-    """A line of the table: `goals` are spread over the seeds; `others` are instructed in their place
-    (empty: by any other goal the expert itself would reach the judged one)."""
+    """A row of the table: `goals` are judged, spread over the seeds; `others` are the goals instructed instead (empty:
+    with any other goal the expert would also reach the judged one)."""
 
     title: str
     goals: Sequence[Any]
     others: Sequence[Any] = ()
 
     def cases(self, seeds: Sequence[int], other: bool = False) -> list[Case]:
-        """Return a case a seed: a canonical instruction (`other`: of the goals in their place), judged by the goals."""
+        """Return a case for each seed, judged by `goals`, with a canonical instruction (`other`: of `others`)."""
         named = self.others if other else self.goals
         return [
             Case(named[i % len(named)].text(), self.goals[i % len(self.goals)], seed) for i, seed in enumerate(seeds)
@@ -69,10 +69,10 @@ class Subject:
 
 
 def subjects(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[Subject]:
-    """Return the skill's goals (`named`: those that these instructions name), each with the one that is instructed in
-    its place: its opposite, else the next one by which the expert does not reach it.
+    """Return a row for each goal of the skill, or for the goals that `named` instructions mean. The goal instructed
+    instead is the opposite one, else the next goal with which the expert does not reach the judged one.
 
-    Raises UserError for a skill without goals, and for an instruction that names none."""
+    Raises UserError for a skill without goals, and for an instruction that names no goal."""
     if list(named) == [ALL] and skill.recognise(ALL) is None:
         named, goals = (), list(skill.all_goals.spread(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
     else:
@@ -99,7 +99,7 @@ def _goal(skill: Skill, text: str) -> Any:
 
 
 def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
-    """Return whether the expert never reaches the goal when it is instructed by the other one."""
+    """Return whether the expert never reaches the goal when the other one is instructed."""
     cases = [Case(other.text(), goal, FIRST_SEED + i) for i in range(TRIED)]
     return not any(episode.success for episode in evaluate(skill, skill.expert_policy, cases, hz))
 
@@ -109,7 +109,7 @@ def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Saying:
-    """A phrasing, and the goal that it means; `means` is its canonical instruction (None: nothing)."""
+    """A phrasing with its goal; `means` is the canonical instruction (None: the sentence has no meaning)."""
 
     say: str
     means: str | None
@@ -117,8 +117,8 @@ class Saying:
 
 
 def sayings(skill: Skill, source: str, names: Sequence[str]) -> list[Saying]:
-    """Return the lines of a file (JSONL, also in gzip), without those whose `env` is none of `names`; or one of the
-    skill's lists, by its name. Raises UserError with the line's number."""
+    """Return the phrasings of a file (JSONL, also in gzip) whose `env` is missing or one of `names`; or of the skill's
+    list with this name. Raises UserError with the line's number."""
     if source in skill.phrasings:
         listed = [pair for kind in skill.kinds for pair in skill.phrasings[source](kind)]
         lines = [Saying(say, goal.text(), goal) for say, goal in listed]
@@ -131,15 +131,15 @@ def sayings(skill: Skill, source: str, names: Sequence[str]) -> list[Saying]:
     means: dict[str, str | None] = {}
     for line in lines:
         if means.setdefault(line.say, line.means) != line.means:
-            raise UserError(f'{source}: "{line.say}" means {line.means!r}, and {means[line.say]!r}.', "Leave one out.")
+            raise UserError(f'{source}: "{line.say}" means {line.means!r} and {means[line.say]!r}.', "Leave one out.")
     return lines
 
 
 def _line(skill: Skill, value: Any, names: Sequence[str], where: str) -> Saying | None:
-    """Return a line's sentence, None if it is for another world. Raises UserError."""
+    """Return the phrasing of a line; None if the line is for another world. Raises UserError."""
     say, means = (value.get("say"), value.get("means", 0)) if isinstance(value, dict) else (None, None)
     if not isinstance(say, str) or not say.strip() or not isinstance(means, str | None):
-        raise UserError(f"{where}: it needs `say`, a text, and `means`, a text or null.", FORM)
+        raise UserError(f"{where}: the line needs `say`, a text, and `means`, a text or null.", FORM)
     if value.get("env", names[0]) not in names:
         return None
     goal = None if means is None else skill.recognise(means)
@@ -153,8 +153,8 @@ def _line(skill: Skill, value: Any, names: Sequence[str], where: str) -> Saying 
 
 @dataclass(frozen=True)
 class Cell:
-    """Cases of one policy. `part` of the document: goals, other (another goal is instructed), phrasings, canonical,
-    nonsense."""
+    """The cases of a policy in one part of the document: goals, other (another goal is instructed), phrasings,
+    canonical or nonsense."""
 
     part: str
     title: str
@@ -168,7 +168,7 @@ class Cell:
 
 
 def plan(settings: Settings, goals: Sequence[Subject], lines: Sequence[Saying]) -> list[Cell]:
-    """Return all cells: the model's first, so that their cost is known early."""
+    """Return all cells, starting with the model's, so that their cost is known early."""
     seeds = range(FIRST_SEED, FIRST_SEED + settings.seeds)
     cells: list[Cell] = []
     for subject in goals:
@@ -185,7 +185,7 @@ def _phrased(settings: Settings, goals: Sequence[Subject], lines: Sequence[Sayin
     meant = [(seed, line) for seed, line in numbered if line.means is not None]
     phrased = [Case(line.say, line.goal, seed) for seed, line in meant]
     canonical = [Case(line.goal.text(), line.goal, seed) for seed, line in meant]
-    # Nonsense is instructed in the worlds of the first goal, which judges nothing here.
+    # Nonsense is played in worlds of the first goal; their outcome does not count.
     nothing = [Case(line.say, goals[0].goals[0], seed) for seed, line in numbered if line.means is None]
     parts = (("phrasings", phrased, LONGEST_S), ("canonical", canonical, LONGEST_S), ("nonsense", nothing, LISTENED_S))
     for model in settings.models:
@@ -198,11 +198,11 @@ def _phrased(settings: Settings, goals: Sequence[Subject], lines: Sequence[Sayin
 
 
 class Document:
-    """`data` is all that was measured; with a `path` that file has it after each `add`. Raises UserError if it cannot
-    be written."""
+    """The document with all measurements in `data`; with a `path`, each `add` writes the file. Raises UserError if the
+    file cannot be written."""
 
     def __init__(self, settings: Settings, lines: Sequence[Saying], path: Path | None) -> None:
-        self._path = path and path.resolve()  # a link's target is written, not the link
+        self._path = path and path.resolve()  # write the target of a link, not the link
         self._listened = max(1, round(LISTENED_S * settings.hz))
         self.cells: dict[str, dict[str, Any]] = {}
         self.data: dict[str, Any] = {
@@ -215,7 +215,7 @@ class Document:
             self.data["lines"] = [{"say": line.say, "means": line.means} for line in lines]
 
     def add(self, cell: Cell, played: Sequence[Played]) -> None:
-        """Add the cell's next episodes."""
+        """Add the next episodes of a cell."""
         if (kept := self.cells.get(cell.key)) is None:
             self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by}
             kept |= {"seeds": [], "outcomes": [], "returns": [], "seconds": [], "ends": [], "held": 0, "lost": 0}
@@ -225,7 +225,7 @@ class Document:
             kept["returns"].append(round(float(case.episode.ret), 3))
             kept["seconds"].append(round(case.episode.seconds, 3))
             kept["ends"].append(str(case.episode.detail.get("end")))
-            if "idle" in case.kept:  # a sentence is understood in the first second, or not
+            if "idle" in case.kept:  # the first second shows whether a sentence is understood
                 idle = case.kept["idle"][: self._listened]
                 kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
             for name in ("held", "lost"):
@@ -238,8 +238,8 @@ class Document:
         try:
             replace_file(self._path, json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
         except OSError as error:
-            message = f"{self._path} cannot be written ({error.strerror}); what it holds is whole, as of before."
-            raise UserError(message, "Make room.") from None
+            message = f"{self._path} cannot be written ({error.strerror}); the previous content is intact."
+            raise UserError(message, "Free some space.") from None
 
 
 def measure(
@@ -250,7 +250,7 @@ def measure(
     hz: float,
     progress: Progress,
 ) -> None:
-    """Play all cells. Raises UserError; the document has what was played until then."""
+    """Play all cells. Raises UserError; the document keeps the episodes played so far."""
     total, done = sum(len(cell.cases) for cell in cells), 0
     for cell in cells:
         policy = policies[cell.by]
@@ -265,7 +265,7 @@ def measure(
 
 
 class Scoring:
-    """Everything that a score needs, checked before anything is played. Raises UserError for what does not fit."""
+    """A score whose settings are checked before the first episode. Raises UserError for invalid settings."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
         if settings.env in assembly.JOINED:
@@ -289,24 +289,24 @@ class Scoring:
         if settings.phrasings is not None:
             self.lines = sayings(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
             if all(line.means is not None for line in self.lines):
-                kept = nonsense(kept=True)  # no recipe trains on these
+                kept = nonsense(kept=True)  # no recipe trains on these sentences
                 self.lines += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
         self._subjects = subjects(self.skill, hz, settings.goals)
         self.document = Document(settings, self.lines, json_file)
 
     def _models(self, settings: Settings) -> tuple[str, ...]:
         models = tuple(dict.fromkeys(settings.models)) or tuple(filter(None, (self.agent.model,)))
-        if self.agent.model in SCRIPTED:  # an agent without a model: the table has the script anyway
+        if self.agent.model in SCRIPTED:  # an agent without a model: the table has its script anyway
             models = tuple(name for name in models if name != self.agent.model)
         if scripts := {*models} & {*SCRIPTED, "noop"}:
-            raise UserError(f"--model {min(scripts)} is in the table anyway.", "Leave it out.")
+            raise UserError(f"--model {min(scripts)} is always in the table.", "Leave it out.")
         if not models and settings.phrasings is not None:
-            message = f"score.phrasings is about a model, and {self.agent.name} names none."
+            message = f"score.phrasings needs a model, and {self.agent.name} names none."
             raise UserError(message, "Give one with --model.")
         return models
 
     def run(self, progress: Progress) -> Document:
-        """Play everything. Raises UserError; the document has what was played until then."""
+        """Play all episodes. Raises UserError; the document keeps the episodes played so far."""
         settings = self.settings
         policies: dict[str, BatchPolicy] = {name: scripted(self.skill, name) for name in SCRIPTED}
         for model, gate in zip(settings.models, settings.gates, strict=True):

@@ -1,4 +1,4 @@
-"""The tables of a score, from its document."""
+"""Build the tables of a score from its document."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rtcontrol.models.intervals import wilson
 from rtcontrol.score.policies import SCRIPTED
 
 GOALS_NOTE = (
-    "successes of tried (Wilson 95 %). Told another goal: judged by this one all the same, so that a model that "
-    "ignores instructions succeeds."
+    "successes of attempts (Wilson 95 %). Told another: instructed another goal, but judged by the row's goal, so "
+    "that a model that ignores instructions succeeds."
 )
 PHRASINGS_NOTE = (
-    "right: ended as the meaning asks, and not held; canonical right: its canonical instruction on the same seed; "
-    "unsure: held back, by the gate or by an answer that says so, for most of the first second."
+    "right: reached the meant goal, and not held; canonical right: its canonical instruction on the same seed; "
+    "unsure: held back, by the gate or by a null call, for most of the first second."
 )
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield those of what was measured so far."""
+    """Yield the tables of the measurements so far."""
     settings, cells = document["settings"], list(document["cells"].values())
     if any(cell["part"] == "goals" for cell in cells):
         yield _goals(cells, settings)
@@ -36,7 +36,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def share(outcomes: Sequence[int]) -> str:
-    """Return `19/20 (0.76-0.99)`: successes, tried, Wilson's interval at 95 %."""
+    """Return successes, attempts and the 95 % Wilson interval, as `19/20 (0.76-0.99)`."""
     if not outcomes:
         return "-"
     low, high = wilson(sum(outcomes), len(outcomes))
@@ -44,7 +44,7 @@ def share(outcomes: Sequence[int]) -> str:
 
 
 def pick(cells: Sequence[Mapping[str, Any]], part: str, title: str, by: str) -> list[int]:
-    """Return the outcomes of one cell, in the order of the seeds."""
+    """Return the outcomes of one cell in the order of the seeds."""
     chosen = (cell for cell in cells if (cell["part"], cell["title"], cell["by"]) == (part, title, by))
     return [outcome for cell in chosen for outcome in cell["outcomes"]]
 
@@ -65,8 +65,8 @@ def _goals(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> T
 
 
 def phrasing_counts(document: Mapping[str, Any], model: str) -> dict[str, int] | None:
-    """Return how many sentences there are, right, right as canonical instructions and unsure, and how many were
-    nonsense and held. None without a list, and before all were played."""
+    """Return the numbers of sentences, of right, canonically right and unsure ones, and of nonsense sentences and held
+    ones. Return None without a list of phrasings, or before all were played."""
     cells = {cell["part"]: cell for cell in document["cells"].values() if cell["by"] == model}
     lines = document.get("lines", ())
     meant = sum(line["means"] is not None for line in lines)

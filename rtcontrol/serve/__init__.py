@@ -1,1 +1,1 @@
-"""The server of the wire: many clients, each with its own tools, loop and deadline, in one process."""
+"""The server of the wire protocol: one process serves many clients, each with its own tools, loop and deadline."""

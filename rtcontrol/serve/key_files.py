@@ -1,4 +1,4 @@
-"""Files of CURVE keys: the server's pair, and the allow-list, one public key for each client."""
+"""CURVE key files: the server's key pair, and an allow-list with the public key of each client."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ NAME = re.compile(r"(?!.*\.key(_secret)?$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def default_folder() -> Path | None:
-    """Return $XDG_CONFIG_HOME/rtcontrol/keys, or ~/.config/rtcontrol/keys; None where no home is known."""
+    """Return $XDG_CONFIG_HOME/rtcontrol/keys, or ~/.config/rtcontrol/keys; None if the home folder is unknown."""
     folder, base = home(), os.environ.get("XDG_CONFIG_HOME")
     config = Path(base) if base else folder and folder / ".config"
     return config and config / "rtcontrol" / "keys"
 
 
 def fingerprint(public: str) -> str:
-    """Return what people compare: 16 hexadecimal digits of the SHA-256 of the public key."""
+    """Return the fingerprint that people compare: 16 hexadecimal digits of the public key's SHA-256."""
     return hashlib.sha256(public.encode("ascii")).hexdigest()[:16]
 
 
 def create(folder: Path, name: str) -> KeyPair:
-    """Write a new pair `name` into the folder (made with mode 0700). Raises KeyFileError: bad name, name in use."""
+    """Write a new key pair `name` into the folder. Raises KeyFileError if the name is invalid or already in use."""
     if not NAME.fullmatch(name):
-        raise KeyFileError(f"{name[:80]!r} is not a name for a key.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
+        raise KeyFileError(f"{name[:80]!r} is not a valid key name.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
     public, secret = (part.decode("ascii") for part in zmq.curve_keypair())
     head = f'metadata\ncurve\n    public-key = "{public}"\n'
     try:
@@ -47,13 +47,13 @@ def create(folder: Path, name: str) -> KeyPair:
 
 
 def _write(path: Path, mode: int, text: str) -> None:
-    """Write a new file, which has its mode from the first byte on, whatever the umask."""
+    """Create a file with this mode from the first byte on, whatever the umask is."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
 
 
 def clients(folder: Path) -> dict[str, str]:
-    """Return the allow-list: name -> public key (Z85). Files that are no certificates admit no client."""
+    """Return the allow-list as a dict of names and public keys (Z85). Invalid certificate files are skipped."""
     keys: dict[str, str] = {}
     for path in sorted(folder.glob("*.key")):
         if path.stem != SERVER:

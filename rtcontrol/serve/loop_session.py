@@ -1,4 +1,4 @@
-"""A session of one loop: its host and its record. Decides nothing."""
+"""A session that runs one control loop with its host and its record; the decisions are in the sessions' core."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 
 
 class LoopSession(SessionThread):
-    """Its world is the client's, the same for all its runs."""
+    """A session with one loop, in the client's world, which stays the same for all runs of the session."""
 
     env: RemoteEnvironment | None = None
 
@@ -56,15 +56,15 @@ class LoopSession(SessionThread):
         return loop
 
     def make_env(self, terms: Terms) -> RemoteEnvironment:
-        """Return the client's world."""
+        """Return the client's world as an environment; create the environment at the first call."""
         if self.env is None:
             remote = terms.remote(self.facts.token)
             self.env = RemoteEnvironment(remote, self.send, self.warm, LoopReports(self).undecided)
         return self.env
 
     def attach(self, loop: ControlLoop) -> None:
-        """This loop will run."""
-        self.need()  # of the loop before
+        """Make `loop` the session's current loop and report to the core that it will run."""
+        self.need()  # keep the previous loop's need
         self.loop = loop
         self.owner.tell(ev.Attached(self.facts))
 

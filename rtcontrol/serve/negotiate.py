@@ -1,4 +1,4 @@
-"""A hello becomes a session's terms: agent, decider, rate, deadline, times; or the reason why not."""
+"""Negotiate the settings of a session from a client's hello: agent, decider, rate, deadline and time limits."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED = "executed"
 CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
-WARMUP = 5  # decisions of no observation yet
-NO_GOALS = "Instructions are taken as they are said: no goals are known that they could be mapped to."
+WARMUP = 5  # decisions before the first observation
+NO_GOALS = "Instructions are used word for word: there are no known goals to map them to."
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What was agreed with a session's client. `named`: its agent, if it is a known one; `options` are the server's;
-    `crowd`: where the session is one."""
+    """The settings that were negotiated with a session's client. `named` is the name of the client's agent if the
+    server knows that agent, `options` are the server's, and `crowd` is set if the session is a crowd."""
 
     hello: Hello
     agent: Agent
@@ -60,7 +60,7 @@ class Terms:
     crowd: CrowdTerms | None = None
 
     def remote(self, session: str) -> RemoteTerms:
-        """Return the terms of its world."""
+        """Return the settings for the remote environment of this session."""
         return RemoteTerms(
             session=session,
             tools=tuple(tool.name for tool in self.agent.tools),
@@ -73,17 +73,17 @@ class Terms:
         )
 
     def arrivals(self, env: RemoteEnvironment) -> LoopClock | None:
-        """Return the clock of a client-paced session; None for others."""
+        """Return the clock that follows the client's observations; None if the server sets the pace."""
         return arrival_clock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
 
     @property
     def hold_ms(self) -> float:
-        """How long a call is held."""
+        """For how many milliseconds a call stays active after a miss."""
         hold_ms = self.config.hold_ms
         return self.agent.fallback.hold_ms if hold_ms is None else hold_ms
 
     def welcome(self, warnings: tuple[str, ...] = (), **active: Any) -> Welcome:
-        """Return the welcome to these terms, with the fields of what is `active` in the loop."""
+        """Return the welcome message with these settings and, in `active`, with the state of the loop."""
         config, options = self.config, self.options
         return Welcome(
             protocol=list(PROTOCOL),
@@ -114,20 +114,20 @@ class Terms:
         )
 
     def decidable(self) -> AbstractContextManager[None]:
-        """What cannot be decided by in here is the client's tools, or the model that it named. Raises WireError."""
+        """Raise a UserError in the block as a WireError about the client's tools, or about the model of its agent."""
         code = Code.TOOLS if self.named is None else Code.MODEL
         return refused_as(code, code.value)
 
     def described(self) -> str:
-        """Return in words for whom it decides, what decides, and how often."""
-        tools = f"agent {self.named}" if self.named else f"{len(self.agent.tools.schemas)} tools of its own"
+        """Return one line for people with the agent or tools, the model and the rate."""
+        tools = f"agent {self.named}" if self.named else f"{len(self.agent.tools.schemas)} own tools"
         pace = "client-paced" if self.hello.pacing == "client" else f"{self.config.hz:g} Hz"
         return f"{tools}, model {Path(self.model).name}, {pace}"
 
 
 def failure(fault: BaseException, welcomed: bool) -> WireError:
-    """Return the error by which a session's loop did not start, or ended. One that may pass keeps a session that was
-    welcomed."""
+    """Return the error message for a fault that ended a session's loop, or kept it from starting. A temporary fault is
+    not fatal for a session that was already welcomed."""
     if isinstance(fault, DecoderUnavailable):
         code = Code.BUSY if fault.full else Code.DECODER
         return WireError(code, fault.what, fault.remedy, retryable=True, fatal=not welcomed)
@@ -143,13 +143,13 @@ def failure(fault: BaseException, welcomed: bool) -> WireError:
 
 
 def ttl_of(config: RunConfig) -> float:
-    """Return how long a call is good for by default, in milliseconds since its observation's capture."""
+    """Return the default time-to-live of a call, in milliseconds since the capture of its observation."""
     return max(500.0, (2.5 * config.period_ns + config.deadline_ns) / 1e6)
 
 
 def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
-    """Return the terms of a hello, with `out` for their records. Takes milliseconds to seconds: schemas are compiled.
-    Raises WireError naming field, rule and hint."""
+    """Return the settings for a client's hello; records go to `out`. Takes milliseconds to seconds, as schemas are
+    compiled. Raises WireError naming field, rule and hint."""
     agent, named = _agent(hello, options)
     model = _model(hello, options, agent, named)
     agent = replace(shown(agent, model), model=model, observe=_reader(agent.observe))
@@ -173,7 +173,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
 
 
 def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
-    """Return the agent, and its name if it is a known one."""
+    """Return the agent for this hello, and the name of the agent if the server knows it."""
     served = None if options.agent is None else assembly.agent(options.agent)
     if hello.agent is not None and hello.tools is not None:
         raise _refused(Code.INVALID, "hello has both an agent and tools.", "Give one of them.", "agent")
@@ -197,10 +197,10 @@ def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
 
 
 def _of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
-    """Return an agent of these tools alone."""
+    """Return an agent that has these tools and nothing else."""
     if hello.instruction is None:
         hint = "Say in `instruction` what to do."
-        raise _refused(Code.INSTRUCTION, "Own tools need an instruction.", hint, "instruction")
+        raise _refused(Code.INSTRUCTION, "A hello with tools needs an instruction.", hint, "instruction")
     try:
         with refused_as(Code.TOOLS, "tools"):
             tools = Tools(definitions)
@@ -222,7 +222,7 @@ def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
 
 
 def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
-    """Return safe calls as the tools take them. Raises WireError (tools)."""
+    """Return the safe calls after checking them against the tools. Raises WireError (tools)."""
     try:
         return [tools.validate(Call(call.name, dict(call.arguments))) for call in calls]
     except InvalidCall as error:
@@ -263,7 +263,7 @@ def _config(
     most_calls = min(options.calls_per_tick, agent.history + 1)
     hz = options.hz if hello.hz is None else hello.hz
     shared = {field.name: getattr(options, field.name) for field in fields(SharedOptions)}
-    shared |= {"standby": False, "backup": None, "tools": None}  # the first two are the pool's
+    shared |= {"standby": False, "backup": None, "tools": None}  # the pool handles standby and backup
     with refused_as(Code.INVALID):
         wishes: dict[str, Any] = {
             "out": out,
@@ -284,14 +284,14 @@ def _config(
 
 
 def _at_most(name: str, wished: float, most: float, warnings: list[str]) -> Any:
-    """Return what the client gets of what it wished."""
+    """Return the value the client asked for, or the allowed maximum with a warning."""
     if wished > most:
-        warnings.append(f"{name} {wished:g} is above what is allowed here: the session gets {most:g}.")
+        warnings.append(f"{name} {wished:g} is above the limit of this server: the session gets {most:g}.")
     return min(wished, most)
 
 
 def _optional(options: ServeOptions, agent: Agent, named: str | None, warnings: list[str]) -> dict[str, Any]:
-    """Return hysteresis and interpreter, where the session can have the server's."""
+    """Return the server's hysteresis and interpreter if this session can use them, else None with a warning."""
     hysteresis, interpreter = options.hysteresis, options.interpreter
     try:
         hysteresis_for(hysteresis, agent.model)
@@ -305,10 +305,10 @@ def _optional(options: ServeOptions, agent: Agent, named: str | None, warnings: 
 
 
 def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
-    """Return the settings with what decides where the session's model, which is elsewhere, is late."""
+    """Return the settings with a backup model, which decides when the session's remote model is late."""
     try:
         backup = model_for(agent.tools.schemas, options.backup)
-        # What is warmed up with is no observation of a script's.
+        # A scripted backup cannot read the warm-up observation.
         return replace(config, backup=backup, warmup=0 if backup in PLAIN else WARMUP)
     except UserError as error:
         warnings.append(f"This session has no backup. {error.what}")

@@ -1,4 +1,4 @@
-"""What a server offers, and what it lets its clients do."""
+"""Options of a server: what it offers, and what it allows its clients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rtcontrol.serve.sessions import SessionRules
 from rtcontrol.settings import ServeGroup
 from rtcontrol_client.wire import LIMITS, Limits
 
-ANY_PORT = "tcp://127.0.0.1:*"  # of replicas
+ANY_PORT = "tcp://127.0.0.1:*"  # the default address of a replica
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(ServeGroup):
-    """A server's settings. Raises UserError for what does not go together.
+    """A server's settings. Raises UserError if settings contradict each other.
 
-    `agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: for clients that do
-    neither; `default_tools`: these or the agent's, once they are read (`ready`); `model`: for clients that name none
-    (None: the agent's, or the one that was trained on the client's tools).
+    `agent` is the only agent served (None: clients bring tools, or name a bundled agent); `tools` are for clients that
+    do neither. `default_tools` are those tools or the agent's, once `ready` has read them. `model` is for clients that
+    name no model (None: the agent's model, or the one that was trained on the client's tools).
     """
 
     limits: Limits = LIMITS
@@ -32,7 +32,7 @@ class ServeOptions(ServeGroup):
             raise UserError(f"loop.hz={self.hz:g} is above serve.hz_max={self.hz_max:g}.", "Lower it.")
 
     def ready(self) -> Self:
-        """Return checked options with the tools read: an MCP server is requested here, and never again. UserError."""
+        """Return checked options with the tools read. Only this method queries an MCP server. Raises UserError."""
         from rtcontrol.run import assembly
 
         self.check()
@@ -50,7 +50,7 @@ class ServeOptions(ServeGroup):
         return replace(self, default_tools=tuple(tools.openai()))
 
     def session_rules(self, outlives: bool = False) -> SessionRules:
-        """Return what the sessions' core decides by."""
+        """Return the limits that the sessions' core applies."""
         return SessionRules(
             limit=self.max_sessions,
             beat_ns=round(self.heartbeat_s * 1e9),
@@ -59,12 +59,12 @@ class ServeOptions(ServeGroup):
         )
 
     def last_session(self) -> int:
-        """Return the highest number of a session in the folder: a restarted server overwrites no record."""
+        """Return the highest session number in the output folder, so that a restarted server overwrites no record."""
         names = (path.name.removeprefix("session-") for path in self.out.glob("session-*"))
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def check(self) -> None:
-        """Raise UserError for what cannot be served."""
+        """Raise UserError if the server cannot run with these options."""
         from rtcontrol.hosts.deciders import PLAIN
         from rtcontrol.hosts.remote_api import is_endpoint
         from rtcontrol.models.checkpoint.checkpoint import resolve
@@ -101,7 +101,7 @@ class ServeOptions(ServeGroup):
 
 
 def replicas_between(text: str | None) -> tuple[int, int]:
-    """Return the smallest and the largest number of replicas of `N` or `MIN:MAX`. Raises UserError."""
+    """Return the minimum and maximum number of replicas from the text `N` or `MIN:MAX`. Raises UserError."""
     least, _, most = (text or "1").partition(":")
     numbers = all(part.isascii() and part.isdigit() and len(part) < 5 for part in (least, most or least))
     if numbers and 1 <= int(least) <= int(most or least):

@@ -1,4 +1,4 @@
-"""The shell of the sessions' core: takes events, does what the core says, and has what sessions share."""
+"""The shell of the sessions' core: passes events to the core and carries out the actions that it returns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import Need, Session
 from rtcontrol_client.wire import Code, WireError
 
-OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
+OPENING_AT_ONCE = 2  # sessions that compile schemas and open decoders at the same time
 
 
 class SessionOwner:
-    """Carries out what the core says, from any thread. `kind` makes what runs a session (`SessionThread`)."""
+    """Carries out the core's actions, from any thread. `kind` creates the `SessionThread` of a session."""
 
     def __init__(
         self,
@@ -34,19 +34,19 @@ class SessionOwner:
         kind: Callable[[Session, Any], Any],
     ) -> None:
         self.core, self.options, self.pool, self.watch, self.say, self._kind = core, options, pool, watch, say, kind
-        # By whether it opens for the first time: who comes back does not wait for new ones.
-        self.turns = {first: threading.Semaphore(OPENING_AT_ONCE) for first in (True, False)}
+        # New sessions and resumed ones have separate slots: a returning client does not wait for new ones.
+        self.opening_slots = {first: threading.Semaphore(OPENING_AT_ONCE) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = Totals()
-        self.lock = threading.Lock()  # of the core; nothing else happens under it
+        self.lock = threading.Lock()  # held only while the core takes an event
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
 
     def tell(self, event: Any) -> Any:
-        """Let the core take the event, do what it says, and let it take the answers. Return its own answer, if any."""
+        """Pass the event to the core, carry out its actions, and pass on their results. Return the core's answer."""
         answer, events = None, [event]
-        for event in events:  # which grow by the answers
+        for event in events:  # the list grows while actions return events
             if self.core.is_independent(event):
                 actions = self.core.advance(event, self.now_ns())
             else:
@@ -61,7 +61,7 @@ class SessionOwner:
         return answer
 
     def needs(self) -> dict[Session, Need | None]:
-        """Return what the sessions need of the decoder."""
+        """Return for each session how much decoder time it needs (None: not known yet)."""
         return {session: session.runner.need() for session in self.core.sessions if session.runner is not None}
 
     def _start(self, action: ev.Start) -> ev.Ended | None:
@@ -71,7 +71,7 @@ class SessionOwner:
         try:
             session.runner.start(action.first)
             return None
-        except RuntimeError as error:  # no thread is left; a session that was welcomed is kept
+        except RuntimeError as error:  # no thread could be started; a welcomed session is kept
             refusal = WireError(Code.BUSY, f"{error}.", refusals.AGAIN, retryable=True, fatal=not session.life.welcomed)
             return ev.Ended(session, refusal)
 
@@ -95,7 +95,7 @@ class SessionOwner:
             action.session.runner.stop_loop(action.why)
 
 
-# Each returns the core's next event, an answer, or None.
+# Each function returns another event for the core, an answer, or None.
 DO: dict[type, Callable[[SessionOwner, Any], Any]] = {
     ev.Answer: lambda self, action: action,
     ev.Send: lambda self, action: action.connection.send(action.message),

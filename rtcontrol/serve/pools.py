@@ -1,4 +1,4 @@
-"""Where the sessions of a server are decided: next to the loop, on a thread, or in the models' pool."""
+"""Decoder pools of a server: a session is decided in its loop, on a thread, or in the models' pool."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.options import ServeOptions
 
-SPARE = 32  # next to the sessions: those that are just ending, the gateway's sets of tools, and the model
+SPARE = 32  # places for sessions that are ending, the gateway's tool sets, and the model
 
 
 class Pools:
-    """A `DecoderPool` of two. The models' pool starts with the server unless `options.model` needs none: then with the
-    first session that does; again with the first one after it gave up. A model that is named there is loaded with it:
-    while sessions run that would hold up their decisions."""
+    """A `DecoderPool` that combines an inline pool and a pool of models. The models' pool starts with the server if
+    `options.model` needs it, else with the first session that does, and restarts after it gave up. The pool loads
+    `options.model` when it starts: loading later would delay the decisions of running sessions."""
 
     gave_up: str | None = None
 
@@ -34,7 +34,7 @@ class Pools:
         self._inline = InProcessPool(options.max_sessions + SPARE, workers=0)
         self._lock = threading.Lock()
         self._models: DecoderPool | None = None
-        self._model: Host | None = None  # keeps what is loaded
+        self._model: Host | None = None  # keeps the model loaded
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Pools:
         return {}
 
     def _ready(self) -> DecoderPool:
-        """Return the models' pool, started. Raises UserError; a later call may succeed."""
+        """Start the models' pool if necessary, and return it. Raises UserError; a later call may succeed."""
         with self._lock:
             if self._models is not None and self._models.gave_up is None:
                 return self._models
@@ -62,7 +62,7 @@ class Pools:
             return models
 
     def _load(self, models: DecoderPool) -> None:
-        """Load the model that is named. What every session would be refused is raised here."""
+        """Load the server's model and default tools. Raises UserError for an error that would affect every session."""
         options = self._options
         if options.model is None or not self._needed or self._stopped():
             return
@@ -74,7 +74,7 @@ class Pools:
 
     def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.reads_data(source):
-            # On its own threads: it waits for another machine, or is a user's code.
+            # On separate threads: the decider waits for another machine, or runs a user's code.
             return started(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
@@ -85,7 +85,7 @@ class Pools:
         return models.open(session, source)
 
     def alive(self) -> bool:
-        """Return whether the models' pool answers; true where none was needed yet."""
+        """Return whether the models' pool answers; True if no session has needed that pool yet."""
         return self._models is None or self._models.alive()
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Pools:
 
 
 def model_pool(options: ServeOptions) -> DecoderPool:
-    """Return the models' pool, not started."""
+    """Return a new pool for models, which is not started yet."""
     limit = options.max_sessions + SPARE
     if options.host == "inprocess":
         return InProcessPool(limit)
@@ -109,7 +109,7 @@ def model_pool(options: ServeOptions) -> DecoderPool:
 
 
 def host_for(pool: DecoderPool, session: str, terms: Terms) -> Host:
-    """Return a session's host; where there is a backup, that is the pool's."""
+    """Return a session's host. If there is a backup, the pool decides for the backup."""
     config = terms.config
     if config.backup is None:
         return assembly.planned(config, terms.source, pool.open(session, terms.source), terms.agent)

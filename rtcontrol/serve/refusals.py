@@ -1,4 +1,4 @@
-"""What a server answers that it does not do, in the words of the wire."""
+"""Wire errors with which a server refuses a message or a session."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ErrorMessage
 
 AGAIN = "Say the same hello again later, with growing pauses."
-# An error repeats what it refuses; of that, so many characters.
+# An error quotes the refused text, at most so many characters of a message or a field.
 MAX_TEXT, MAX_FIELD = 600, 200
 
 
 def state(problem: str, hint: str, retryable: bool = False) -> WireError:
-    """The message is not for this state of the session."""
+    """Return the error for a message that does not fit the state of the session."""
     return WireError(Code.STATE, problem, hint, retryable=retryable)
 
 
 def stopped() -> WireError:
-    """A person stopped the session: only a person may start the client again."""
+    """Return the error for a session that a person stopped; only a person may start the client again."""
     hint = "Start the client again once a person wants it to continue."
     return WireError(Code.STATE, "A person stopped the session: a stop is final.", hint, fatal=True)
 
 
 def busy(problem: str, field: str | None = None, hint: str = AGAIN) -> WireError:
-    """There is no session for this hello now."""
+    """Return the error for a hello that cannot get a session at the moment."""
     return WireError(Code.BUSY, problem, hint, field=field, retryable=True, fatal=True)
 
 
 def rate(problem: str, hint: str) -> WireError:
-    """More than is allowed."""
+    """Return the error for a client that exceeds a rate limit."""
     return WireError(Code.RATE, f"More than {problem}.", hint, retryable=True)
 
 
 def unknown_token(problem: str, hint: str, field: str) -> WireError:
-    """The token names no session, or another one."""
+    """Return the error for a token of an unknown session, or of another one."""
     return WireError(Code.SESSION, problem, hint, field=field, retryable=True)
 
 
 @contextmanager
 def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
-    """Raise the WireError of this code for a UserError in here."""
+    """Turn a UserError that is raised in the block into a WireError with this code."""
     try:
         yield
     except DecoderUnavailable:  # not an error of the client
@@ -53,7 +53,7 @@ def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
 
 
 def error_message(error: WireError, dropped: int) -> ErrorMessage:
-    """Return the error as it is sent; `dropped`: how many before it were not sent."""
+    """Return the error as a message. `dropped` is how many earlier errors were not sent."""
     return ErrorMessage(
         code=error.code.value,
         message=error.message[:MAX_TEXT],

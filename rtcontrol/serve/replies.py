@@ -1,4 +1,4 @@
-"""What a loop and its world report: events of the sessions' core, with messages for the client."""
+"""Turn the reports of a loop and its world into events for the sessions' core and messages for the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rtcontrol_client.wire.messages import ControlMessage, Instruct
 
 
 class LoopReports(Listener):
-    """Takes the reports of a session's loop."""
+    """A listener that passes the reports of a session's loop to the core and the client."""
 
     def __init__(self, session: SessionThread) -> None:
         self._session, self._facts = session, session.facts
@@ -33,7 +33,7 @@ class LoopReports(Listener):
         elif report.kind == "refused":
             owner.tell(ev.GaveWay(facts, report.why))
         elif report.kind == "doubted":
-            # It stays active, and what is called by it is held back.
+            # The instruction stays active, and the calls that follow from it are held back.
             error = WireError(Code.UNSURE, report.why, "Say it in other words.", field="instruction")
             owner.tell(ev.Wrong(facts, error))
         else:
@@ -49,12 +49,12 @@ class LoopReports(Listener):
                 self._session.send(answer)
 
     def undecided(self, emission: Emission, seq: int | None) -> None:
-        """Report that no decision could be made of observation `seq`."""
+        """Report that no decision could be made on the observation `seq`."""
         self._session.owner.tell(ev.Wrong(self._facts, refusal_of(emission, seq), emission.error or ""))
 
 
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
-    """Return the state as it is now, and the call that waits for a yes."""
+    """Return a control message with the run's state and the call that waits for a confirmation."""
     control = ControlMessage(session=session, state=operator.state)
     if (asking := operator.asking) is None or asking.denied:
         return control
@@ -63,25 +63,25 @@ def control_of(operator: OperatorControl, session: str) -> ControlMessage:
 
 
 def interpreted(result: Understood, session: str, examples: str) -> Instruct | WireError:
-    """Return what a sentence was understood as; or why it was not, or is not taken, and what can be said instead."""
+    """Return the instruction that a sentence was mapped to, or the error if it was not understood or not accepted."""
     sentence = result.said
     if result.text is not None:
         return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=result.sure)
-    verb = "taken" if result.why == "overtaken" else "understood"
-    problem = f'"{echo(sentence)}" is not {verb}: {result.reason}. The instruction before continues.'
+    verb = "accepted" if result.why == "overtaken" else "understood"
+    problem = f'"{echo(sentence)}" is not {verb}: {result.reason}. The previous instruction continues.'
     return WireError(Code.INSTRUCTION, problem, f"Say it in other words, such as: {examples}.", field="instruction")
 
 
 def refusal_of(emission: Emission, seq: int | None) -> WireError:
-    """Return the error for observation `seq`, of which no decision could be made."""
+    """Return the error for the observation `seq`, on which no decision could be made."""
     error = emission.error or ""
-    # The cause may be another: on a busy machine a pause goes first.
+    # The emission's cause may differ: on a busy machine a pause takes precedence.
     if error.startswith("observe:"):
         hint = "Send the fields of `data` that the agent reads, or `text`."
         return WireError(Code.INVALID, f"{error}.", hint, field="data", seq=seq)
     if emission.mistake is not None:
-        # The instruction was decided by before: it is the observation that is too long.
+        # Earlier decisions used the same instruction: it must be the observation that is too long.
         hint = "Send a shorter `text`, or fewer and shorter values in `data`."
         return WireError(Code.TOO_LARGE, emission.mistake[0], hint, field="text", seq=seq)
-    hint = "Continue to observe: the next tick decides again. What is active runs out as always."
+    hint = "Continue to observe: the next tick decides again. The active call expires as usual."
     return WireError(Code.DECODER, f"{emission.cause}: {error}", hint, seq=seq, retryable=True)

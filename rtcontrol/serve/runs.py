@@ -1,4 +1,4 @@
-"""What the runs of a server's sessions leave: a record and a report of each, and the sums over all."""
+"""Records and reports of a server's runs, and the sums over all runs."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from rtcontrol.telemetry.histogram import BOUNDS_S
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol_client.wire import Code
 
-# By the account's names.
+# Keys are the names in `telemetry.account`; values are the help texts of /metrics.
 COUNTS = {
     "releases": "Ticks that were due.",
     "ticks": "Ticks that were started.",
     "on_time": "Ticks decided before their deadline.",
     "skipped_releases": "Ticks that were due and not started.",
-    "null": "Ticks that left the call in force.",
+    "null": "Ticks that kept the active call.",
     "held": "Ticks held back by a confidence gate, or by people.",
     "calls_acted": "Calls that acted; a tick may take several.",
     "calls_cut": "Further calls of a tick that its deadline cut.",
-    "decided_by_first": "Ticks decided by the first decider, where there is a backup.",
+    "decided_by_first": "Ticks decided by the first decider, if there is a backup.",
     "decided_by_backup": "Ticks decided by the backup.",
     **{f"first_{outcome}": f"Answers of the first decider that were {outcome}." for outcome in ANSWERS},
 }
 TIMES = {
-    "latency_ms": "From a tick's release to the effect of its call.",
-    "decide_ms": "A decision, in the decoder.",
+    "latency_ms": "Time from a tick's release until its call takes effect.",
+    "decide_ms": "Time of a decision in the decoder.",
     "wake_ms": "How late the loop woke for a release.",
-    "observation_age_ms": "Of the observation, at the effect.",
+    "observation_age_ms": "The observation's age when the call takes effect.",
 }
 
 
 class CountedLoop(Protocol):
-    """A loop, as far as its results are looked at."""
+    """The part of a loop's interface that `Totals` and `finish` use."""
 
     @property
     def account(self) -> Account: ...
@@ -54,7 +54,7 @@ class CountedLoop(Protocol):
 
 
 class ServerStats:
-    """Counts, misses by cause, and times in the bins of `BOUNDS_S` with their sums in seconds."""
+    """Counts, misses by cause, and time histograms with the bins of `BOUNDS_S` and sums in seconds."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -74,7 +74,7 @@ class ServerStats:
 
 
 class Totals:
-    """Sums over all loops of a server, those that run included; from any thread."""
+    """Sums over all loops of a server, including the running ones. Any thread may use them."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
@@ -82,18 +82,18 @@ class Totals:
         self._lock = threading.Lock()
 
     def start(self, loop: CountedLoop) -> None:
-        """Count a loop that will run."""
+        """Include a loop that is about to run."""
         with self._lock:
             self._open.append(loop)
 
     def end(self, loop: CountedLoop) -> None:
-        """Keep the counts of a loop that is over."""
+        """Add the counts of a loop that has ended."""
         with self._lock:
             self._open.remove(loop)
             self._over.add(loop.account)
 
     def now(self) -> ServerStats:
-        """Return the sums."""
+        """Return the current sums over all loops."""
         with self._lock:
             total = deepcopy(self._over)
             for loop in self._open:
@@ -110,8 +110,8 @@ def open_record(
     pictures: deque[RemotePicture] | None = None,
     **more: Any,
 ) -> tuple[Recorder, Path]:
-    """Return the record of a session's `run`, counted from 1, and its path. `more` is for the header. Raises WireError
-    where it cannot be written."""
+    """Return the recorder of a session's `run` (the first is 1) and the path of the file. `more` goes into the header.
+    Raises WireError if the file cannot be written."""
     path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
     with refused_as(Code.INTERNAL):
         header = config.header(terms.hold_ms, terms.agent) | more
@@ -120,8 +120,8 @@ def open_record(
 
 
 def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
-    """Close a run's record and write its report, with `wire` of its connection; a run without a release leaves nothing.
-    Return what failed; never raise, so that the session ends in order."""
+    """Close a run's record and write the report, with `wire` about the connection. Delete the record of a run without
+    ticks. Return what failed, if anything; never raise, so that the session ends in order."""
     account, recorder = loop.account, loop.recorder
     try:
         recorder.close()

@@ -19,14 +19,14 @@ from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 
 log = logging.getLogger("rtcontrol.serve")
-PAUSE_SCALE_NS = 62_500_000  # 16 Hz: the scale of what counts as a pause
+PAUSE_SCALE_NS = 62_500_000  # a period at 16 Hz, by which a pause of the process is judged
 KEEP_S = 0.1
-SLACK_NS = 20_000_000  # what a collection of garbage may take
+SLACK_NS = 20_000_000  # the time that a garbage collection may take
 
 
 class Server:
-    """`endpoints` are bound for ZeroMQ; `http` makes the gateway. `with` starts and ends it all. Raises
-    UserError."""
+    """A context manager that runs the whole server. `endpoints` are bound for ZeroMQ; `http` creates the gateway.
+    Raises UserError."""
 
     router: Router
     gateway: Any = None
@@ -59,7 +59,7 @@ class Server:
                 stack.callback(self.gateway.close)
             stack.callback(sessions.close)
             interpreter = None if agent is None else sessions.interpreters.of(assembly.agent(agent))
-            if interpreter is not None:  # no session waits for it
+            if interpreter is not None:  # started now, so that no session waits for the interpreter
                 interpreter.start()
             stack.enter_context(sessions.watch)
             collector = stack.enter_context(SlackCollector())
@@ -73,7 +73,7 @@ class Server:
 
 
 class Housekeeping:
-    """Looks after heartbeats, sessions whose client did not return, revoked keys, and garbage if it has a collector."""
+    """A thread that checks heartbeats, expired sessions and revoked keys, and collects garbage if given a collector."""
 
     def __init__(self, sessions: SessionManager, router: Router, collector: SlackCollector | None = None) -> None:
         self._sessions, self._router, self._collector = sessions, router, collector
@@ -95,5 +95,5 @@ class Housekeeping:
                 self._router.drop_revoked()
                 if self._collector is not None:
                     self._collector.collect(SLACK_NS)
-            except Exception:  # one fault must not end heartbeats, expiry and revocation
+            except Exception:  # one error must not end heartbeats, expiry and revocation
                 log.exception("the housekeeping failed")

@@ -1,4 +1,4 @@
-"""One client's session, as its thread runs it. Decides nothing: the core does."""
+"""The thread that runs one client's session; the decisions are in the sessions' core."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ log = logging.getLogger("rtcontrol.serve")
 
 
 class SessionThread(ABC):
-    """A session's thread: its turn, its terms, one run of its loop. What the owner calls does not block."""
+    """A session's thread, which negotiates and runs the loop. Methods that the owner calls do not block."""
 
-    terms: Terms  # once they are agreed on
-    loop: ControlLoop | None = None  # what a viewer may look at
+    terms: Terms  # set once they are negotiated
+    loop: ControlLoop | None = None  # also read by viewers
 
     def __init__(self, facts: Session, owner: SessionOwner) -> None:
         self.facts, self.owner, self.id = facts, owner, facts.id
         self.thread: threading.Thread | None = None
-        self.needed: Need | None = None  # once it has decided
-        self.record = Path()  # of its newest run
-        self.ran: tuple[str, str] | None = None  # the instructions of a run that ended
+        self.needed: Need | None = None  # set after the first decisions
+        self.record = Path()  # the record of the newest run
+        self.ran: tuple[str, str] | None = None  # the proven and the newest instruction of a run that ended
 
     # -- for the loop, and for viewers --------------------------------------------------------------------------------
 
     def say(self, word: str, by: str, k: int | None = None) -> str:
-        """Carry out a person's command, also where no loop runs. Return a sentence about it."""
+        """Carry out a person's command, even if no loop runs. Return a sentence about the result."""
         return self.owner.tell(ev.Commanded(self.facts, word, by, k))
 
     def instruct(self, text: str) -> None:
-        """Decide by it. Raises UserError for one that is too long."""
+        """Give the session a new instruction. Raises UserError if the text is too long."""
         self.owner.tell(ev.Instructed(self.facts, instruction_text(text)))
 
     def note(self, line: str) -> None:
-        """Log the line, as far as the rate allows; how a run ended (its safe call!) always."""
+        """Log the line if the rate limit allows; lines about the end of a run are always logged."""
         always = self.loop is not None and self.loop.phase == "ending"
         self.owner.tell(ev.Noted(self.facts, line, always))
 
     def send(self, message: Message) -> None:
-        """Send what the loop has for its client."""
+        """Send a message of the loop to the client."""
         self.owner.tell(ev.Emitted(self.facts, message))
 
     def warm(self) -> None:
-        """The loop waits for the first observation. Raises WireError where there is no room for its ticks."""
+        """Report that the loop waits for the first observation. Raises WireError if the decoder has no time for it."""
         refusal = self.owner.tell(ev.Warm(self.facts, self.terms.described(), self.owner.needs()))
         if refusal is not None:
             raise refusal
@@ -62,17 +62,17 @@ class SessionThread(ABC):
     # -- its thread ---------------------------------------------------------------------------------------------------
 
     def start(self, first: bool) -> None:
-        """Open the session on its thread, for the `first` time or again. Raises RuntimeError without a thread."""
-        turn = self.owner.turns[first]
-        thread = threading.Thread(target=self._work, args=(turn,), name=self.id, daemon=True)
+        """Open the session on a new thread, for the `first` time or again. Raises RuntimeError if no thread starts."""
+        slot = self.owner.opening_slots[first]
+        thread = threading.Thread(target=self._work, args=(slot,), name=self.id, daemon=True)
         thread.start()
         self.thread = thread
 
-    def _work(self, turn: threading.Semaphore) -> None:
+    def _work(self, slot: threading.Semaphore) -> None:
         error: WireError | None = None
         try:
-            with turn:
-                loop = self.opened()
+            with slot:
+                loop = self.open_agreed()
             if loop is not None:
                 self._run(loop)
         except WireError as refusal:
@@ -84,8 +84,8 @@ class SessionThread(ABC):
         finally:
             self.owner.tell(ev.Ended(self.facts, error, ran=self.ran))
 
-    def opened(self) -> CountedLoop | None:
-        """Return a loop by the session's terms; None if its client has gone. Raises WireError."""
+    def open_agreed(self) -> CountedLoop | None:
+        """Negotiate if necessary and open the loop. Return None if the client has gone. Raises WireError."""
         if self.facts.life.gone:
             return None
         if not self.facts.agreed:
@@ -105,13 +105,13 @@ class SessionThread(ABC):
             self.owner.stats.end(loop)
 
     def negotiate(self) -> Terms:
-        """Return the terms of its hello. Raises WireError."""
+        """Return the settings for the client's hello. Raises WireError."""
         options = self.owner.options
         return negotiate(self.facts.hello, options, options.out / self.id)
 
     @abstractmethod
     def open(self, instruction: str | None) -> CountedLoop:
-        """Return a loop that starts with the instruction, and its record in `record`. Raises WireError."""
+        """Return a loop that starts with the instruction, and set `record` to its file. Raises WireError."""
 
     @abstractmethod
     def run(self) -> None:
@@ -123,24 +123,24 @@ class SessionThread(ABC):
 
     @abstractmethod
     def instruct_loop(self, text: str) -> bool:
-        """Decide by this text from now on. Return False if the loop is over."""
+        """Give the loop a new instruction. Return False if the loop has ended."""
 
     @abstractmethod
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
-        """Carry out a person's command now, and return a sentence about it."""
+        """Carry out a person's command in the loop, and return a sentence about the result."""
 
     @abstractmethod
     def stop_loop(self, why: str) -> None:
-        """End the loop soon, with the safe call."""
+        """Ask the loop to end with the safe call."""
 
     @abstractmethod
     def welcome(self, resumed: bool) -> list[Message]:
-        """Return the welcome to what is active in the loop, then what people did; nothing if the loop is over."""
+        """Return the welcome message and the control state of the loop; nothing if the loop has ended."""
 
     @abstractmethod
     def need(self) -> Need | None:
-        """Return what it needs of the decoder, or needed last; None before its first decision."""
+        """Return how much decoder time the session needs; None before the first decision."""
 
     @abstractmethod
     def traffic(self) -> dict[str, Any]:
-        """Return counts of its messages, for the report."""
+        """Return the counts of messages for the report."""

@@ -1,8 +1,8 @@
 """Decide about the clients' sessions: who is admitted or refused, welcomed, parked, resumed and ended.
 
-Events and `now_ns` (CLOCK_MONOTONIC) in, actions out (`session_events.py`). Read from top to bottom it is a client's
-life: a connection, its hello, opening, the welcome, messages, people, calls, parking, a bye, the end. It calls nothing
-outside: no thread, socket, clock or lock.
+The core takes events with `now_ns` (CLOCK_MONOTONIC) and returns actions (`session_events.py`). The methods follow a
+client's session from top to bottom: connection, hello, opening, welcome, messages, people, calls, parking, bye, end.
+The core uses no thread, socket, clock or lock.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ from rtcontrol_client.wire.messages import (
     Reset,
 )
 
-# Connections without a session; the one that was silent the longest makes room.
+# Limit of connections without a session; beyond it, the one that was silent the longest is dropped.
 MAX_WITHOUT_SESSION = 1024
-WITHOUT_SESSION_NS = 120_000_000_000  # such a connection is dropped after so much silence
-BETWEEN_NS, LEAVE_NS = 100_000_000, 2_000_000_000  # two sessions that end because the server drains; all of them, about
-PATIENCE_NS = 500_000_000  # for the last call of a session that leaves
-LINES_PER_S = 2.0  # that are shown to people
-COMMANDS = ("pause", "resume", "stop", "confirm", "deny")  # what people, or a client for them, may say to a session
+WITHOUT_SESSION_NS = 120_000_000_000  # a connection without a session is dropped after this silence
+BETWEEN_NS, LEAVE_NS = 100_000_000, 2_000_000_000  # while draining: between the ends of two sessions; for all
+PATIENCE_NS = 500_000_000  # how long a leaving session waits for its last call
+LINES_PER_S = 2.0  # log lines for people
+COMMANDS = ("pause", "resume", "stop", "confirm", "deny")  # commands of people, or of a client on their behalf
 CONTROL = "control"
 OF_CROWDS = (Join, Leave, ObserveMany)
-SHARED = frozenset({Hello, Bye, ControlMessage, Picture})  # messages that may concern another session
+SHARED = frozenset({Hello, Bye, ControlMessage, Picture})  # messages that may affect another session
 
 
 class SessionCore:
-    """All sessions of a server. `seed`: secret; the sessions' tokens are derived from it. `last`: the highest number
-    that a session ever had."""
+    """The state of all sessions of a server. Session tokens are derived from the secret `seed`; `last` is the highest
+    session number so far."""
 
     def __init__(self, rules: SessionRules, seed: bytes, last: int = 0, now_ns: int = 0) -> None:
         self.rules = rules
@@ -80,14 +80,14 @@ class SessionCore:
         self.lines = TokenBucket(LINES_PER_S, 20.0, now_ns)
 
     def advance(self, event: Any, now_ns: int) -> list[Any]:
-        """Take an event at `now_ns`. Return what is to be done, in order."""
-        turn = SessionTurn(self, now_ns)
-        EVENTS[type(event)](turn, event)
-        return turn.out
+        """Process an event at `now_ns`. Return the actions to carry out, in order."""
+        step = SessionStep(self, now_ns)
+        EVENTS[type(event)](step, event)
+        return step.out
 
     @property
     def wake_ns(self) -> int | None:
-        """When something becomes due by itself; None: nothing does."""
+        """The next instant at which the core needs `Woke`; None if nothing becomes due by itself."""
         rules = self.rules
         times = [s.life.parked_ns + rules.grace_ns + 1 for s in self.sessions if s.life.state == "parked"]
         for peer in self.peers.values():
@@ -98,7 +98,7 @@ class SessionCore:
         return min(times, default=None)
 
     def busy(self, needs: Mapping[Session, Need | None]) -> float:
-        """Return the share of the decoder's time that the sessions need together, as far as it is known."""
+        """Return the share of the decoder's time that all sessions with known needs take together."""
         return sum(need.busy for s in self.sessions if s.life.why is None and (need := needs.get(s)) is not None)
 
     def has_room(self, needs: Mapping[Session, Need | None]) -> bool:
@@ -108,20 +108,20 @@ class SessionCore:
         return free and not self.closing and not self.draining
 
     def patience_ns(self, peer: Peer) -> int:
-        """Return after how long a silence a connection is dropped."""
+        """Return the silence, in nanoseconds, after which a connection is dropped."""
         return self.rules.silent_beats * self.rules.beat_ns if peer.live else WITHOUT_SESSION_NS
 
     def is_independent(self, event: Any) -> bool:
-        """Return whether it touches a connection and its session alone, by single reads and writes: what comes in
-        every tick. Such events may be taken at the same time as others, of which one at a time is to be taken."""
+        """Return whether an event only touches one connection and its session, by single reads and writes, as the
+        messages of every tick do. Such events need no lock; all other events are processed one at a time."""
         kind = type(event)
         if kind is ev.Received:
             return type(event.message) not in SHARED and event.connection in self.peers
         return kind is ev.Emitted or (kind is ev.Arrived and event.connection in self.peers)
 
 
-class SessionTurn:
-    """One event at one instant: what becomes of it, in `out`."""
+class SessionStep:
+    """The processing of one event at one instant; `out` collects the resulting actions."""
 
     def __init__(self, core: SessionCore, now_ns: int) -> None:
         self.core, self.now_ns = core, now_ns
@@ -140,7 +140,7 @@ class SessionTurn:
             self._refuse(peer, refusals.rate(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
 
     def _received(self, event: ev.Received) -> None:
-        """Take a message; what is wrong with it goes back as an error."""
+        """Process a message of the client; an invalid message is answered with an error."""
         peer, message = self._peer(event.connection), event.message
         if peer.gone:
             return
@@ -167,8 +167,8 @@ class SessionTurn:
             self._lose(peer)
 
     def _peer(self, connection: Connection) -> Peer:
-        """Return what is known of a connection, which may be new. One that was closed stays gone: a message that its
-        transport still delivers does not make it known again."""
+        """Return the state of a connection, and create it for a new connection. A closed connection is not registered
+        again if its transport still delivers a message."""
         known = self.core.peers.get(connection)
         if known is not None:
             return known
@@ -187,7 +187,7 @@ class SessionTurn:
         self._lose(peer)
 
     def _lose(self, peer: Peer) -> None:
-        """Make the session of a connection that is gone safe; its end parks it."""
+        """Stop the loop of a lost connection's session with the safe call; `Ended` then parks the session."""
         self.core.peers.pop(peer.connection, None)
         peer.gone = True
         session, peer.session = peer.session, None
@@ -198,8 +198,8 @@ class SessionTurn:
                 self.out.append(ev.StopLoop(session, LOST))
 
     def _refuse(self, peer: Peer, error: WireError) -> None:
-        """Count the refusal, and inform the client as far as the rate of errors allows. Once there is a session, it
-        continues whatever is refused."""
+        """Count the refusal, and send the error if the rate limit allows. An existing session continues, whatever is
+        refused."""
         code = error.code.value
         self.core.refused[code] += 1
         if peer.session is not None:
@@ -237,7 +237,7 @@ class SessionTurn:
             self._enter(peer, hello)
 
     def _greet_again(self, session: Session, hello: Hello) -> None:
-        """Answer a hello on a connection that has a session: the welcome was lost, or the client is confused."""
+        """Answer a hello on a connection with a session: repeat a lost welcome, or refuse a different hello."""
         repeated = session.wishes(hello) if hello.resume is None else same(hello.resume, session.token)
         if not repeated:
             raise refusals.state("This connection has a session.", "Say bye first, or open another connection.")
@@ -246,7 +246,7 @@ class SessionTurn:
             self._greet(session)
 
     def _resume(self, peer: Peer, hello: Hello, token: str) -> None:
-        """Take a client back, maybe on another connection before the first one was missed."""
+        """Resume a session, perhaps on a new connection before the loss of the old one was noticed."""
         session = self.sessions.resumed(token, peer.connection.key)
         self.sessions.check_room(besides=session)
         peer.join(session)
@@ -255,7 +255,7 @@ class SessionTurn:
             self._open(session)
         elif session.life.state == "live":
             self._greet(session)
-        # Otherwise its loop just starts, or just ends: then `Ended` starts it again.
+        # Otherwise the loop is starting, or ending: then `Ended` starts the session again.
 
     def _enter(self, peer: Peer, hello: Hello) -> None:
         """Start a new session."""
@@ -279,7 +279,7 @@ class SessionTurn:
         self.out.append(ev.Start(session, not session.agreed))
 
     def _agreed(self, event: ev.Agreed) -> None:
-        """A client that waited for long may have gone meanwhile."""
+        """Let the session open with its negotiated settings, unless the client has gone meanwhile."""
         life, instructions = event.session.life, event.session.instructions
         event.session.agreed = True
         if not life.gone:
@@ -288,7 +288,7 @@ class SessionTurn:
             self.out.append(ev.Answer(True))
 
     def _attached(self, event: ev.Attached) -> None:
-        """Let the new loop catch up with what came before it."""
+        """Pass commands and instructions that arrived before the loop existed on to the loop."""
         session, life, instructions = event.session, event.session.life, event.session.instructions
         life.attached = True
         if life.paused:
@@ -299,7 +299,7 @@ class SessionTurn:
             self.out.append(ev.StopLoop(session, life.why or LOST))
 
     def _warm(self, event: ev.Warm) -> None:
-        """Make it live, unless calls of those that were welcomed before would be late."""
+        """Make the session live, unless this would make the calls of welcomed sessions late."""
         session, life, peer = event.session, event.session.life, event.session.peer
         if not life.welcomed and (need := event.needs.get(session)) is not None:
             others = [event.needs.get(s) for s in self.sessions if s.life.welcomed and s.life.why is None]
@@ -309,7 +309,7 @@ class SessionTurn:
                 return
         life.state, life.welcomed = "live", True
         if peer is not None:
-            peer.in_ns = self.now_ns  # until now the client had nothing to say
+            peer.in_ns = self.now_ns  # until now the client was waiting for the welcome
             resumed = ", resumed" if life.runs > 1 else ""
             self.out.append(ev.Say(f"{session.id}: {peer.connection.peer}, {event.described}{resumed}"))
             self._greet(session)
@@ -319,7 +319,7 @@ class SessionTurn:
         self.out.append(ev.Greet(session, resumed))
 
     def _greeted(self, event: ev.Greeted) -> None:
-        """Welcome the client to what is active in its loop, and inform it of what people did."""
+        """Send the client the welcome and the control state of its loop."""
         session, life = event.session, event.session.life
         if session.peer is None or life.state != "live" or life.why is not None:
             return
@@ -330,7 +330,7 @@ class SessionTurn:
     # -- messages of a client that is there ---------------------------------------------------------------------------
 
     def _to_world(self, peer: Peer, message: Any) -> None:
-        """Pass on a message of, or about, the client's world."""
+        """Pass a message about the client's world on to the session."""
         find = self.sessions.pictured if isinstance(message, Picture) else session_of
         session = find(peer, message.session)
         if session.crowd != isinstance(message, OF_CROWDS):
@@ -355,7 +355,7 @@ class SessionTurn:
             self._instruct_loop(event.session, event.text)
 
     def _instruct_loop(self, session: Session, text: str) -> None:
-        """Decide by the text from now on, or from the next run on."""
+        """Give the instruction to the running loop, or keep it for the next run."""
         if session.life.attached:
             self.out.append(ev.InstructLoop(session, text))
         else:
@@ -381,8 +381,8 @@ class SessionTurn:
             self.out.append(ev.Answer(answer))
 
     def _command(self, session: Session, word: str, by: str, k: int | None, noted: bool) -> str | None:
-        """Carry out a command, also in a session that opens or waits for its client. A stop ends it for good. Return a
-        sentence about it; None if its loop has the answer."""
+        """Carry out a person's command, even while the session opens or is parked. A stop ends the session for good.
+        Return a sentence about the result; None if the loop will answer."""
         life = session.life
         if word in ("pause", "resume", "stop"):
             life.paused = word != "resume"
@@ -396,14 +396,14 @@ class SessionTurn:
         return None
 
     def _send_control(self, session: Session, control: ControlMessage) -> None:
-        """Inform a client that wants to know of what people did, or of what waits for their yes."""
+        """Send the control state, or a call that waits for confirmation, to a client that announced `control`."""
         if CONTROL in session.hello.capabilities and session.client is not None:
             self._send(session.client, control)
 
     # -- what a loop has for its client -------------------------------------------------------------------------------
 
     def _emit(self, session: Session, message: Message) -> None:
-        """Send the client a message of the loop."""
+        """Send a message of the loop to the client."""
         peer = session.peer
         if isinstance(message, ControlMessage):
             self._send_control(session, message)
@@ -415,14 +415,14 @@ class SessionTurn:
     def _after_call(self, session: Session, peer: Peer, message: CallMessage) -> None:
         life, instructions = session.life, session.instructions
         if (why := instructions.refusal) is not None:
-            # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
+            # Sent after the call: a client that waits for a call must not take this error for a refused observation.
             instructions.refusal = None
             error = f"The instruction was refused: {why}"
-            hint = "Say it in other or fewer words; the instruction before continues."
+            hint = "Say it in other or fewer words; the previous instruction continues."
             seq = message.seq_obs
             self._refuse(peer, WireError(Code.INSTRUCTION, error, hint, field="instruction", seq=seq))
         if life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more and life.why in (None, LEAVING):
-            # Now the client acts by what is as new as can be.
+            # The client has just received a new call, so it acts by the newest one while it reconnects.
             self._stop(session, LEAVING)
             self._send(peer, Bye(session=session.token, reason=LEAVING, reconnect=True))
             peer.session = None
@@ -430,7 +430,7 @@ class SessionTurn:
                 session.peer = None
 
     def _wrong(self, event: ev.Wrong) -> None:
-        """Inform the client of an error. One observation may be looked at in many ticks: it is refused once."""
+        """Send the client an error of the loop; an observation that many ticks use is refused only once."""
         session, error, undecided = event.session, event.error, event.undecided
         connected = session.peer is not None
         if undecided is None or session.instructions.reports(error.seq, undecided, connected):
@@ -441,7 +441,7 @@ class SessionTurn:
         instructions.refusal = instructions.shown = event.why
 
     def _note(self, session: Session, line: str, always: bool = False) -> None:
-        """Show people a line of the session, as far as the rate allows: what a client does wrong in every tick must not
+        """Log a line about the session if the rate limit allows: errors that a client repeats in every tick must not
         fill the log."""
         if self.core.lines.take(self.now_ns) or always:
             self.out.append(ev.Say(f"{session.id}: {line}"))
@@ -453,13 +453,13 @@ class SessionTurn:
     # -- the end of a run: parked, resumed or ended -------------------------------------------------------------------
 
     def _ended(self, event: ev.Ended) -> None:
-        """Start the session again, park it, or end it."""
+        """Start a session whose run has ended again, park it, or remove it."""
         session, life, error = event.session, event.session.life, event.error
         life.attached, life.why = False, life.why or event.why
         if event.ran is not None:
             session.instructions.ran(*event.ran)
         if error is not None and error.field == "instruction" and life.welcomed and session.instructions.give_way():
-            # The decider cannot take the instruction that the run started with: the next one starts with the former.
+            # The decider rejects the instruction that the run started with: the next run starts with the previous one.
             error.retryable, error.fatal = True, False
         passing = error is None or (error.retryable and not error.fatal)
         kept = passing and life.why is None and life.welcomed and not (self.core.closing or self.rules.outlives)
@@ -475,7 +475,7 @@ class SessionTurn:
         else:
             self.sessions.remove(session)
         if life.why == BY_HAND and peer is not None:
-            # After a bye alone, some clients greet again by themselves.
+            # After a bye alone, some clients say hello again automatically.
             self._send_error(peer, refusals.stopped(), always=True)
         if error is not None:
             session.refused[error.code.value] += 1
@@ -485,14 +485,14 @@ class SessionTurn:
             self._part(session, peer)
 
     def _park(self, session: Session, why: str) -> None:
-        """Let it wait for its client; the one that waits longest makes room."""
+        """Park a session until its client returns; beyond the limit, remove the one that was parked first."""
         session.life.state, session.life.parked_ns = "parked", self.now_ns
         if (first := self.sessions.beyond()) is not None:
             self.sessions.remove(first)
         self.out.append(ev.Say(f"{session.id}: {why}; kept for {self.rules.grace_ns / 1e9:g} s"))
 
     def _part(self, session: Session, peer: Peer | None) -> None:
-        """Say bye to the client of a session that is over."""
+        """Send a bye to the client of a session that has ended."""
         why = session.life.why or LOST
         if peer is not None and why != BYE:
             self._send(peer, Bye(session=session.token, reason=why, reconnect=why == LEAVING or None))
@@ -509,7 +509,7 @@ class SessionTurn:
         self._send(peer, Bye(session=session.token, reason=BYE))
 
     def _stop(self, session: Session, why: str) -> None:
-        """End it soon, with the safe call: it cannot be resumed."""
+        """Stop the session with the safe call; the session cannot be resumed."""
         life = session.life
         life.why, life.lost = life.why or why, True
         self.out.append(ev.StopLoop(session, why))
@@ -519,7 +519,7 @@ class SessionTurn:
     # -- the end of the server ----------------------------------------------------------------------------------------
 
     def _drains(self, event: ev.Drains) -> None:
-        """Refuse new sessions. Each client connects to another server after the grace, in turn, after its next call."""
+        """Refuse new sessions, and after the grace send the clients away one by one, each after its next call."""
         if not self.core.draining:
             self.core.draining = True
             sessions = list(self.sessions)
@@ -534,8 +534,8 @@ class SessionTurn:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _woke(self, event: ev.Woke) -> None:
-        """Look after heartbeats, dead connections, sessions whose client did not return, and those that leave without
-        a call."""
+        """Send heartbeats, and end dead connections, expired sessions, and leaving sessions whose last call is
+        overdue."""
         now = self.now_ns
         for session in self.sessions.expired(now):
             self.out.append(ev.Say(f"{session.id}: over (its client did not return)"))
@@ -553,7 +553,7 @@ class SessionTurn:
 
 
 def stamped(error: WireError, message: Message | None) -> WireError:
-    """Return the error with the hello or observation that it refuses."""
+    """Return the error with the time of the refused hello, or the number of the refused observation."""
     if isinstance(message, Hello):
         error.t_client_ns = message.t_client_ns
     elif isinstance(message, Observe):
@@ -561,32 +561,32 @@ def stamped(error: WireError, message: Message | None) -> WireError:
     return error
 
 
-EVENTS: dict[type, Callable[[SessionTurn, Any], None]] = {
-    ev.Arrived: SessionTurn._arrived,
-    ev.Received: SessionTurn._received,
-    ev.Failed: SessionTurn._failed,
-    ev.Disconnected: SessionTurn._disconnected,
-    ev.Agreed: SessionTurn._agreed,
-    ev.Attached: SessionTurn._attached,
-    ev.Warm: SessionTurn._warm,
-    ev.Greeted: SessionTurn._greeted,
-    ev.Emitted: lambda turn, event: turn._emit(event.session, event.message),
-    ev.Wrong: SessionTurn._wrong,
-    ev.GaveWay: SessionTurn._gave_way,
-    ev.Noted: lambda turn, event: turn._note(event.session, event.line, event.always),
-    ev.Commanded: SessionTurn._commanded,
-    ev.Instructed: SessionTurn._instructed,
-    ev.Ended: SessionTurn._ended,
-    ev.Drains: SessionTurn._drains,
-    ev.Closes: SessionTurn._closes,
-    ev.Woke: SessionTurn._woke,
+EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
+    ev.Arrived: SessionStep._arrived,
+    ev.Received: SessionStep._received,
+    ev.Failed: SessionStep._failed,
+    ev.Disconnected: SessionStep._disconnected,
+    ev.Agreed: SessionStep._agreed,
+    ev.Attached: SessionStep._attached,
+    ev.Warm: SessionStep._warm,
+    ev.Greeted: SessionStep._greeted,
+    ev.Emitted: lambda step, event: step._emit(event.session, event.message),
+    ev.Wrong: SessionStep._wrong,
+    ev.GaveWay: SessionStep._gave_way,
+    ev.Noted: lambda step, event: step._note(event.session, event.line, event.always),
+    ev.Commanded: SessionStep._commanded,
+    ev.Instructed: SessionStep._instructed,
+    ev.Ended: SessionStep._ended,
+    ev.Drains: SessionStep._drains,
+    ev.Closes: SessionStep._closes,
+    ev.Woke: SessionStep._woke,
 }
-MESSAGES: dict[type, Callable[[SessionTurn, Peer, Any], None]] = {
-    **dict.fromkeys((Observe, Executed, Reset, Picture, *OF_CROWDS), SessionTurn._to_world),
-    Ping: SessionTurn._ping,
-    **dict.fromkeys((Pong, ErrorMessage), lambda turn, peer, message: None),  # they show that the client is there
-    Hello: SessionTurn._hello,
-    Instruct: SessionTurn._instruct,
-    ControlMessage: SessionTurn._control,
-    Bye: SessionTurn._bye,
+MESSAGES: dict[type, Callable[[SessionStep, Peer, Any], None]] = {
+    **dict.fromkeys((Observe, Executed, Reset, Picture, *OF_CROWDS), SessionStep._to_world),
+    Ping: SessionStep._ping,
+    **dict.fromkeys((Pong, ErrorMessage), lambda step, peer, message: None),  # only show that the client is alive
+    Hello: SessionStep._hello,
+    Instruct: SessionStep._instruct,
+    ControlMessage: SessionStep._control,
+    Bye: SessionStep._bye,
 }

@@ -1,4 +1,4 @@
-"""What the sessions' core takes (events), and returns for its shell to do (actions). Data alone."""
+"""Data classes for the events that the sessions' core takes and the actions that it returns to its shell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OfSession:
 
 
 class Arrived(OfConnection):
-    """A message came, not decoded yet. Answer: True if its rate allows it."""
+    """A message has arrived, not decoded yet. Answer: True if the rate limit allows it."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class Received(OfConnection):
 
 @dataclass(slots=True)
 class Failed(OfConnection):
-    """A message could not be decoded (None), or not be taken."""
+    """A message could not be decoded (`message` is None), or the session refused it."""
 
     error: WireError
     message: Message | None = None
@@ -59,21 +59,21 @@ class Disconnected(OfConnection):
 
 
 class Agreed(OfSession):
-    """The hello became terms. Answer: True if the session is to open by them, with `instructions.first`."""
+    """The settings are negotiated. Answer: True if the session is to open, with `instructions.first`."""
 
     __slots__ = ()
 
 
 class Attached(OfSession):
-    """The loop exists, and will run."""
+    """The loop has been created and will run."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Warm(OfSession):
-    """The loop waits for its first observation. Answer: a WireError (busy) if it must not run. `described`: the terms
-    in words; `needs`: of all sessions."""
+    """The loop waits for its first observation. Answer: a WireError (busy) if the loop must not run. `described` is a
+    line about the settings; `needs` is the decoder time of all sessions."""
 
     described: str
     needs: Mapping[Session, Need | None]
@@ -81,7 +81,7 @@ class Warm(OfSession):
 
 @dataclass(slots=True)
 class Greeted(OfSession):
-    """Answers `Greet`: the welcome, then what people did; nothing if the loop is over."""
+    """The answer to `Greet`: the welcome and the control state; empty if the loop has ended."""
 
     messages: list[Message]
 
@@ -95,7 +95,7 @@ class Emitted(OfSession):
 
 @dataclass(slots=True)
 class Wrong(OfSession):
-    """The loop has an error for its client. `undecided`: why no decision was made of observation `error.seq`."""
+    """The loop has an error for its client. `undecided`: why no decision was made on observation `error.seq`."""
 
     error: WireError
     undecided: str | None = None
@@ -103,14 +103,14 @@ class Wrong(OfSession):
 
 @dataclass(slots=True)
 class GaveWay(OfSession):
-    """The decider cannot take an instruction; the one before is active again."""
+    """The decider rejected an instruction; the previous one is active again."""
 
     why: str
 
 
 @dataclass(slots=True)
 class Noted(OfSession):
-    """The loop has a line for people, to be shown `always`, or as far as the rate of lines allows."""
+    """The loop has a log line for people, which is shown `always`, or if the rate limit allows."""
 
     line: str
     always: bool = False
@@ -118,7 +118,7 @@ class Noted(OfSession):
 
 @dataclass(slots=True)
 class Commanded(OfSession):
-    """A person pauses, resumes, stops, confirms or denies (the call of tick `k`). Answer: a sentence about it."""
+    """A person gives a command; confirm and deny are about tick `k`. Answer: a sentence about the result."""
 
     word: str
     by: str
@@ -127,7 +127,7 @@ class Commanded(OfSession):
 
 @dataclass(slots=True)
 class Instructed(OfSession):
-    """A person at the server gives an instruction; or `missed`: the loop was over when `InstructLoop` came."""
+    """A person at the server gives an instruction. `missed`: the loop had ended when `InstructLoop` arrived."""
 
     text: str
     missed: bool = False
@@ -135,8 +135,8 @@ class Instructed(OfSession):
 
 @dataclass(slots=True)
 class Ended(OfSession):
-    """The session's thread is done, for good if there is a `why`. `ran`: if there was a loop, the last instruction that
-    a decision was made by, and the last of all."""
+    """The session's thread has ended, for good if `why` is given. `ran`: after a run, the last instruction that a
+    decision was based on, and the newest instruction."""
 
     error: WireError | None = None
     why: str | None = None
@@ -148,17 +148,17 @@ class Ended(OfSession):
 
 @dataclass(slots=True)
 class Drains:
-    """The server takes no new sessions, and sends the others away after the grace."""
+    """The server refuses new sessions, and sends existing ones to other servers after the grace."""
 
     grace_ns: int
 
 
 class Closes:
-    """The server ends, and all sessions with it."""
+    """The server shuts down and ends all sessions."""
 
 
 class Woke:
-    """`wake_ns` is reached."""
+    """The core's `wake_ns` has been reached."""
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Say:
-    """Show people a line."""
+    """Show people a log line."""
 
     line: str
 
@@ -186,14 +186,14 @@ class Send(OfConnection):
 
 
 class Close(OfConnection):
-    """Close the connection after what was sent."""
+    """Close the connection once sent messages have left."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Deliver(OfConnection):
-    """Pass a message to the world of a session. `Failed` if it is refused there."""
+    """Pass a message to the world of a session. Results in `Failed` if the world refuses the message."""
 
     session: Session
     message: Message
@@ -201,21 +201,21 @@ class Deliver(OfConnection):
 
 @dataclass(slots=True)
 class Start(OfSession):
-    """Open the session on a thread, for the `first` time or again. `Ended` where no thread starts."""
+    """Open the session on a thread, for the `first` time or again. Results in `Ended` if no thread starts."""
 
     first: bool
 
 
 @dataclass(slots=True)
 class InstructLoop(OfSession):
-    """Decide by the text from now on. `Instructed`, `missed` if the loop is over."""
+    """Give the loop a new instruction. Results in a `missed` `Instructed` if the loop has ended."""
 
     text: str
 
 
 @dataclass(slots=True)
 class CommandLoop(OfSession):
-    """Carry out a person's command now. The sentence about it is the answer, or `Noted` where no caller waits."""
+    """Carry out a person's command in the loop. The result is the answer, or is `noted` if no caller waits."""
 
     word: str
     by: str
@@ -225,13 +225,13 @@ class CommandLoop(OfSession):
 
 @dataclass(slots=True)
 class StopLoop(OfSession):
-    """End the loop soon, with the safe call."""
+    """Ask the loop to end with the safe call."""
 
     why: str
 
 
 @dataclass(slots=True)
 class Greet(OfSession):
-    """Answer with `Greeted`: what is active in the loop."""
+    """Ask the session for its welcome message; results in `Greeted`."""
 
     resumed: bool

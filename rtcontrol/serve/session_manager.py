@@ -1,7 +1,7 @@
-"""All sessions of a server: where transports deliver their messages, and what people and monitors see.
+"""All sessions of a server: the interface for transports, housekeeping and monitors.
 
-The interface of every transport (ZeroMQ, WebSocket): it makes a `sessions.Connection` of each of its connections, calls
-`take` for each message, and `disconnected` when one is gone. From any thread; no call blocks.
+A transport (ZeroMQ, WebSocket) creates a `sessions.Connection` for each of its connections, calls `take` for each
+message, and `disconnected` when a connection is lost. Any thread may call these methods; none blocks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LOOK_S = 0.05
 
 
 class SessionManager(SessionOwner):
-    """The sessions' core, its lock, and the threads of all sessions. `kind`: of the sessions that are not a crowd;
-    `outlives`: they continue while their client is away."""
+    """The owner of the sessions' core and of all session threads. `kind` creates a session that is not a crowd; with
+    `outlives`, sessions continue while their client is away."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class SessionManager(SessionOwner):
     # -- for the transports -------------------------------------------------------------------------------------------
 
     def take(self, connection: Connection, decode: Callable[[], Message]) -> None:
-        """Take a message of the connection, if its rate allows: `decode` returns it, or raises WireError. What is wrong
-        with it goes back as an `error`."""
+        """Process a message of the connection if the rate limit allows. `decode` returns the message or raises
+        WireError; errors are sent back to the client."""
         message: Message | None = None
         try:
             if not self.tell(ev.Arrived(connection)):
@@ -66,28 +66,28 @@ class SessionManager(SessionOwner):
             self.tell(ev.Failed(connection, fault, message))
 
     def disconnected(self, connection: Connection, revoked: bool = False) -> None:
-        """Park the session of a connection that is gone, or whose key was `revoked`."""
+        """Park the session of a connection that was lost, or whose key was `revoked`."""
         self.tell(ev.Disconnected(connection, revoked))
 
-    # -- for the housekeeping, and for who runs the server ----------------------------------------------------------
+    # -- for the housekeeping, and for the process that runs the server ---------------------------------------------
 
     def all(self) -> list[SessionThread]:
-        """Return the sessions that are not over."""
+        """Return the threads of all sessions that have not ended."""
         return [session.runner for session in self.core.sessions if session.runner is not None]
 
     def keep(self) -> None:
-        """Look after heartbeats, dead connections and sessions whose client did not return, a few times a second."""
+        """Check heartbeats, dead connections and expired sessions; to be called a few times a second."""
         self.tell(ev.Woke())
 
     def drain(self, grace_s: float) -> None:
-        """Refuse new sessions, and return when all are to end: after the grace in turn, as their next servers open
-        them, each after a call, with a bye that lets its client connect again."""
+        """Refuse new sessions, and wait until all sessions are ending. After the grace they end one by one, each after
+        a call and with a bye that makes the client reconnect."""
         self.tell(ev.Drains(round(grace_s * 1e9)))
         while any(session.life.why is None for session in self.core.sessions):
             time.sleep(LOOK_S)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """End every session with its safe call, its report and a bye."""
+        """End every session with its safe call, a report and a bye."""
         sessions = self.all()
         self.tell(ev.Closes())
         give_up = time.monotonic() + timeout_s
@@ -98,7 +98,7 @@ class SessionManager(SessionOwner):
     # -- for monitors -------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """Return counts of the whole server, for /health."""
+        """Return the counts of the whole server for /health."""
         core = self.core
         return {
             "uptime_s": round(time.monotonic() - self.stats.started_s, 1),

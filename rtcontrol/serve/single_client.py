@@ -1,4 +1,4 @@
-"""`rtcontrol run --env remote`: one client of the wire is the environment of an ordinary run."""
+"""`rtcontrol run --env remote`: an ordinary run whose environment is one remote client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rtcontrol_client.wire.messages import Hello
 
 
 class SingleSession(LoopSession):
-    """The session of the run, which runs on the thread that waits for it."""
+    """The session of the run's only client; the loop runs on the thread that waits for the client."""
 
     def __init__(self, facts: Session, owner: SessionOwner, arrived: Callable[[LoopSession], None]) -> None:
         super().__init__(facts, owner)
@@ -50,10 +50,10 @@ class SingleSession(LoopSession):
 
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner: BridgeProcess | None = None) -> int:
-    """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
+    """Wait for a client and run in its world until the client says bye or the run is over. Return the exit status.
 
-    Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
-    client costs misses until it resumes. UserError where the endpoint cannot be used.
+    The command line sets rate, deadline and fallback; the client sets agent or tools, pacing and time-to-live. A lost
+    client causes misses until it resumes. Raises UserError if the endpoint cannot be used.
     """
     ending.of(lambda name: None)
     names = ("out", "agent", "tools", "model", "engine", "dtype", "threads", "host", "hz", "seed")
@@ -118,7 +118,7 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
 
 
 def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
-    """Return the terms of the client's wishes, where the command line wins. Raises WireError."""
+    """Return the settings for the client's hello; the command line takes precedence. Raises WireError."""
     local: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
     if config.hold_ms is not None:
         local["hold_ms"] = config.hold_ms

@@ -1,7 +1,7 @@
-"""Who may reach the ROUTER socket: everybody on loopback, or the holders of listed CURVE keys; garbage never.
+"""Access to the ROUTER socket: every client on loopback, or only the holders of listed CURVE keys.
 
-Measured in libzmq 4.3.5: without `zap_domain` bytes that are no ZMTP 3 reach the application as messages, and a CURVE
-socket without an authenticator admits every key. Hence both are set here, in one place.
+Measured in libzmq 4.3.5: without `zap_domain`, bytes that are not ZMTP 3 reach the application as messages, and a CURVE
+socket without an authenticator admits every key. Hence this module sets both.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ log = logging.getLogger(__name__)
 
 
 class ZmqAuth:
-    """Guards the socket that is bound to these endpoints, one for each context, and watches the allow-list while it is
-    open: the public keys of a folder, read again when needed and older than REREAD_S.
+    """The access control of the socket that is bound to these endpoints, one for each context. The allow-list is a
+    folder of public keys, which is read again when a key is checked after more than REREAD_S.
 
-    Raises UserError: an endpoint that is none, or is beyond this machine and no keys; no server's key pair.
+    Raises UserError for an invalid endpoint, for one that other machines can reach without keys, and without a server
+    key pair.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None) -> None:
@@ -49,16 +50,16 @@ class ZmqAuth:
             except KeyFileError as error:
                 raise UserError(error.what, error.remedy) from None
             if not clients(keys):
-                log.warning("No client's key is in %s yet: nobody can connect until `rtcontrol keys new NAME`.", keys)
+                log.warning("No client's key is in %s yet: no client can connect before `rtcontrol keys new`.", keys)
             quiet = logging.getLogger(f"{__name__}.zap")
             quiet.setLevel(logging.ERROR)  # pyzmq logs whole requests at DEBUG; ours names fingerprints
-            # In its own thread: one in an event loop stalls every handshake while that loop is busy.
+            # In its own thread: in an event loop the authenticator would stall handshakes while that loop is busy.
             self._auth = ThreadAuthenticator(context, log=quiet)
             self._auth.start()
             self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
 
     def router(self, max_message_bytes: int) -> zmq.Socket[bytes]:
-        """Return a guarded ROUTER, not bound yet."""
+        """Return a ROUTER socket with access control, which is not bound yet."""
         _raise_file_limit()
         socket = router_socket(self._context)
         socket.linger = 0
@@ -78,7 +79,7 @@ class ZmqAuth:
         return socket
 
     def receive(self, socket: zmq.Socket[bytes]) -> tuple[bytes, str | None, list[bytes]] | None:
-        """Return a message's routing id, its peer's key and its parts; None if there is none."""
+        """Return the routing id, the peer's key and the parts of the next message; None if no message waits."""
         try:
             if self._folder is None:
                 identity, *parts = socket.recv_multipart(zmq.NOBLOCK)
@@ -93,8 +94,8 @@ class ZmqAuth:
         return identity, key, parts
 
     def allowed(self, key: str | None) -> bool:
-        """Return whether the holder of this public key (Z85) may stay; a revoked one may not, within 0.25 s. Without
-        keys everybody may: the endpoint is local."""
+        """Return whether the holder of this public key (Z85) may stay connected. Revoking takes effect within 0.25 s.
+        Without keys every client may: the endpoint is local."""
         return self._folder is None or self.name(key) is not None
 
     def name(self, key: str | None) -> str | None:
@@ -108,7 +109,7 @@ class ZmqAuth:
             return self._by_key.get(key)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether the holder comes in: pyzmq's authenticator calls it for each handshake."""
+        """Return whether this key is admitted; pyzmq's authenticator calls this method for each handshake."""
         public = key.decode("ascii", "replace")
         name = self.name(public)
         if name is None:
@@ -122,7 +123,7 @@ class ZmqAuth:
 
 
 def check_endpoint(endpoint: str, keyed: bool) -> None:
-    """Raise UserError for an address that is none, or that others can reach and no keys guard."""
+    """Raise UserError for an invalid address, or one that other machines can reach without keys."""
     try:
         Endpoint.parse(endpoint)
     except EndpointError as error:
@@ -144,7 +145,7 @@ def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
 
 
 def _raise_file_limit() -> None:
-    """Take as many files as the system lets this process have: a thousand idle peers are no reason to refuse others."""
+    """Raise the process's limit of open files to the maximum, so that many idle peers do not block others."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems have a lower bound than they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
-"""The ZeroMQ transport of the server: one thread takes messages from the ROUTER socket, any thread sends.
+"""The ZeroMQ transport of the server: one thread receives from the ROUTER socket, any thread may send.
 
-A thread that sends takes the socket's lock if it is free, and sends at once; else the message waits for the router's
-thread. libzmq's file descriptor signals an edge, which any use of the socket may consume: a thread that sent looks
-whether there is something to take, and wakes the router's thread.
+A sending thread takes the socket's lock if it is free, and sends at once; else the message waits for the router's
+thread. libzmq's file descriptor is edge-triggered, and any use of the socket may consume the edge: so a thread that has
+sent checks for incoming messages, and wakes the router's thread.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 
 log = logging.getLogger("rtcontrol.serve")
 
-MAX_WAITING = 16_384  # messages that wait to be sent; more are dropped, and counted
-LEAVE_S, LINGER_MS = 0.1, 300  # for the last messages: libzmq loses some that are sent right before the close
+MAX_WAITING = 16_384  # messages that wait to be sent; further ones are dropped and counted
+LEAVE_S, LINGER_MS = 0.1, 300  # time for the last messages: libzmq loses some that are sent right before closing
 
 
 class RouterConnection:
-    """One DEALER, by the routing id that libzmq gave it."""
+    """The connection of one DEALER socket, identified by libzmq's routing id."""
 
     def __init__(self, router: Router, identity: bytes, key: str | None, peer: str) -> None:
         self._router, self.identity, self.key, self.peer = router, identity, key, peer
@@ -48,7 +48,7 @@ class RouterConnection:
 
 
 class Router:
-    """Binds `endpoints`; `start` begins to serve. Raises UserError where it cannot."""
+    """The server's ROUTER socket, bound to `endpoints`; `start` starts serving. Raises UserError if binding fails."""
 
     def __init__(self, sessions: SessionManager, endpoints: Sequence[str], keys: Path | None) -> None:
         self._sessions = sessions
@@ -72,7 +72,7 @@ class Router:
         self._thread.start()
 
     def send(self, connection: RouterConnection, parts: list[bytes]) -> None:
-        """Send a message after those that wait, or let it wait for the router's thread; any thread."""
+        """Send a message after the waiting ones, or queue it for the router's thread. Any thread may call this."""
         if len(self._waiting) >= MAX_WAITING or self._socket.closed:
             self._sessions.dropped += 1
             return
@@ -88,7 +88,7 @@ class Router:
             self._using.release()
 
     def _flush(self) -> None:
-        """Send what waits. What a full or lost peer does not take is dropped, and counted. The lock is held."""
+        """Send the waiting messages; drop and count those that a full or lost peer does not take. Needs the lock."""
         while self._waiting:
             connection, parts = self._waiting.popleft()
             try:
@@ -110,8 +110,8 @@ class Router:
         os.eventfd_write(self._wake, 1)
         if self._thread.ident is not None:
             self._thread.join(5.0)
-        used = self._using.acquire(timeout=1.0)  # a thread that sends just now uses the socket
-        self._flush()  # what came after the thread's last look, such as the last bye
+        used = self._using.acquire(timeout=1.0)  # another thread may be sending
+        self._flush()  # messages queued after the thread's last pass, such as the last bye
         if self.connections:
             time.sleep(LEAVE_S)
         self._socket.close(LINGER_MS)
@@ -133,7 +133,7 @@ class Router:
                 if message is not None:
                     self._deliver(*message)
                     continue
-            except Exception:  # a fault with one message must not end the service to all
+            except Exception:  # an error with one message must not end the service for all
                 log.exception("the router failed with a message")
                 continue
             poller.poll()
@@ -143,7 +143,7 @@ class Router:
     def _deliver(self, identity: bytes, key: str | None, parts: list[bytes]) -> None:
         connection = self.connections.get(identity)
         if connection is None and not self._guard.allowed(key):
-            return  # a revoked key's transport connection is still up: it must not say hello again on it
+            return  # a revoked client is still connected: it must not say hello again
         if connection is None:
             name = self._guard.name(key) or f"zmq-{next(self._numbers)}"
             connection = self.connections[identity] = RouterConnection(self, identity, key, name)

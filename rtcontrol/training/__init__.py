@@ -1,1 +1,1 @@
-"""How controllers are made: `fit`, from rows, a teacher, recordings or a world, and what the bundled ones share."""
+"""Training of controllers: `fit` learns from rows, a labelling function, recordings or a world."""

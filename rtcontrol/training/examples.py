@@ -1,4 +1,4 @@
-"""What `fit` learns from: rows, read and checked against the tools, or a function that gives the right call."""
+"""The examples that `fit` learns from: rows that are checked against the tools, or calls of a labelling function."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rtcontrol.models.data.row import EXAMPLE, Row, json_value
 from rtcontrol.models.errors import UserError
 
 LEAST_ROWS = 50
-SHOWN = 8  # wrong rows that an error lists
+SHOWN = 8  # invalid rows that an error lists
 READ = "Write the text that the model is to read."
 SITUATION = 120  # characters of a situation in an error
 
 
 def tools_of(value: Any) -> Tools:
-    """Return tools of what `fit` takes: Tools, a list of functions, pydantic models or definitions, or names with
-    descriptions, as {"LEFT": "Go left."}, of actions without arguments. Raises UserError."""
+    """Return `Tools` from any form that `fit` accepts: Tools, a list of functions, pydantic models or definitions, or,
+    for actions without arguments, names with descriptions as in {"LEFT": "Go left."}. Raises UserError."""
     if isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values()):
         value = [remote_tool({"name": name, "description": text}) for name, text in value.items()]
     return value if isinstance(value, Tools) else Tools(value)
 
 
 def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
-    """Return rows of values with their places: JSON text, dicts, or (observation, call) or (instruction, observation,
-    call); a call may be a tool's name. A row without an instruction has the `goal`.
+    """Return tools and checked rows from pairs of a place and a value: JSON text, a dict, (observation, call) or
+    (instruction, observation, call). A call may be a tool's name. Rows without an instruction get the `goal`.
 
-    Raises UserError that lists what is wrong, row by row, and what to do.
+    Raises UserError that lists the errors, row by row, with a hint.
     """
     rows: list[Row] = []
     wrong: list[str] = []
@@ -50,14 +50,14 @@ def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | No
         except UserError as error:
             wrong.append(str(error))
     without = [row for row in rows if not row.observation]
-    if len(without) < len(rows):  # if none has one, the words alone decide: an interpreter's rows
+    if len(without) < len(rows):  # an interpreter's rows have no observation at all
         wrong += [f"{row.where}: its observation is empty. {READ}" for row in without]
     if wrong:
         more = f"\n  and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         listed = "\n  ".join(wrong[:SHOWN])
         raise UserError(
             f"{len(wrong)} of {count} rows cannot be learnt from:\n  {listed}{more}\n",
-            "Correct these rows or take them out; nothing was trained or written.",
+            "Correct or remove these rows; nothing was trained or written.",
         )
     if tools is None or len(rows) < LEAST_ROWS:
         raise too_few(len(rows), "rows")
@@ -65,9 +65,9 @@ def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | No
 
 
 def too_few(count: int, of: str) -> UserError:
-    """Return the error of too few rows, or situations."""
+    """Return the error for too few rows or situations."""
     return UserError(
-        f"There are {count} {of}: too few to learn from and to hold some out.",
+        f"There are {count} {of}: too few for training and for a held-out part.",
         f"Give at least {LEAST_ROWS}; a few thousand are a good start.",
     )
 
@@ -92,10 +92,10 @@ def _tools_of_row(line: Mapping[str, Any]) -> Tools:
 
 
 def _checked(line: dict[str, Any], tools: Tools, goal: str | None, where: str) -> Row:
-    line.pop("tools", None)  # the call is judged by the tools that are fitted
+    line.pop("tools", None)  # the call is checked against the fitted tools
     row = Row.from_dict(line, where, tools.schemas, goal)
     if not all(map(is_text, (row.instruction, row.observation or row.instruction, *row.history))):
-        raise UserError(f"{where}: one of its texts is empty, or holds half a character.", READ)
+        raise UserError(f"{where}: one of the texts is empty, or has half a character (a lone surrogate).", READ)
     for call in (row.call, *row.allowed):
         _validate(call, tools, where)
     return replace(row, tools=(), history=row.history[-HISTORY_LIMIT:])
@@ -110,7 +110,7 @@ def _validate(call: Call | None, tools: Tools, where: str) -> None:
 
 
 def contradictions(rows: Sequence[Row]) -> str | None:
-    """Return a sentence on rows whose question has another call elsewhere; None if there are none."""
+    """Return a sentence about rows with the same question but different calls; None if there are no such rows."""
     questions: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         questions[row.question].append(row)
@@ -139,15 +139,15 @@ def _text(call: Call | None) -> str:
 
 
 def labelled(function: Callable[[str, str], Any], tools: Tools, instruction: str, observation: str) -> Row:
-    """Return a situation with the call that a function gives for it: a `Call`, a dict, the name of a tool without
-    parameters, or None (the active call stays). Raises UserError if it fails, or returns an illegal call."""
+    """Return a row with the call that a function returns for a situation: a `Call`, a dict, the name of a tool
+    without parameters, or None (the active call stays). Raises UserError for errors and illegal calls."""
     place = f'The teacher ({defined(function)}), instruction "{instruction[:SITUATION]}", '
     place += f'seeing "{observation[:SITUATION]}"'
     try:
         call = function(instruction, observation)
     except Exception as error:
         line = errors.where(error) or defined(function)
-        raise UserError(f"{place}: it failed: {errors.text(error)} ({line}).", "Correct it.") from error
+        raise UserError(f"{place}: the function failed: {errors.text(error)} ({line}).", "Correct it.") from error
     fields = {"instruction": instruction, "observation": observation, "call": call}
     row = Row.from_dict(fields, place, tools.schemas)
     _validate(row.call, tools, place)
@@ -155,8 +155,8 @@ def labelled(function: Callable[[str, str], Any], tools: Tools, instruction: str
 
 
 def situations_of(source: Any, goal: str | None, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield (instruction, observation): what a function of a random.Random returns, without end, or an iterable has.
-    With a `goal` it may be the observation alone. Raises UserError for other values."""
+    """Yield (instruction, observation) pairs, from an iterable, or without end from a function of a random.Random. With
+    a `goal` the source may give observations alone. Raises UserError for other values."""
     if not callable(source):
         yield from (_situation(value, goal, "") for value in source)
         return
@@ -181,7 +181,7 @@ def _situation(value: Any, goal: str | None, place: str) -> tuple[str, str]:
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a tokenizer takes it: words, without half characters."""
+    """Return whether a value is text that a tokenizer accepts: not blank, without lone surrogates."""
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
@@ -190,13 +190,13 @@ Sample = Callable[[random.Random], Iterator[tuple[str, str]]]
 
 
 def fresh(label: Label, sample: Sample, held: Iterable[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield labelled situations without end, none of which is held out."""
+    """Yield labelled situations without end, except held-out ones."""
     held_out = {(row.instruction, row.observation) for row in held}
     yield from (label(*situation) for situation in sample(rng) if situation not in held_out)
 
 
 def distinct(label: Label, situations: Iterator[tuple[str, str]], count: int) -> list[Row]:
-    """Return at most so many different situations, labelled."""
+    """Return at most `count` different situations, labelled."""
     rows: dict[tuple[str, str], Row] = {}
     for situation in itertools.islice(situations, 4 * count):
         if situation not in rows:

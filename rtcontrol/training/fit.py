@@ -37,26 +37,26 @@ from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, Share, Truth
 from rtcontrol.training.gate import fit_gate
 from rtcontrol.training.world_rows import world_data
 
-SAMPLED = 8_000  # situations whose words are the model's, and of which some are held out
+SAMPLED = 8_000  # situations that give the model's words and the held-out rows
 MOST_SITUATIONS = 200_000
 HZ = 16.0
-SOURCES = (  # arguments of `fit` that belong together: needed and optional ones
+SOURCES = (  # arguments of `fit` that belong together: required and optional ones
     ({"rows"}, {"tools", "goal"}),
     ({"teacher", "situations", "tools"}, {"goal"}),
     ({"env"}, {"agent", "hz"}),
 )
-TRAINING = "training"  # the run's folder, in the checkpoint's
+TRAINING = "training"  # the folder of the training run within the checkpoint's folder
 ELSEWHERE = "Give another folder with --out."
-MOST_WORDS = 400  # of observations, that a checkpoint lists
+MOST_WORDS = 400  # observation words that a checkpoint lists
 NO_GATE = (
-    "No row shows what means nothing here, so it has no gate: it calls something whatever the instruction is. "
-    "`loop.min_confidence` of run holds calls of low confidence; a fit from a world learns what to leave undone."
+    "No row shows a meaningless instruction, so the model has no gate and makes a call for any instruction. "
+    "`loop.min_confidence` of run holds calls of low confidence; a fit from a world learns to hold meaningless ones."
 )
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of `fit`: the checkpoint's folder, how it does on held-out rows, notes on the rows, and the `tools`
+    """The result of `fit`: the checkpoint's folder, the score on held-out rows, notes about the rows, and the `tools`
     with their functions."""
 
     folder: Path
@@ -67,21 +67,21 @@ class Fitted:
 
     @property
     def score(self) -> Share:
-        """Held-out rows that are right."""
+        """The share of held-out rows with the right call."""
         return self.truth.score
 
     def session(self, **options: Any) -> Any:
-        """Return a session of the model for its tools, with their functions where such were given
-        (`rtcontrol.run.api.ModelSession`)."""
+        """Return a `rtcontrol.run.api.ModelSession` of the fitted model, with the functions of the tools if they were
+        given."""
         from rtcontrol.run.api import Model
 
         return Model(str(self.folder)).session(self.tools, **options)
 
     def decide(self, observation: str, instruction: str | None = None) -> Decision:
-        """Decide once, by default for the goal that was fitted. Raises UserError."""
+        """Make one decision, by default with the fitted goal as the instruction. Raises UserError."""
         instruction = instruction or self.instruction
         if instruction is None:
-            message = "No instruction, and none was fitted as the goal."
+            message = "There is no instruction, and no goal was fitted."
             raise UserError(message, "Give decide(observation, instruction).")
         decision: Decision = self._session.decide(observation, instruction)
         return decision
@@ -108,25 +108,25 @@ def fit(
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
-    """Fit a controller to rows, a function or a world's expert, and write it to the folder `out`, which `--model` and
-    `rtcontrol.load` take.
+    """Fit a controller to rows, a function or a world's expert, and write it to the folder `out`, for `--model`
+    and `rtcontrol.load`.
 
-    `rows` is a file of rows (JSONL, docs/training.md), several, or rows: dicts, or tuples (observation, call) and
-    (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
-    `tools` as `rtcontrol.load(...).session` takes them, or names with descriptions (None: those that the rows name).
-    Or `teacher` is a function (instruction, observation) that returns such a call, and `situations` its arguments: a
-    function of a random.Random that makes one, or a list; one is (instruction, observation), or an observation if
-    there is a `goal`.
-    Or `env` and `agent` are the files of a world and of an agent with an expert and goals, as of `rtcontrol run`:
-    rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium world once a step of its).
+    With `rows`, the examples are a file (JSONL, docs/training.md), several files, or rows: dicts, or tuples
+    (observation, call) and (instruction, observation, call). A call is a `Call`, a dict, or the name of a tool without
+    parameters. `tools` has any form that `rtcontrol.load(...).session` accepts, or is a dict of names and descriptions
+    (None: the tools in the rows).
+    With `teacher`, a function (instruction, observation) returns the call, and `situations` gives its arguments, as a
+    list or a function of a random.Random: (instruction, observation), or an observation if there is a `goal`.
+    With `env` and `agent`, the files of a world and of an agent with expert and goals as for `rtcontrol run`, the rows
+    come from episodes, decided `hz` times a second (None: 16; in a Gymnasium world once a step).
 
-    `base` is a checkpoint to start from (None: a new model, sized by what is to be learnt). `goal` is the instruction
-    of rows that have none, and the model's default. `minutes` is the most it takes; it ends earlier if all held-out
-    rows are right. Started again with the same arguments, an interrupted run resumes. `tell` gets a dict now and then:
-    seconds, left_s, samples, loss, accuracy, held_out; `say` a line that people should read.
+    `base` is a checkpoint to start from (None: a new model, sized for the examples). `goal` is the instruction of rows
+    without one, and the model's default. Training takes at most `minutes`, and ends earlier if all held-out rows are
+    right. An interrupted run resumes if it is started again with the same arguments. `tell` regularly gets a dict with
+    seconds, left_s, samples, loss, accuracy and held_out; `say` gets lines for people.
 
     Raises UserError for rows that do not fit the tools (by file and line), for errors of the function or the world, for
-    a folder that holds something else or another run, and for a full disk; what was done is kept.
+    a folder with other content or another run, and for a full disk; training progress is kept.
     """
     say = say or (lambda text: None)
     if not (minutes > 0 and 0 <= seed < 1 << 63 and (goal is None or is_text(goal))):
@@ -147,7 +147,7 @@ def fit(
 
 
 def _check_source(named: set[str]) -> None:
-    """Raise UserError unless these arguments are of one source, with all that it needs."""
+    """Raise UserError unless the arguments belong to one source and include its required ones."""
     if not any(needed <= named <= needed | optional for needed, optional in SOURCES):
         raise UserError(
             f"There is nothing to learn from in {' and '.join(sorted(named)) or 'no arguments'}.",
@@ -160,7 +160,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _world(env: str, agent: str | None, hz: float | None, seed: int, folder: Path, stack: ExitStack) -> FitData:
-    """Return what a world of one's own has to learn; it is closed with the stack."""
+    """Return the training data of a user's world, which `stack` closes."""
     skill = skill_of(env, agent)
     if not isinstance(skill, UserSkill):
         hint = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
@@ -169,13 +169,13 @@ def _world(env: str, agent: str | None, hz: float | None, seed: int, folder: Pat
     check_folder(folder)
     if hz is None:
         hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
-    # By name alone, so that a folder may be moved.
+    # File names without folders, so that the files may be moved.
     files = contents((env, agent, skill.all_goals.source)).items()
     return world_data(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
 
 
 def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
-    """Return rows, over and over."""
+    """Return the training data of rows, which are repeated over and over."""
     listed = [rows] if _is_path(rows) else list(rows)
     files = [Path(row) for row in listed if _is_path(row)]
     lines = ((f"{path}:{n}", line) for path in files for n, line in raw_lines(path))
@@ -185,7 +185,7 @@ def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
 
 
 def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
-    """Return an expert's calls: of a list of situations as rows, of endless ones fresh without end."""
+    """Return the training data of a function: a list of situations gives rows, a generator gives endless ones."""
     label, sample = partial(examples.labelled, function, tools), partial(examples.situations_of, situations, goal)
     most = SAMPLED if callable(situations) else MOST_SITUATIONS
     rows = examples.distinct(label, sample(random.Random(f"{seed}/situations")), most)
@@ -219,11 +219,11 @@ def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> F
 
 
 def _fitted(data: FitData, folder: Path, tell: Progress | None, say: Callable[[str], object]) -> Fitted:
-    """Train on one thread and write the checkpoint. Raises UserError."""
+    """Train on one thread, write the checkpoint and return the result. Raises UserError."""
     for note in data.notes:
         say(note)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(1)  # a second one gains a small model little, and loses much on a busy machine
+    torch.set_num_threads(1)  # a second thread helps a small model little, and costs much on a busy machine
     try:
         with ExitStack() as stack:
             run, judge = _prepared(data, folder, say, stack)
@@ -234,14 +234,14 @@ def _fitted(data: FitData, folder: Path, tell: Progress | None, say: Callable[[s
 
 
 def _prepared(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
-    """Return run and judge; nothing is written before all is checked, and no other run may write until `stack` ends."""
+    """Return the run and its judge. Writes only after all checks, and locks the folder until `stack` closes."""
     counts: Words = words_of([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
     allow_null = data.allow_null or bool(data.nonsense)
     if data.base is not None:
         learner = from_base(data.base, data.tools.schemas, allow_null)
     else:
         learner = new_learner(data.tools.schemas, counts, data.instruction, allow_null, data.seed)
-    rows = "New rows as long as it trains" if data.count is None else f"{data.count:,} rows to learn from"
+    rows = "New rows for the whole training" if data.count is None else f"{data.count:,} rows to learn from"
     size = f"{_size(learner.model)}, {counts.word_count:,} words, {counts.number_count:,} numbers"
     say(f"{rows}, {len(data.held):,} held out; {size}.")
     learner = learner.sized([*data.known, *data.held])
@@ -267,7 +267,7 @@ def _size(model: Any) -> str:
 def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
     data, learner = run.data, run.learner
     truth, gate = judge.look(fit_run.MOST), None
-    if data.nonsense:  # the gate below which it understands nothing, determined on rows that it never saw
+    if data.nonsense:  # the gate is determined on held-out rows
         rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
         gate = fit_gate(judge.decide, rows, data.nonsense, data.seed)
     observed = Counter(word for row in data.known for word in WORD.findall(row.observation))
@@ -281,23 +281,23 @@ def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], ob
         rate_hz=data.rate_hz,
         words=_instruction_words(data),
     )
-    note = NO_GATE if gate is None else f"What means nothing here it leaves undone, at a gate of {gate:g}."
+    note = NO_GATE if gate is None else f"The model holds meaningless instructions, by a gate of {gate:g}."
     fitted = Fitted(folder, truth, (*data.notes, note), data.instruction, data.tools)
     try:
         export(learner.model, learner.tokenizer, learner.template, folder, end=learner.end)
         learnt.write(folder)
         _card(fitted, run)
-    except (OSError, SafetensorError) as error:  # the latter of the weights' own writer
+    except (OSError, SafetensorError) as error:  # SafetensorError is raised while writing weights
         raise not_saved(folder, error) from None
     say(note)
     return fitted
 
 
 def _card(fitted: Fitted, run: FitRun) -> None:
-    """Write the model card: what it learnt, from what, and how well."""
+    """Write the model card with data, training and score."""
     data = run.data
     calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in data.tools.schemas)
-    count = "rows without end" if data.count is None else f"{data.count:,} rows learnt from"
+    count = "rows without end" if data.count is None else f"{data.count:,} training rows"
     sections = {
         "Data": f"{data.source}: {count}, {len(data.held):,} held out, never trained on;\n"
         f"the first {min(len(data.held), fit_run.SAMPLE)} also chose the weights and the end of the run. Notes:\n\n"
@@ -312,17 +312,17 @@ def _card(fitted: Fitted, run: FitRun) -> None:
 
 
 def _instruction_words(data: FitData) -> str:
-    """Return the words that an instruction may have: those that were trained to mean something, and fillers."""
+    """Return the words of meaningful training instructions, and filler words, as one text."""
     instructions = [row.instruction for row in data.known if row.meant != ""]
     return " ".join(sorted({*words(" ".join([*instructions, data.words, data.instruction])), *FILLERS}))
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse to write over what is not a run of ours. Raises UserError."""
+    """Raise UserError if the folder holds something other than a training run."""
     try:
         paths = [path for path in folder.iterdir() if path.name != TRAINING] if folder.exists() else []
         others = any(path.is_dir() or path.stat().st_size for path in paths)  # other commands create empty files
     except OSError as error:
         raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
     if others and not (folder / TRAINING / STATE).is_file():
-        raise UserError(f"{folder} holds something else.", ELSEWHERE)
+        raise UserError(f"{folder} holds other files, and no training run.", ELSEWHERE)

@@ -1,5 +1,5 @@
-"""A training run within a budget of time, judged on held-out rows: it may end at any moment, and resumes where it was
-stopped."""
+"""A training run with a time budget that is evaluated on held-out rows. The run may stop at any moment, and resumes at
+that point."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from rtcontrol.models.train.trainer import Progress, StepCounts, TrainConfig, Tr
 if TYPE_CHECKING:
     import torch
 
-NAMING = 0.2  # of the rows
+NAMING = 0.2  # share of rows from which on instructions count as naming observed things
 CHUNK = 1_024
-FEW = 64  # held-out rows
-TOGETHER = 20_480  # tokens in a batch: its memory grows with them, and with the square of the longest sample
+FEW = 64  # with fewer held-out rows, the training rows must be right as well
+TOGETHER = 20_480  # tokens in a batch: memory grows with them, and with the square of the longest sample
 SHARE = 0.1
 MOST = 1_000
-SAMPLE = 256  # of an evaluation during training
-# A steady rate between a short warm-up and a decay over the last part of the time: unlike a cosine, it may end at any
-# moment, by decaying from there (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
+SAMPLE = 256  # held-out rows of an evaluation during training
+# A constant rate between a short warm-up and a decay over the last part of the time: unlike a cosine, it lets training
+# end at any moment, by starting the decay (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
 LEARNING_RATE, FINAL = 5e-4, 0.03  # twice as much stays on a plateau of the yard (docs/training.md)
 WARMUP_SAMPLES, DECAY = 1_024, 0.4
 GOOD = 0.97
-KEEP = "(keep)"  # where the active call stays
+KEEP = "(keep)"  # stands for null: the active call stays
 Answer = Call | None | DecodeError
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return (rows to learn from, held-out rows): about a tenth of the different questions is held out, in whatever
-    order they are. Rows with the same question are on the same side. Raises UserError if all have one."""
+    """Return training rows and held-out rows. About a tenth of the different questions is held out, whatever the order
+    of the rows; rows with the same question stay together. Raises UserError if all rows have the same question."""
     order = sorted({row.question for row in rows}, key=lambda q: hashlib.sha256(repr(q).encode()).digest())
     if len(order) < 2:
         raise UserError(
-            f"All {len(rows)} rows have the same question: there is nothing to tell apart, and nothing to hold out.",
+            f"All {len(rows)} rows have the same question: there is no difference to learn, and no row to hold out.",
             "Give rows with other observations or instructions.",
         )
     held = set(order[: min(MOST, max(1, round(SHARE * len(order))))])
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
         sides[row.question in held].append(row)
-    # The first of these are looked at during training: rows are often sorted by instruction, or by run.
+    # Training evaluates the first of these rows, and rows are often sorted by instruction or by run.
     random.Random(0).shuffle(sides[1])
     return sides[0], sides[1][:MOST]
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many of how many are right."""
+    """How many rows of a count are right."""
 
     right: int
     count: int
@@ -72,7 +72,7 @@ class Share:
         return self.right / max(self.count, 1)
 
     def message(self) -> str:
-        """Return it for people, with its Wilson interval at 95 %."""
+        """Return the share as text for people, with the 95 % Wilson interval."""
         low, high = wilson(self.right, self.count)
         return f"{self.right} of {self.count} right ({self.value:.1%}, Wilson 95 % {low:.1%} to {high:.1%})"
 
@@ -84,8 +84,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Truth:
-    """How a model does on held-out rows: its score; its `parts`, by the tool that was to be called and, where the tool
-    was right, by its arguments."""
+    """A model's results on held-out rows: the total `score`, and `parts` by the expected tool and, if the tool was
+    right, by its arguments."""
 
     score: Share
     parts: Mapping[str, Share]
@@ -96,31 +96,31 @@ class Truth:
         return {"held_out": self.score.to_dict(), "parts": parts}
 
     def worst(self) -> str | None:
-        """Return a sentence on the part of ten rows or more that is least right, if it is not good."""
+        """Return a sentence about the worst part with at least ten rows; None if all such parts are good."""
         poor = {name: share for name, share in self.parts.items() if share.count >= 10 and share.value < GOOD}
         name = min(poor, key=lambda name: poor[name].value, default=None)
         return None if name is None else f"Least right is the {name}: {poor[name].right} of {poor[name].count}."
 
 
 class HeldOut:
-    """Judge the model in training on held-out rows."""
+    """Evaluates the model in training on held-out rows."""
 
     def __init__(self, learner: Learner, rows: Sequence[Row]) -> None:
         self.rows, self._plan = rows, learner.encoder.plan
         self.decide = TreeDecider(learner.model, learner.encoder)
 
     def answers(self, rows: Iterable[Row]) -> list[Answer]:
-        """Return the model's call for each."""
+        """Return the model's answer for each row."""
         return self.decide(list(rows))
 
     def key(self, call: Answer) -> tuple[str | None, ...]:
-        """Return the same for calls that the heads write alike (1 and 1.0 of a number)."""
+        """Return a key that is equal for calls that the heads write alike (such as the numbers 1 and 1.0)."""
         if isinstance(call, DecodeError):
             return ("", "no call")
         return tuple(text for _, text in self._plan.head_values(call))
 
     def look(self, most: int) -> Truth:
-        """Judge the model on the first `most` rows."""
+        """Evaluate the model on the first `most` rows."""
         rows = self.rows[:most]
         parts: dict[str, list[bool]] = defaultdict(list)
         verdicts = []
@@ -138,19 +138,19 @@ class HeldOut:
 
 
 def shuffled(rows: Sequence[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield the same rows again and again, each time in another order."""
+    """Yield the rows over and over, each time in another order."""
     while True:
         yield from rng.sample(rows, len(rows))
 
 
 @dataclass(frozen=True)
 class FitData:
-    """What is learnt from. `stream` yields rows without end; a world's `start` gets the model in training, which then
-    acts there, too. The model's words are those of `known` rows and of `texts`; `held` rows are never trained on;
-    `source` says where rows come from, `count` how many there are (None: no end); `instruction` is the default;
-    `identity` is what a resumed run must share; `base` a checkpoint to start from; `words` are those that sentences
-    can hold besides `known`; `nonsense` means nothing here and is held out: the
-    rows train the model to notice such; with `probes` rows also ask for words of the observation."""
+    """The data of a training run. `stream` yields rows without end; a world's `start` gets the model in training, which
+    then also plays episodes. The vocabulary is from `known` rows and `texts`; `held` rows are never trained on.
+    `source` describes the origin of the rows, `count` is their number (None: no end), and `instruction` the default
+    one. A resumed run must have the same `identity`; `base` is a checkpoint to start from. `words` are further words of
+    instructions. `nonsense` has held-out meaningless sentences, of a kind that the rows teach the model to recognise.
+    With `probes`, rows also ask for words of the observation."""
 
     tools: Tools
     stream: Callable[[random.Random], Iterator[Row]]
@@ -174,9 +174,9 @@ class FitData:
 
 
 def name_things(rows: Sequence[Row]) -> bool:
-    """Return whether instructions name what is seen: their words, now this and now that, are in the observation."""
+    """Return whether instructions name observed things: varying words of them also are in the observation."""
     counts: Counter[str] = Counter(word for row in rows for word in dict.fromkeys(WORD.findall(row.instruction)))
-    # A word that every instruction has, as `the`, does not tell them apart.
+    # A word that every instruction has, such as `the`, does not distinguish them.
     apart = {word for word, count in counts.items() if count < 0.9 * len(rows)}
     naming = [apart & set(WORD.findall(row.instruction)) & set(WORD.findall(row.observation)) for row in rows]
     return sum(map(bool, naming)) >= NAMING * len(rows) and len(set().union(*naming)) > 1
@@ -184,8 +184,8 @@ def name_things(rows: Sequence[Row]) -> bool:
 
 @dataclass
 class Course:
-    """What a run decides on its way, in seconds: its end, the requested end, the start of the decay; and the score and
-    weights of its best look."""
+    """The schedule of a run, in seconds: the end, the requested end and the start of the decay; and the score and
+    weights of the best evaluation."""
 
     ends: float
     asked_s: float
@@ -194,10 +194,10 @@ class Course:
 
 
 class FitRun(Trainer):
-    """Trains until the time is out, or until the held-out rows say that there is nothing left to learn.
+    """A trainer that stops when the time is over, or soon after all held-out rows are right.
 
-    Everything is kept in `out`; a run that is started again resumes there, a finished one if it is given more time.
-    Raises UserError for a run of another configuration.
+    The state is kept in `out`, from which a restarted run resumes; a finished run resumes if it gets more time. Raises
+    UserError if the run in `out` has another configuration.
     """
 
     SAVES_MIDWAY = True
@@ -234,23 +234,23 @@ class FitRun(Trainer):
         super().resume(state)
         self.course = course = Course(**state["course"])
         if (asked_s := self.data.minutes * 60) > course.asked_s:
-            # More time than before: on from there, at the steady rate.
+            # More time than before: continue at the constant rate.
             course.ends, course.asked_s, course.decays_from = asked_s, asked_s, None
         elif asked_s < course.asked_s and self.at.seconds < course.ends:
-            # Less: what is left of it, decaying from here.
+            # Less time than before: decay over the rest of the time.
             course.ends, course.asked_s = max(self.at.seconds, asked_s), asked_s
             course.decays_from = self.at.seconds
 
     def over(self) -> bool:
-        """Return whether its time is out; a run that was stopped in its only look is looked at."""
+        """Return whether the time is over and the model was evaluated at least once."""
         return self.at.seconds >= self.course.ends and self.course.best[1] is not None
 
     def done(self) -> float:
-        """Return the share of its time that is over."""
+        """Return the share of the time that has passed."""
         return self.at.seconds / self.course.ends
 
     def rate(self) -> float:
-        """Return the learning rate now."""
+        """Return the current learning rate."""
         course = self.course
         if course.decays_from is not None:
             share = (self.at.seconds - course.decays_from) / max(course.ends - course.decays_from, 1e-9)
@@ -258,8 +258,8 @@ class FitRun(Trainer):
         return LEARNING_RATE * min(1.0, (self.at.samples + self.config.group) / WARMUP_SAMPLES)
 
     def run(self, progress: Progress | None = None) -> None:
-        """Train to the end, from the start or where it was stopped; then the model has its best weights. Raises
-        UserError for a full disk: what was saved stays."""
+        """Train to the end, from the start or a saved state, and give the model its best weights. Raises UserError for
+        a full disk; the saved state stays."""
         rng = random.Random(f"{self.config.seed}/{self.at.samples}")
         rows = self.data.stream(rng)
         self._rows = with_word_probes(rows, rng) if self.data.probes else rows
@@ -268,11 +268,11 @@ class FitRun(Trainer):
 
     def groups(self, rng: random.Random) -> Iterator[list[Row]]:
         for group in group_rows(list(itertools.islice(self._rows, CHUNK)), self.config, rng):
-            # In order, neighbours share most of their tokens, which are computed once.
+            # When sorted, neighbours share most of their tokens, which are computed once.
             yield sorted(group, key=lambda r: (r.instruction, r.history, r.observation))
 
     def stepped(self, progress: Progress | None) -> None:
-        """Look at the held-out rows now and then, seldom enough to cost little."""
+        """Evaluate on held-out rows from time to time, rarely enough to cost little."""
         course = self.course
         if course.decays_from is None and self.at.seconds >= course.ends * (1 - DECAY):
             course.decays_from = self.at.seconds
@@ -287,10 +287,10 @@ class FitRun(Trainer):
         self._due_s = self.at.seconds + max(1.0, 0.12 * self.at.seconds, 10 * (self.at.seconds - start_s))
 
     def chunk_over(self, progress: Progress | None) -> None:
-        """Do nothing: there is a line a look, not a chunk."""
+        """Do nothing: progress is reported at evaluations, not by chunk."""
 
     def finished(self) -> None:
-        # What was trained since the best look is not known to be better.
+        # The weights after the best evaluation are not known to be better.
         if (weights := self.course.best[1]) is not None:
             self.model.load_state_dict(weights)
 
@@ -309,14 +309,14 @@ class FitRun(Trainer):
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             course.best = (score.value, weights)
         if course.decays_from is None and self._all_right(score, self.tally.accuracy):
-            # What is left to gain is what a falling rate gives.
+            # The only remaining gain is from a falling rate.
             course.decays_from = self.at.seconds
             course.ends = min(course.ends, self.at.seconds * (1 + DECAY))
             left_s = course.ends - self.at.seconds
-            self._say(f"All held-out rows of this look are right: the learning rate falls, it ends in {left_s:.0f} s.")
+            self._say(f"All held-out rows are right: the learning rate falls, and training ends in {left_s:.0f} s.")
         return line
 
     @staticmethod
     def _all_right(score: Share, accuracy: float) -> bool:
-        """Return whether every held-out row is right; if those are few, the rows that are trained must be, too."""
+        """Return whether every held-out row is right; if these are few, training rows must be right as well."""
         return score.right == score.count and (score.count >= FEW or accuracy > 0.99)

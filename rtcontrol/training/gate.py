@@ -1,10 +1,10 @@
-"""Nonsense that a controller learns not to understand, and its gate: the least confidence of the function head at which
-a call acts, determined on sentences that training never had.
+"""Meaningless sentences for training, and a controller's gate: the lowest confidence of the function head at which a
+call acts, determined on sentences that were never trained on.
 
-Nonsense names none of the goals, and the controller's instructions never. Shuffled words of a real instruction are not
-nonsense: people who speak clumsily are understood.
+Nonsense sentences name no goal and are never instructions of the controller. Shuffled words of a real instruction are
+not nonsense: clumsy sentences should be understood.
 
-Measured on a paddle of 1.4 M parameters after 90,000 samples, 6 % of them nonsense: its confidence in canonical
+Measured on a paddle of 1.4 M parameters after 90,000 samples, 6 % of them nonsense: the confidence in canonical
 instructions is never below 0.999; a gate at 0.98 holds 88 % of 232 held-out nonsense sentences, and 8 % of the held-out
 sentences that people say; 0.995 holds 92 and 15 %.
 """
@@ -24,24 +24,24 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.policy import TreeDecider
 
-HELD = 0.95  # of nonsense, at least
-SPARED = 0.02  # of canonical instructions, at most
-ROWS = 1024  # of each
+HELD = 0.95  # share of nonsense that the gate holds, at least
+SPARED = 0.02  # share of canonical instructions that the gate holds, at most
+ROWS = 1024  # rows of nonsense, and of canonical instructions
 WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.WORLDS.items()}
 RUN = 4  # rows that share a sentence, as training groups them
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def function_confidence(decision: object) -> float:
-    """Return the confidence that an instruction was understood; 0 for null, and for no decision."""
+    """Return the confidence that an instruction was understood; 0 for null or if there is no decision."""
     if not isinstance(decision, Decision) or decision.call is None:
         return 0.0
     return decision.confidence.get("function", 1.0)
 
 
 def gate_between(nonsense: Sequence[float], understood: Sequence[float]) -> float:
-    """Return the gate that holds HELD of the nonsense, by confidence: half way to one that would hold more than SPARED
-    of what is understood, which it never does."""
+    """Return a gate between the confidence that holds HELD of the nonsense and the one that would hold more than SPARED
+    of the understood instructions; the gate never exceeds the latter."""
     enough = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
     most = sorted(understood)[math.floor(SPARED * len(understood))]
     # Only what is below the gate is held, so `enough` itself would not do. Rounded up, it could hold more than SPARED.
@@ -49,7 +49,7 @@ def gate_between(nonsense: Sequence[float], understood: Sequence[float]) -> floa
 
 
 def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
-    """Return the gate of a model, by rows with canonical instructions, and by held-out nonsense in their place."""
+    """Return a model's gate from rows with canonical instructions and the same rows with held-out nonsense."""
     rng = random.Random(f"gate {seed}")
     changed = [replace(row, instruction=rng.choice(nonsense)) for row in rows]
     held, known = ([function_confidence(d) for d in decide.decisions(some)] for some in (changed, rows))
@@ -58,27 +58,27 @@ def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], 
 
 @dataclass(frozen=True)
 class Nonsense:
-    """Sentences that ask an agent for nothing; `recognise` reads a goal off a sentence where it can. `agent` is a
-    bundled one, or ""; then nothing with one of `its_words` is nonsense."""
+    """A source of sentences that are meaningless to an agent. `recognise` returns the goal of a sentence, if any.
+    `agent` is a bundled agent's name or ""; then no sentence with one of `its_words` is nonsense."""
 
     agent: str
     recognise: Callable[[str], Any]
     its_words: frozenset[str] = frozenset()
 
     def __call__(self, rng: random.Random) -> str:
-        """Return one for training: written by hand, of another world, of random words or letters, as it is typed."""
+        """Return a training sentence: handwritten, of another world, or of random words or letters, in casual form."""
         while True:
             text = self._random(rng)
             if self._means(text):
                 continue
             typed = casual(rng, text, words_of(self.agent) if self.agent else self.its_words)
-            # A word that was added to a sentence may be one of a goal.
+            # The casual form may have added a word that belongs to a goal.
             if bare(typed) not in self._kept and self.its_words.isdisjoint(bare(typed).split()):
                 return typed
 
     @cached_property
     def held_out(self) -> tuple[str, ...]:
-        """Those that training never has: written by hand, and sentences of other worlds that are kept back."""
+        """Sentences that are never trained on: handwritten ones, and held-out sentences of other worlds."""
         kinds = [(world, kind) for world in self._others() for kind in world.kinds]
         sentences = [text for world, kind in kinds for text, _ in world.held_out_words(kind)[:12]]
         return tuple(text for text in (*nonsense(kept=True), *sentences) if not self._means(text))
@@ -110,7 +110,7 @@ class Nonsense:
 def with_nonsense(
     rows: Sequence[Row], sample: Callable[[random.Random], str], share: float, rng: random.Random
 ) -> list[Row]:
-    """Return the rows, a share of them with a meaningless instruction, for which the function head is null."""
+    """Return the rows, a share of them with a meaningless instruction and no call."""
     mixed = list(rows)
     picked = rng.sample(range(len(mixed)), int(share * len(mixed)))
     for start in range(0, len(picked), RUN):
@@ -127,7 +127,7 @@ def _words() -> tuple[str, ...]:
 
 @cache
 def _meant(agent: str) -> frozenset[str]:
-    """Return all that people say who want one of an agent's goals, as it is compared."""
+    """Return all spoken sentences for an agent's goals, normalised for comparison."""
     world, rng = registry.WORLDS[agent].phrasings(), random.Random(0)
     goals = {world.sample_goal(rng) for _ in range(2000)}
     return frozenset(bare(pattern) for goal in goals for pattern in world.spoken_patterns(goal))

@@ -1,4 +1,4 @@
-"""Rows from a world of one's own: its expert's calls in disturbed episodes, played by the expert and by the learner.
+"""Rows from a user's world: the expert's calls in disturbed episodes that the expert and the learner play.
 
 The learner visits the states, the expert labels them (S. Ross, G. Gordon, D. Bagnell: A Reduction of Imitation
 Learning and Structured Prediction to No-Regret Online Learning, AISTATS 2011).
@@ -28,25 +28,25 @@ from rtcontrol.training.fit_run import FitData, FitRun, HeldOut
 from rtcontrol.training.gate import Nonsense
 
 EACH, CALLS = 32, 64
-# Worlds of training have seeds from the first of these on, those of held-out rows from the second; those below are for
-# scores, those above for runs.
+# Training worlds have seeds from TRAINED on, worlds of held-out rows from HELD on; lower seeds are for scores, higher
+# ones for runs.
 TRAINED, HELD = 1_000_000, 2_000_000
 WORLDS = 64
-SAMPLE = 4_096  # rows whose words are the model's
+SAMPLE = 4_096  # rows that give the model's vocabulary
 HELD_ROWS, HELD_WORLDS = 400, 16
-HELD_S, HELD_TICKS = 100.0, 51_200  # of a world's time; of all worlds together at the most
-# From this share of the time on the learner plays some of the episodes.
+HELD_S, HELD_TICKS = 100.0, 51_200  # time in each world; ticks in all worlds together at most
+# From LEARNER_FROM of the training time on, the learner plays LEARNER_SHARE of the episodes.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
 NONSENSE = 0.08  # share of the rows whose instruction means nothing here
-KEPT = 0.4  # share of the ticks that become rows: neighbours are much alike
-OTHERWISE = 0.5  # share of the rows with another instruction than their episode: only the words tell them apart
+KEPT = 0.4  # share of the ticks that become rows, as neighbours are similar
+OTHERWISE = 0.5  # share of the rows with another instruction than the episode, so that the words matter
 REHEARSED = 0.3  # share of the rows that are chosen by their decision
-SWITCHES_S = 6.25  # of a world's time until another goal is set, in every other world
+SWITCHES_S = 6.25  # world time until another goal is set, in every other world
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One tick of an episode: the row, the goal that its instruction means, the data of the observation."""
+    """A tick of an episode: the row, the goal of the instruction, and the data of the observation."""
 
     row: Row
     goal: Goal
@@ -60,15 +60,15 @@ class Moment:
 
 
 class Rehearsal:
-    """The newest `each` moments of every decision: a call, for a kind of goal. Of the calls of a tool the `calls` that
-    were met last are kept, so that one of many numbers leaves room for the others."""
+    """A store of the newest `each` moments of every decision, which is a call for a kind of goal. For each tool the
+    newest `calls` different calls are kept, so that a tool with many values leaves room for others."""
 
     def __init__(self, each: int = EACH, calls: int = CALLS) -> None:
         self._each, self._calls = each, calls
         self._kept: dict[Hashable, dict[str, deque[Moment]]] = {}
 
     def add(self, moment: Moment, *more: Hashable) -> None:
-        """Keep it under its kind of goal and its call, and what else makes it another decision."""
+        """Store a moment under the kind of goal, the call, and the keys in `more`."""
         call = moment.row.call
         name, text = ("", "") if call is None else (call.name, call.text())
         calls = self._kept.setdefault((moment.goal.kind, name, *more), {})
@@ -78,24 +78,24 @@ class Rehearsal:
             del calls[next(iter(calls))]
 
     def sample(self, rng: random.Random) -> Moment:
-        """Return a random one: any kind of goal and tool as likely as another, then any call, then any moment."""
+        """Return a random moment: first a kind of goal and tool, then a call, then a moment, each equally likely."""
         calls = rng.choice(list(self._kept.values()))
         return rng.choice(rng.choice(list(calls.values())))
 
     def spread(self, rng: random.Random, count: int) -> list[Moment]:
-        """Return at most so many different ones, of each decision as many as of another if it has so many."""
+        """Return at most `count` different moments, spread evenly over the decisions."""
         sides = [rng.sample(kept, len(kept)) for calls in self._kept.values() for kept in calls.values()]
-        rng.shuffle(sides)  # where they are more than `count`
+        rng.shuffle(sides)  # matters if there are more than `count`
         moments: dict[tuple[str, str], Moment] = {}
-        for turn in range(max(map(len, sides), default=0)):
+        for depth in range(max(map(len, sides), default=0)):
             for side in sides:
-                if turn < len(side):
-                    moments.setdefault((side[turn].row.instruction, side[turn].row.observation), side[turn])
+                if depth < len(side):
+                    moments.setdefault((side[depth].row.instruction, side[depth].row.observation), side[depth])
         return list(moments.values())[:count]
 
 
 class WorldCurriculum(DisturbedCurriculum[Goal]):
-    """One world, disturbed and restarted without end. `held_out` ones have seeds that those of training never have.
+    """A world that is disturbed and restarted without end. With `held_out`, its seeds differ from all training seeds.
     `by_learner`: the learner's calls act in this episode."""
 
     def __init__(self, skill: UserSkill, rng: random.Random, hz: float, held_out: bool = False) -> None:
@@ -105,7 +105,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         self.learner_share, self.by_learner = 0.0, False
         options = CurriculumOptions(
             noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, lasts_s=(10.0, 120.0), late_steps=1,
-            # What takes long is never done if another goal is set all the time.
+            # Long tasks are never finished if the goal always changes, so only every other world changes it.
             switch=rng.choice((0.0, min(1.0, 1.0 / (SWITCHES_S * hz)))),
             scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=HELD - TRAINED,
         )  # fmt: skip
@@ -115,18 +115,18 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         shut(self._world)
 
     def moment(self) -> Moment:
-        """Return the observation now, and the expert's call."""
+        """Return the current observation with the expert's call."""
         now = self.look()
         history = tuple(self.called)[-self._history :] if self._history else ()
         row = Row(now.instruction, now.observation, now.call, history, meant=now.goal.text())
         return Moment(row, now.goal, self._skill.read_back(now.observation))
 
     def retold(self, moment: Moment) -> Row:
-        """Return the same situation, half of the time with another instruction and the expert's call then."""
+        """Return the same situation, half of the time with another goal and the expert's call for that goal."""
         return self.otherwise(moment) if self.rng.random() < OTHERWISE else self.again(moment)
 
     def otherwise(self, moment: Moment) -> Row:
-        """Return the same situation with any goal."""
+        """Return the same situation with a random goal and the expert's call for that goal."""
         goal = self._goals.sample(self.rng)
         call = self._skill.expert(moment.data, goal)
         return replace(moment.row, instruction=self._sentence(goal), call=call, meant=goal.text())
@@ -156,7 +156,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         return self._world.outcome() is not None
 
     def _scatter(self) -> None:
-        """Do nothing: a world of one's own cannot be set from outside."""
+        """Do nothing: the state of a user's world cannot be set from outside."""
 
     def _sample_goal(self) -> Goal:
         goal = self._goals.sample(self.rng)
@@ -170,7 +170,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
 
 
 class WorldRows:
-    """Rows of many worlds, which continue from the first row to the last."""
+    """A source of rows from many worlds, which run on from the first row to the last."""
 
     def __init__(self, skill: UserSkill, hz: float) -> None:
         self._skill, self._hz, self._nonsense = skill, hz, nonsense_of(skill)
@@ -178,7 +178,7 @@ class WorldRows:
         self._run: FitRun | None = None
 
     def start(self, judge: HeldOut, run: FitRun) -> None:
-        """Let the learner play from now on, too."""
+        """Let the learner play some of the episodes from now on."""
         self._judge, self._run = judge, run
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
@@ -186,7 +186,7 @@ class WorldRows:
         return with_word_probes(self.plain_rows(rng), random.Random(rng.random()))
 
     def plain_rows(self, rng: random.Random) -> Iterator[Row]:
-        """Yield the same without such words."""
+        """Yield rows without end, without words to quote."""
         with ExitStack() as stack:
             worlds = [
                 stack.enter_context(closing(WorldCurriculum(self._skill, random.Random(rng.random()), self._hz)))
@@ -205,7 +205,7 @@ class WorldRows:
                     world.act(call)
 
     def _row(self, world: WorldCurriculum, moment: Moment, rehearsal: Rehearsal, rng: random.Random) -> Iterator[Row]:
-        """Yield the row of a tick, if it becomes one."""
+        """Yield the row of a tick, or none if the tick is left out."""
         if rng.random() < NONSENSE * KEPT:
             yield replace(moment.row, instruction=self._nonsense(rng), call=None, meant="")
         elif rng.random() < KEPT:
@@ -217,7 +217,7 @@ class WorldRows:
     def _calls(
         self, worlds: Sequence[WorldCurriculum], moments: Sequence[Moment], rehearsal: Rehearsal, rng: random.Random
     ) -> list[Call]:
-        """Return the expert's calls, or the learner's where it plays; its errors are decisions to rehearse."""
+        """Return the call for each world, by the expert or the learner; the learner's errors are rehearsed."""
         calls = [moment.call for moment in moments]
         played = [i for i, world in enumerate(worlds) if world.by_learner and rng.random() >= BETA]
         if played and self._judge is not None:
@@ -230,8 +230,8 @@ class WorldRows:
 
 
 def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()) -> FitData:
-    """Return what a world of one's own has to learn; `files` are names and digests of its code. Raises UserError for
-    the world's errors."""
+    """Return the training data of a user's world; `files` are names and digests of its code. Raises UserError if the
+    world fails."""
     stream = WorldRows(skill, hz)
     rows = itertools.islice(stream.plain_rows(random.Random(f"{seed}/sample")), SAMPLE)
     known = [replace(row, where=f'instruction "{row.instruction}", seeing "{row.observation}"') for row in rows]
@@ -256,10 +256,10 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
 
 
 def _held_out(skill: UserSkill, hz: float, seed: int) -> list[Row]:
-    """Return rows that are never trained on, half as time passes, half by decision, so that rare ones count."""
+    """Return held-out rows: half sampled evenly over time, half evenly over decisions, so that rare ones count."""
     ticks = min(HELD_TICKS // 2, max(HELD_ROWS, round(HELD_S * hz)))
     count = max(2, min(HELD_WORLDS, HELD_TICKS // ticks))
-    every = max(1, ticks * count // (4 * HELD_ROWS))  # neighbours would be the same question again and again
+    every = max(1, ticks * count // (4 * HELD_ROWS))  # neighbouring ticks would repeat the same question
     rng, rehearsal = random.Random(f"{seed}/held"), Rehearsal(HELD_TICKS)
     passing: list[Moment] = []
     with ExitStack() as stack:
@@ -275,10 +275,10 @@ def _held_out(skill: UserSkill, hz: float, seed: int) -> list[Row]:
         decisions = rehearsal.spread(rng, HELD_ROWS // 2)
         others = rng.sample(passing, HELD_ROWS - len(decisions))
         rows = [*(moment.row for moment in decisions), *map(worlds[0].retold, others)]
-    rng.shuffle(rows)  # the first of these are looked at during training
+    rng.shuffle(rows)  # training evaluates the first of these rows
     return rows
 
 
 def nonsense_of(skill: UserSkill) -> Nonsense:
-    """Return sentences that ask for nothing in this world: no word of its goals is in them."""
+    """Return a source of sentences that are meaningless in this world: they have no words of its goals."""
     return Nonsense("", skill.recognise, frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower())) - COMMON)

@@ -276,7 +276,7 @@ class SimSession(LoopSession):
     def serve(self) -> None:
         """Run its loop, until the client is lost. Raises Violation."""
         time, owner = self._world.time, self.owner
-        run: Any = self.opened()
+        run: Any = self.open_agreed()
         env = self.env
         if run is not None and env is not None:
             env.start("wall")

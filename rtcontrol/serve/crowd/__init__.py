@@ -1,1 +1,1 @@
-"""Crowds: one session of many members, each with a goal, a rate, a priority and an account of its own."""
+"""Crowds: a session with many members, each with its own goal, rate and priority."""

@@ -1,10 +1,10 @@
-"""The ticks of a crowd without a clock: events and `now_ns` in, actions out; read top to bottom it is a member's tick.
+"""The ticks of a crowd: a core without a clock, which takes events with `now_ns` and returns actions.
 
-    join, look -> release -> ask together -> check -> settle, or miss -> next release
+    join, observe -> release -> ask together -> check -> settle, or miss -> next release
 
-It has the shape of `LoopCore`, and its parts: `FallbackPolicy` and `Tick` for each member, `Rules` and `Ledger` for
-all. A member has no `LoopCore`: that has a fixed rate, and a decoder, an actuator and samples of the kernel to itself.
-Members share one batch, one message and one count of ticks, and are released as often as something happens to them.
+The methods follow a member's tick from top to bottom. Like `LoopCore`, this core uses `FallbackPolicy` and `Tick` for
+each member, `Rules` and `Ledger` for all. Members have no `LoopCore`, which has a fixed rate and a decoder and an
+actuator to itself: they share batches, messages and tick numbers, and are released when something happens to them.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, PartFault
 
-SHARES = 64  # of the newest batches
-SHOWN = 64  # refused parts of a message that the client receives
-TAKEN = "the others were taken"
-# Members of one rate, seen in one message, are released at so many instants of their period: a batch of a quarter of
-# them takes a quarter of the time until the last one's call, and little more of the decoder's in all.
+SHARES = 64  # newest batches whose time per decision is kept
+SHOWN = 64  # refused parts that an error to the client lists
+TAKEN = "the others were accepted"
+# Members with the same rate that arrive in one message are released in so many groups within their period: each
+# smaller batch ends sooner, and all together take little more of the decoder's time.
 PHASES = 4
-# A batch is expected to take this much of the time that is left: one that takes twice as long is still in time, and one
-# that is late costs a miss of each member in it.
+# A batch is planned to take this share of the remaining time: even a batch that takes twice as long is in time, while
+# a late batch costs each of its members a miss.
 MARGIN = 0.5
 
 
 @dataclass(slots=True)
 class SendCalls:
-    """The client receives them."""
+    """Send these calls to the client."""
 
     calls: list[MemberCall]
 
 
 @dataclass(slots=True)
 class Refuse:
-    """The client receives the error."""
+    """Send this error to the client."""
 
     error: WireError
 
 
 class Agenda:
-    """Functions to call, each with its subject, by the instant when that is due."""
+    """A queue of function calls, each with its argument, ordered by due time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
@@ -67,7 +67,7 @@ class Agenda:
         heapq.heappush(self._heap, (t_ns, next(self._numbers), do, subject))
 
     def run(self, now_ns: int) -> None:
-        """Do what is due."""
+        """Call the functions that are due."""
         while self._heap and self._heap[0][0] <= now_ns:
             _, _, do, subject = heapq.heappop(self._heap)
             do(subject)
@@ -79,11 +79,11 @@ class Agenda:
 
 @dataclass(slots=True)
 class BatchQueue:
-    """The released ticks that wait for a decision, and the `batch` that was requested at `requested_ns`, of a host of
-    this `incarnation`. `count`: batches so far; `served`: ticks that were in one; `shares`: ns of a decision.
+    """The released ticks that wait for a decision, and the `batch` that was requested at `requested_ns` from the host's
+    `incarnation`. `count`: batches so far; `served`: ticks in all batches; `shares`: nanoseconds per decision.
 
-    `most` ticks may be in one: half as many after one that was late, and more after one that was not, twofold until the
-    first was late, then by an eighth. Else a batch that is always late would be tried for ever.
+    A batch has at most `most` ticks. The limit halves after a late batch; after a full one in time it doubles, or grows
+    by an eighth once a batch was late. Otherwise a size that is always late would be tried for ever.
     """
 
     waiting: list[MemberTick] = field(default_factory=list)
@@ -99,13 +99,13 @@ class BatchQueue:
     growth: int = 1
 
     def end(self, now_ns: int, late: bool) -> list[MemberTick]:
-        """Return the ticks of the batch, which is over; it took until now."""
+        """End the batch, which took until `now_ns`, and return the ticks in it."""
         batch, self.batch = self.batch, []
         self.took(len(batch), now_ns - self.requested_ns, late)
         return batch
 
     def took(self, count: int, ns: int, late: bool) -> None:
-        """So many together took so long, `late` for the earliest of them."""
+        """Record that `count` ticks took `ns` together; `late`: the earliest deadline was missed."""
         self.times.took(None, count, ns)
         if late:
             self.most, self.growth = max(1, count // 2), 8
@@ -113,13 +113,13 @@ class BatchQueue:
             self.most = count + max(1, count // self.growth)
 
     def expected(self, count: int) -> float:
-        """Nanoseconds of so many together."""
+        """Return the expected nanoseconds for a batch of `count` ticks."""
         return self.times.expected(None, count)
 
 
 class CrowdCore:
-    """The members of one run. `k` is the number of the newest tick, or safe call between two: -1 before the first of
-    all runs. `calls` are not sent yet."""
+    """The state machine of a crowd's run. `k` is the number of the newest tick, or of a safe call between two ticks
+    (-1 before the first run). `calls` are not sent yet."""
 
     def __init__(self, members: Members, settings: LoopSettings, rules: Rules, k: int = -1) -> None:
         self.members, self.settings, self.rules, self.k = members, settings, rules, k
@@ -132,7 +132,7 @@ class CrowdCore:
         self.paused = False
 
     def advance(self, event: Any, now_ns: int) -> Sequence[ev.Action]:
-        """Take an event at `now_ns`. Return what is to be done, in order."""
+        """Process an event at `now_ns`. Return the actions to carry out, in order."""
         self.now_ns = now_ns
         self.out.clear()
         HANDLERS[type(event)](self, event)
@@ -142,7 +142,7 @@ class CrowdCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """By when the core wants `Woke`, where nothing else comes; None: whenever."""
+        """The next instant at which the core needs `Woke`; None if nothing is due."""
         return self.agenda.next_ns
 
     def _woke(self, event: ev.Woke) -> None:
@@ -156,7 +156,7 @@ class CrowdCore:
             self.out.append(SendCalls(self.calls))
             self.calls = []
 
-    # -- join, look ----------------------------------------------------------------------------------------------------
+    # -- join, observe -------------------------------------------------------------------------------------------------
 
     def _joined(self, message: Join) -> None:
         members, faults = self.members.join(message)
@@ -165,7 +165,7 @@ class CrowdCore:
         self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
 
     def _observed(self, message: ObserveMany) -> None:
-        """The first look starts a member's ticks; another text than the one decided upon renews its rate at once."""
+        """Take observations: a member's first one starts its ticks, and a changed one restores its full rate."""
         members, faults = self.members.observe(message, self.now_ns)
         for member in members:
             if member.released_ns is None or (member.periods > 1 and not member.rests):
@@ -181,23 +181,23 @@ class CrowdCore:
             self.out.append(Refuse(WireError(code, f"{len(faults)} {problem}; {others}.", hint, members=members)))
 
     def _renew(self, member: CrowdMember) -> None:
-        """Its next release comes at its own rate, counted from the last one: at once where it rested."""
+        """Restore a member's full rate: the next release is one period after the last, or now if that has passed."""
         now = self.now_ns
         member.periods = 1
         if member.newest is not None and member.tick is None and not self.paused:
-            # Of one instant for all of a message: who has the same rate has the same deadlines.
+            # All members of a message share this instant, so equal rates lead to equal deadlines.
             last = member.released_ns
             self._schedule(member, now if last is None else max(now, last + member.period_ns))
 
     # -- release -------------------------------------------------------------------------------------------------------
 
     def _schedule(self, member: CrowdMember, t_ns: int) -> None:
-        if member.due_ns != t_ns:  # else it is on the agenda
+        if member.due_ns != t_ns:  # else the release is on the agenda already
             member.due_ns = t_ns
             self.agenda.at(t_ns, self._release, member)
 
     def _release(self, member: CrowdMember) -> None:
-        """Release the member's tick, unless another instant was set meanwhile."""
+        """Release the member's tick, unless the release was moved meanwhile."""
         look, now = member.newest, self.now_ns
         due_ns, period_ns = member.due_ns, member.terms.period_ns
         if due_ns is None or due_ns > now or look is None:
@@ -226,7 +226,7 @@ class CrowdCore:
     # -- ask together --------------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Ask for the next batch, if none is under way."""
+        """Request the next batch, if no batch is pending."""
         queue, now = self.queue, self.now_ns
         queue.waiting = [tick for tick in queue.waiting if not tick.done]
         if queue.batch or not queue.waiting or not self.host.alive:
@@ -243,7 +243,7 @@ class CrowdCore:
         self.out.append(crowd_request(queue.count, requests, within_ns))
 
     def _request(self, tick: MemberTick) -> DecisionRequest:
-        """Return the request of a tick, upon what its member saw last."""
+        """Return the request for a tick, with the member's newest observation."""
         member, look = tick.member, tick.member.newest
         assert look is not None, "it was released"
         self.queue.served += 1
@@ -255,7 +255,7 @@ class CrowdCore:
         return tick.request
 
     def _sent(self, event: ev.Sent) -> None:
-        """A host that takes no request costs the ticks of the batch, not the crowd."""
+        """If the host refused the request, miss the ticks of the batch; the crowd continues."""
         if event.error is None:
             return
         batch, self.queue.batch = self.queue.batch, []
@@ -264,7 +264,7 @@ class CrowdCore:
         self._flush()
 
     def _give_up_batch(self) -> None:
-        """Give up a batch that will not be answered, or whose ticks are all over."""
+        """Give up a batch that will not be answered, or whose ticks have all ended."""
         queue, host = self.queue, self.host
         if queue.batch and (queue.incarnation != host.incarnation or not host.alive):
             queue.waiting += [tick for tick in queue.batch if not tick.done]
@@ -290,26 +290,26 @@ class CrowdCore:
                 self._miss(tick, (Cause.DECIDE, "error"), part, error=part.error)
             else:
                 self._check(tick, part, part.decision)
-        self._refuse("look(s) could not be decided upon", "those of the others were", faults)
+        self._refuse("observation(s) led to no decision", "those of the others did", faults)
 
     def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[PartFault]:
-        """Return what to report of a look that no decision comes of: once for each text, which may be looked at in many
-        ticks."""
+        """Return the fault to report for an observation without a decision. A text that many ticks use is reported
+        once."""
         member, text = tick.member, tick.request.observation
         if member.refused == text:
             return []
         member.refused = text
-        problem, hint = reply.mistake or (f"No decision was made of it ({reply.error}).", "Continue to observe.")
+        problem, hint = reply.mistake or (f"No decision was made on it ({reply.error}).", "Continue to observe.")
         code = Code.DECODER if reply.mistake is None else Code.TOO_LARGE
         return [PartFault(member.id, tick.seq, WireError(code, problem, hint, field="text"))]
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def _check(self, tick: MemberTick, reply: DecisionReply, decision: Decision) -> None:
-        """Let the member's call act, if nothing speaks against it."""
+        """Let the member's call act, unless it is uncertain, needs a confirmation, or is illegal."""
         call, text = decision.call, None
         if (why := self._doubt(decision)) is not None:
-            # What is active continues, and is not renewed.
+            # The active call continues, but its time limit is not renewed.
             policy = tick.member.policy
             measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
             self._fall_back(tick, measure, why)
@@ -328,13 +328,13 @@ class CrowdCore:
         self._settle(TickOutcome(tick, "null" if call is None else "call", reply, text))
 
     def _doubt(self, decision: Decision) -> str | None:
-        """Return why a decision must not act. People are not asked for each member of a crowd."""
+        """Return why a decision must not act. Crowds have no confirmation, so calls that need one are held back."""
         if self.rules.doubt is not None and self.rules.doubt(decision) is not None:
             return "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
 
     def _act(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
-        """Let the call be active from now on; None: the active one continues, if there is one."""
+        """Make the call active; None: the active call continues, if there is one."""
         member, now = tick.member, self.now_ns
         if call is not None and text is not None:
             member.policy.fresh_call(now)
@@ -349,9 +349,9 @@ class CrowdCore:
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
     def _settle(self, outcome: TickOutcome, **more: Any) -> None:
-        """End the tick; the next one is due in its time."""
+        """End the tick, and schedule the member's next one."""
         tick = outcome.tick
-        assert isinstance(tick, MemberTick), "it is of a member"
+        assert isinstance(tick, MemberTick), "a crowd's ticks belong to members"
         member = tick.member
         tick.done, member.tick = True, None
         self._record(tick, outcome, more)
@@ -392,7 +392,7 @@ class CrowdCore:
         self._settle(TickOutcome(tick, "miss", reply, call), **more)
 
     def _fall_back(self, tick: MemberTick, measure: Measure, cause: str) -> None:
-        """Hold what is active until its limit, or be safe."""
+        """Hold the active call until its limit, or send the safe calls."""
         expires_ns = tick.member.policy.expires_ns
         if measure == "hold" and expires_ns is not None:
             self._send(tick.member, tick.k, "held", tick.look, cause=cause)
@@ -401,7 +401,7 @@ class CrowdCore:
             self._be_safe(tick.member, "miss", measure == "safe", tick.k, cause)
 
     def _be_safe(self, member: CrowdMember, why: str, first: bool, k: int, cause: str) -> None:
-        """Send the member's safe calls. `first`: they were not active before."""
+        """Send the member's safe calls. `first`: the safe calls were not active before."""
         member.decided = None
         calls = member.terms.safe_calls or []
         self._send(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
@@ -419,8 +419,8 @@ class CrowdCore:
         self.calls.append(MemberCall(id=member.id, tick=k, epoch=member.epoch, status=status, ttl_ms=ttl_ms, **fields))
 
     def _between(self, member: CrowdMember, why: str, first: bool) -> None:
-        """Be safe between two ticks, with a number of no release. A tick that is open takes the one after it, and so do
-        releases skipped before it: by its order a client knows what is newer."""
+        """Send the safe calls between two ticks, with a number that no release has. An open tick and the releases
+        skipped before it get later numbers, as clients take the highest number for the newest call."""
         self.k += 1
         self._be_safe(member, why, first, self.k, why)
         if (tick := member.tick) is not None:
@@ -428,7 +428,7 @@ class CrowdCore:
             tick.k = self.k
 
     def _end_hold(self, member: CrowdMember) -> None:
-        """Be safe at the very instant of a hold's end, also while a tick is open."""
+        """Send the safe calls as soon as the hold time ends, even while a tick is open."""
         present = self.members.by_id.get(member.id) is member
         if present and member.policy.expire(self.now_ns) == "safe":
             self._between(member, "miss", True)
@@ -438,7 +438,7 @@ class CrowdCore:
             self._miss(tick, self._late_cause(tick))
 
     def _late_cause(self, tick: MemberTick) -> KnownCause:
-        """Return why it was not decided in time."""
+        """Return the cause why a tick was not decided in time."""
         if not self.host.alive:
             return Cause.HOST, "lost"
         if any(event.event == "lost" and event.t_ns > tick.release_ns for event in self.host.events[-4:]):
@@ -447,10 +447,10 @@ class CrowdCore:
             return Cause.WAKE, "scheduler"
         return Cause.DECIDE, "decoder_slow" if tick.requested else "queued"
 
-    # -- what else happens ---------------------------------------------------------------------------------------------
+    # -- commands, instructions, host ----------------------------------------------------------------------------------
 
     def _commanded(self, command: OperatorCommand) -> None:
-        """Make all members safe from a pause, or stop, on; after a resume decide again, upon the next looks."""
+        """Make all members safe after a pause or stop; after a resume, decide again with the next observations."""
         if command.by != "before":
             line = {"people": command.word, "by": command.by, "t_s": self.ledger.t_s(self.now_ns)}
             self.ledger.write(line)
@@ -470,7 +470,7 @@ class CrowdCore:
         self._between(member, why, first)
 
     def _instructed(self, event: ev.Instructed) -> None:
-        """Make it the goal of all members from the next tick on, and of those that join without one."""
+        """Make the text the goal of all members from the next tick on, and of members that join without a goal."""
         self.members.goal = event.text
         for member in self.members:
             member.terms = replace(member.terms, instruction=event.text)
@@ -483,7 +483,7 @@ class CrowdCore:
         self.ledger.host_events(state.events)
 
     def _stopped(self, event: ev.Stopped) -> None:
-        """End the run with all members safe. Open ticks are no releases."""
+        """End the run with all members safe. Open ticks do not count as releases."""
         for member in self.members:
             member.end()
             self._suspend(member, "exit")
@@ -492,12 +492,12 @@ class CrowdCore:
 
 
 def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> list[MemberTick]:
-    """Return the ticks to decide together: of those that can be in time, as many as are expected to be decided within
-    MARGIN of the time to the earliest deadline among them, `most` at most; `expected` nanoseconds of so many.
+    """Return the ticks for the next batch: at most `most` of those that can be in time, and no more than should take
+    MARGIN of the time to their earliest deadline. `expected` returns the nanoseconds for a number of ticks.
 
-    The earliest deadlines come first. Where not all can be in time, the highest priority does, then the member that was
-    served longest ago. If none can be in time, the latest deadline is tried: otherwise what was slow once would never
-    be tried again.
+    The earliest deadlines come first. If not all ticks can be in time, the highest priority comes first, then the
+    member that was served longest ago. If no tick can be in time, the one with the latest deadline is tried: otherwise
+    a decoder that was slow once would never be tried again.
     """
     able = [tick for tick in waiting if now_ns + expected(1) <= tick.deadline_ns]
     able = able or sorted((tick for tick in waiting if now_ns < tick.deadline_ns), key=lambda t: t.deadline_ns)[-1:]
@@ -507,8 +507,8 @@ def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int],
 
     def urgency(tick: MemberTick) -> tuple[int, ...]:
         member = tick.member
-        turn = -member.terms.priority, member.served
-        return (tick.deadline_ns, *turn) if time_for_all else (*turn, tick.deadline_ns)
+        rank = -member.terms.priority, member.served
+        return (tick.deadline_ns, *rank) if time_for_all else (*rank, tick.deadline_ns)
 
     ordered = sorted(able, key=urgency)
     earliest, count = ordered[0].deadline_ns, 1

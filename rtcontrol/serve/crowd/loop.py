@@ -1,4 +1,4 @@
-"""One run of a crowd's core: its thread waits for the decoder, and carries out what the core says. Decides nothing."""
+"""The loop of a crowd: a thread that waits for the decoder and carries out the actions of the crowd's core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE_NS = 250_000_000
 
 
 class CrowdLoop:
-    """One run of a core. Any thread may call `take`, `post` and `stop`; `send` takes what is for the client."""
+    """A run of a crowd's core. Any thread may call `take`, `post` and `stop`; `send` gets actions for the client."""
 
     def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, send: Callable[[ev.Action], None]) -> None:
         self.core, self.host, self.recorder, self._send = core, host, recorder, send
@@ -33,7 +33,7 @@ class CrowdLoop:
         return self.recorder.recent.account
 
     def take(self, message: Message) -> None:
-        """Let the core take the client's message soon. Raises WireError (rate) where too many wait."""
+        """Queue a client's message for the core. Raises WireError (rate) if too many messages wait."""
         if len(self._inbox) >= QUEUE:
             raise WireError(
                 Code.RATE, f"{QUEUE} messages wait for the crowd.", "Send fewer, larger ones.", retryable=True
@@ -41,27 +41,27 @@ class CrowdLoop:
         self.post(message)
 
     def post(self, event: Message | ev.Event) -> None:
-        """Let the core take it soon."""
+        """Queue a message or an event for the core."""
         self._inbox.append(event)
         self.host.wake()
 
     def stop(self, why: str) -> None:
-        """End soon, with all members safe."""
+        """Ask the loop to end with all members safe."""
         self.ended_by = self.ended_by or why
         self.host.wake()
 
     def start(self, rounds: int) -> None:
-        """Start the host, and decide so many times, so that the first batch is expected to take what it will. Raises
-        UserError where the decider cannot decide for these tools."""
+        """Start the host and make `rounds` decisions, by which the time of the first batch is estimated. Raises
+        UserError if the decider cannot decide with these tools."""
         info, goal, warmup = self.host.start(), self.core.members.goal, Warmup()
         warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
-        for took_ms in warmup.round_trip_ms[1:]:  # the first one makes everything warm
+        for took_ms in warmup.round_trip_ms[1:]:  # the first round only warms up
             self.core.queue.took(1, round(took_ms * 1e6), late=False)
         self.recorder.file.keep()
         self.recorder.write({"start": {"host_info": info}})
 
     def run(self) -> None:
-        """Run until it is stopped, or the decoder gave up."""
+        """Run until `stop` is called, or the decoder gives up."""
         try:
             while self.ended_by is None and self.host.gave_up is None:
                 self._collect()
@@ -79,7 +79,7 @@ class CrowdLoop:
         return IDLE_NS if wake_ns is None else min(IDLE_NS, max(0, wake_ns - time.monotonic_ns()))
 
     def _collect(self) -> None:
-        """Let the core take what happened meanwhile."""
+        """Pass changes of the host and queued events to the core."""
         host = self.host
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._state:
@@ -88,11 +88,11 @@ class CrowdLoop:
         events = [self._inbox.popleft() for _ in range(len(self._inbox))]
         newest = next((event for event in reversed(events) if isinstance(event, ev.Instructed)), None)
         for event in events:
-            if not isinstance(event, ev.Instructed) or event is newest:  # each costs a look at every member
+            if not isinstance(event, ev.Instructed) or event is newest:  # each instruction visits every member
                 self._dispatch(event)
 
     def _dispatch(self, event: Message | ev.Event) -> None:
-        """Let the core take the event, do what it says, and let it take the answers."""
+        """Pass an event to the core, carry out its actions, and pass on their results."""
         events: deque[Message | ev.Event] = deque([event])
         while events:
             for action in self.core.advance(events.popleft(), time.monotonic_ns()):

@@ -1,4 +1,4 @@
-"""The members of a crowd: what was agreed, what each saw, what is active for it, and its open tick. Pure."""
+"""The members of a crowd: each with settings, the newest observation, the active call and an open tick."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from rtcontrol_client.wire.messages import (
 )
 from rtcontrol_client.wire.pictures import PICTURES
 
-LONGEST = 8  # periods of a member to whom nothing happens
+LONGEST = 8  # most periods between releases of a member to whom nothing happens
 
 
 @dataclass(frozen=True, slots=True)
 class MemberTerms:
-    """What a member is decided by. `ttl_ms` 0 is no limit."""
+    """The negotiated settings of a member. A `ttl_ms` of 0 is no limit."""
 
     instruction: str
     period_ns: int
@@ -49,7 +49,7 @@ class MemberTerms:
 
 @dataclass(frozen=True, slots=True)
 class MemberSight:
-    """A look as it is decided upon; `t_ns` is of the client's clock."""
+    """A member's observation for a decision; `t_ns` is by the client's clock."""
 
     seq: int
     t_ns: int
@@ -60,7 +60,7 @@ class MemberSight:
 
 @dataclass(slots=True, eq=False)
 class MemberTick(Tick):
-    """A tick of a member: released, and not settled yet unless `done`. `look` is what it is decided upon."""
+    """A released tick of a member; `done`: the tick is settled. `look`: the observation for the decision."""
 
     member: CrowdMember = field(kw_only=True)
     look: MemberSight | None = None
@@ -72,19 +72,18 @@ class MemberTick(Tick):
         return self.request is not NOTHING
 
     def see(self, look: MemberSight) -> None:
-        """Decide it upon this look."""
+        """Set the observation that the tick is decided upon."""
         self.look, self.seq, self.capture_ns = look, look.seq, look.arrived_ns
 
 
 @dataclass(slots=True, eq=False)
 class CrowdMember:
-    """One life of a member: `serial` is its number of all, `served` grows over all members. `decided`: text and goal of
-    the active decision.
+    """The state of a member in one epoch. `serial` numbers all members; `served` numbers the last requested tick,
+    counted over all members. `decided`: text and goal of the active decision.
 
-    `newest` is what it saw last, with `seq`; `taken`: that was decided upon; `superseded` looks were not, since the
-    last that was; `refused`: the text of which its client knows that no decision comes of it. `due_ns`: its next
-    release (None: not known yet), `periods` after the one at `released_ns` (`phase_ns` is added once); `rested`
-    releases were left out since the last tick.
+    `newest` is the newest observation, with number `seq`; `taken`: a tick has used it; `superseded`: unused
+    observations since the last used one; `refused`: the text that was last reported as undecidable. `due_ns`: the next
+    release (None: not known yet), `periods` after `released_ns` (plus `phase_ns`, once); `rested`: left-out releases.
     """
 
     id: str
@@ -108,20 +107,20 @@ class CrowdMember:
     tick: MemberTick | None = None
 
     def end(self) -> None:
-        """Stop deciding for it: its open tick is no release."""
+        """Stop deciding for the member: an open tick does not count as a release."""
         if self.tick is not None:
             self.tick.done = True
         self.tick = self.due_ns = None
 
     def blind(self) -> None:
-        """Forget what it saw: its client was lost, and that says nothing of now. Nothing is active, or held."""
+        """Forget observations and active calls: after a lost connection they are outdated."""
         self.end()
         self.newest = self.decided = self.released_ns = None
         self.policy.epoch(-self.policy.hold_ns)
 
     @property
     def period_ns(self) -> int:
-        """Until the next release: its period, or several of them while nothing happens; never beyond half of its
+        """The time until the next release: one period, or several while nothing happens, but at most half of the
         time-to-live."""
         terms, longest = self.terms, self.terms.period_ns * self.periods
         if self.periods > 1 and terms.ttl_ms:
@@ -130,28 +129,28 @@ class CrowdMember:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing has happened since its last decision, which is active."""
+        """Whether observation and instruction are the same as for the active decision."""
         look = self.newest
         if self.terms.every_tick or look is None:
             return False
         return self.decided == (look.text, self.terms.instruction)
 
     def stretch(self, unchanged: bool) -> None:
-        """Choose the periods until the next tick, after one whose decision left all `unchanged`, or did not."""
+        """Set the periods until the next tick; `unchanged`: the last tick ended with a call or null."""
         self.periods = min(2 * self.periods, LONGEST) if unchanged and self.rests else 1
 
     def see(self, look: MemberLook, text: str, data: Any, now_ns: int) -> None:
-        """Take a newer look."""
+        """Store a newer observation."""
         self.superseded += not self.taken
         self.seq, self.taken = look.seq, False
         self.newest = MemberSight(look.seq, look.t_ns, now_ns, text, data)
 
 
 class Members:
-    """The members, by these terms for all that bring nothing else. `goal` is theirs, `looks` counts what was seen."""
+    """All members. `terms` and `goal` apply to members without their own; `looks` counts observations."""
 
     def __init__(self, terms: Terms) -> None:
-        assert terms.crowd is not None, "it was agreed upon"
+        assert terms.crowd is not None, "a crowd was negotiated"
         self.terms, self.limit = terms, terms.crowd.members
         self.goal = terms.config.instruction or terms.agent.instruction
         self.by_id: dict[str, CrowdMember] = {}
@@ -162,14 +161,14 @@ class Members:
         return iter(list(self.by_id.values()))
 
     def join(self, message: Join) -> tuple[list[CrowdMember], list[PartFault]]:
-        """Return the members whose terms are new, and what is refused."""
+        """Return the members with new settings, and the refused parts of the message."""
         return _each(self._join, message.members, message.faults)
 
     def _join(self, part: Member) -> CrowdMember:
         terms, known = self._terms_of(part), self.by_id.get(part.id)
         if known is not None and part.epoch < known.epoch:
-            problem = f"epoch {part.epoch} of {echo(part.id)!r} is over: it is in epoch {known.epoch}."
-            raise WireError(Code.EPOCH, problem, "Count the lives of a member up.", field="epoch")
+            problem = f"epoch {part.epoch} of {echo(part.id)!r} has ended: the member is in epoch {known.epoch}."
+            raise WireError(Code.EPOCH, problem, "Count up the epochs of a member.", field="epoch")
         if known is not None and part.epoch == known.epoch:
             known.terms = terms
             return known
@@ -177,7 +176,7 @@ class Members:
             problem = f"The crowd has {self.limit} members, as many as it may."
             raise WireError(Code.BUSY, problem, "Let another one leave first.", field="id", retryable=True)
         if known is not None:
-            known.end()  # another life starts
+            known.end()  # a new epoch starts
         history = deque[str](maxlen=max(self.terms.agent.history, 1))
         member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._policy(), history)
         member.blind()
@@ -185,12 +184,12 @@ class Members:
         return member
 
     def _policy(self) -> FallbackPolicy:
-        """Return a member's policy. Where a miss would end the run it holds: the others continue."""
+        """Return a member's fallback policy: hold the call where a miss would end a run with one agent."""
         on_miss = self.terms.config.on_miss
         return FallbackPolicy("safe" if on_miss == "safe" else "hold", round(self.terms.hold_ms * 1e6))
 
     def _terms_of(self, member: Member) -> MemberTerms:
-        """Return a member's terms. Raises WireError naming the field of the part."""
+        """Return the settings of a member. Raises WireError naming the invalid field."""
         config, hz_max = self.terms.config, self.terms.options.hz_max
         hz = config.hz if member.hz is None else member.hz
         if hz > hz_max:
@@ -206,7 +205,7 @@ class Members:
             ttl_ms = max(500.0, (2.5 * period_ns + deadline_ns) / 1e6)
         goal = self.goal if member.instruction is None else member.instruction
         if not goal.strip():
-            raise WireError(Code.INSTRUCTION, "instruction says nothing.", "Say what to do.", field="instruction")
+            raise WireError(Code.INSTRUCTION, "The instruction is empty.", "Say what to do.", field="instruction")
         safe_calls = self._safe_calls(member)
         return MemberTerms(goal, period_ns, deadline_ns, ttl_ms, member.priority, member.every_tick, safe_calls)
 
@@ -218,13 +217,13 @@ class Members:
         return member.safe_calls
 
     def leave(self, message: Leave) -> None:
-        """Forget members."""
+        """Remove members that leave the crowd."""
         for name in message.ids:
             if (member := self.by_id.pop(name, None)) is not None:
                 member.end()
 
     def observe(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[PartFault]]:
-        """Return the members that saw something, and what is refused."""
+        """Return the members with new observations, and the refused parts of the message."""
         return _each(partial(self._observe, now_ns=now_ns), message.looks, message.faults)
 
     def _observe(self, part: MemberLook, now_ns: int) -> CrowdMember:
@@ -234,9 +233,11 @@ class Members:
             raise WireError(Code.STATE, problem, "Let it join first.", field="id", retryable=True)
         if part.seq <= member.seq:
             problem = f"seq {part.seq} does not grow: the last was {member.seq}."
-            raise WireError(Code.SEQUENCE, problem, "Count up by one with every look of the member.", field="seq")
+            raise WireError(
+                Code.SEQUENCE, problem, "Count up by one with every observation of the member.", field="seq"
+            )
         if part.text is None and part.data is None:
-            raise WireError(Code.INVALID, "The look shows nothing.", "Give text or data.", field="text")
+            raise WireError(Code.INVALID, "The observation is empty.", "Give text or data.", field="text")
         data = RemoteData.of(part.data, part.text)
         try:
             text = self.terms.agent.observe(data)
@@ -252,7 +253,7 @@ class Members:
 def _each(
     take: Callable[[Any], CrowdMember], parts: Sequence[Member] | Sequence[MemberLook], faults: Sequence[PartFault]
 ) -> tuple[list[CrowdMember], list[PartFault]]:
-    """Take each part of a message of which `faults` could not be decoded."""
+    """Process each part of a message; return the members and the refused parts, with the undecodable `faults`."""
     taken, refused = list[CrowdMember](), [*faults]
     for part in parts:
         try:
@@ -263,10 +264,10 @@ def _each(
 
 
 def crowd_terms(terms: Terms) -> Terms:
-    """Return what of a session's terms is a crowd's. Raises WireError."""
+    """Return the session's settings without those that a crowd cannot have. Raises WireError."""
     if isinstance(terms.source, EndpointSource | PolicySource):
         hint = "Name a model that this server has."
-        raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", hint, field="model", fatal=True)
+        raise WireError(Code.MODEL, "A remote model cannot decide for a crowd.", hint, field="model", fatal=True)
     hello, warnings = terms.hello, list(terms.warnings)
     wishes = {"pacing": hello.pacing == "client", "calls_per_tick": hello.calls_per_tick}
     for name in (name for name, wished in wishes.items() if wished):

@@ -1,4 +1,4 @@
-"""A client's crowd, as a session: its terms, its members, and the runs of their loop. Decides nothing."""
+"""A session with a crowd: negotiates the settings, keeps the members, and runs their loop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rtcontrol.serve.sessions import BY_HAND, Need
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire import messages as wire
 
-ROUNDS = 3  # of warm-up
+ROUNDS = 3  # warm-up decisions
 STATES: dict[str, Any] = {"pause": "paused", "resume": "running", "stop": "stopped"}
 
 
 class CrowdSession(SessionThread):
-    """Members are kept while the client is away; they are decided for again once they are seen."""
+    """A crowd's session. Members are kept while the client is away, and resume with their next observation."""
 
     crowd: CrowdLoop | None = None
 
@@ -48,7 +48,7 @@ class CrowdSession(SessionThread):
         return self.crowd
 
     def _members(self) -> tuple[Members, int]:
-        """Return the members, and the newest tick's number: those of the run before, as its client knows them."""
+        """Return the members and the newest tick number of the previous run, or of a new crowd."""
         if self.crowd is None:
             return Members(self.terms), -1
         core = self.crowd.core
@@ -87,14 +87,14 @@ class CrowdSession(SessionThread):
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
             self.crowd.post(ev.Instructed(text))
-        return False  # what it starts with when it is resumed
+        return False  # the core also keeps the instruction for a resumed run
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "it is attached"
         if word in ("confirm", "deny"):
-            return "No question is asked for a crowd: calls that wait for a yes are held back."
+            return "A crowd has no confirmation: calls that need one are held back."
         if self.crowd.ended_by is not None:
-            return "It is stopped: a stop is final."
+            return "The crowd is stopped: a stop is final."
         self.crowd.post(ev.OperatorCommand(word, by, time.monotonic_ns()))
         if word == "stop":
             self.crowd.stop(BY_HAND)

@@ -137,7 +137,7 @@ def decided(walker: Walker, seed: int) -> tuple[int | None, int]:
         if known == NO_TOOL or (known is not None and not pending):
             return known, passes
         wanted = walker.wanted(heads, known, walks)
-        assert wanted, "every pass makes headway"
+        assert wanted, "every pass has nodes"
 
 
 @LAW

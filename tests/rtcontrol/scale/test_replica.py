@@ -58,7 +58,7 @@ def test_invalid_option_is_refused(arguments: dict[str, Any], words: str) -> Non
 
 def test_token_is_read_at_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = options_of({"allow_origin": ["http://a.example"], "token_file": str(tmp_path / "token")})
-    with pytest.raises(UserError, match="is not there"):
+    with pytest.raises(UserError, match="is missing at a replica"):
         gate_of(options)
     assert not (tmp_path / "token").exists(), "each replica would make its own"
     monkeypatch.setenv(TOKEN, SECRET)

@@ -27,7 +27,7 @@ def replica(number: int, busy: float = 0.0, full: bool = False) -> Any:
 
 def router(replicas: list[Any]) -> ReplicaRouter:
     created = ReplicaRouter.__new__(ReplicaRouter)
-    created._named, created._reports = Counter(), {}
+    created._assigned, created._reports = Counter(), {}
     created._deployment_id, created._num_virtual_nodes, created._num_fallback_replicas = SERVER, 100, len(replicas)
     created._rebuild_ring(frozenset(item.replica_id for item in replicas))
     return created

@@ -217,7 +217,7 @@ def test_model_that_never_decides_is_refused() -> None:
         def decide(self, request: Any) -> Any:
             raise UserError("nobody is there", "Start it.")
 
-    with pytest.raises(UserError, match="decides nothing: nobody is there"):
+    with pytest.raises(UserError, match="makes no decision: nobody is there"):
         score({"mute": Mute(("go left",))})
 
 
@@ -225,10 +225,10 @@ def test_model_that_never_decides_is_refused() -> None:
     ("line", "what"),
     [
         ("{", "list.jsonl:3"),
-        ('{"say": "go"}', "line 3: it needs `say`"),
+        ('{"say": "go"}', "line 3: the line needs `say`"),
         ('{"say": "go", "means": 3}', "a text or null"),
         ('{"say": "go", "means": "fly"}', "'fly', which names no goal"),
-        ('{"say": "west", "means": null}', "\"west\" means None, and 'go left'"),
+        ('{"say": "west", "means": null}', "\"west\" means None and 'go left'"),
     ],
 )
 def test_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
 
 def test_invalid_score_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no goals" in refused(capsys, "score", "--env", "remote")
-    assert "is in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
+    assert "is always in the table" in refused(capsys, "score", "--env", "lander", "--model", "expert")
     assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
     assert (
         "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--set", "score.goals=tea").lower()
@@ -318,7 +318,7 @@ def test_invalid_score_settings_are_refused(tmp_path: Path, capsys: pytest.Captu
     )
     assert not (tmp_path / "f/x").exists()  # a refusal leaves no empty file
     own = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
-    assert "score.phrasings is about a model" in refused(capsys, *own, "--set", "score.phrasings=unseen")
+    assert "score.phrasings needs a model" in refused(capsys, *own, "--set", "score.phrasings=unseen")
 
 
 class Partly(Walker):

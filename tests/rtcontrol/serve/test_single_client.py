@@ -126,7 +126,7 @@ def test_client_without_tools_gets_the_servers(bench: Any, file: str) -> None:
     assert peer.welcome.agent is None and {peer.ask().call.name for _ in range(5)} == {"turn"}
     assert running.enter(tools=[OWN], instruction="go", pacing="client").ask().call.name == "move"
     assert running.enter(agent="lander", pacing="client").ask().call.name == "engines"
-    assert "Own tools need an instruction" in running.peer().denied(tools=None).message
+    assert "A hello with tools needs an instruction" in running.peer().denied(tools=None).message
 
 
 def test_server_that_cannot_start_leaves_no_folder(

@@ -95,7 +95,7 @@ def test_a_run_with_another_configuration_is_refused_by_name(
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="something else"):
+    with pytest.raises(UserError, match="holds other files"):
         rtcontrol.fit(rows(60), TOOLS, out=tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -226,7 +226,7 @@ def situation(rng: random.Random) -> tuple[str, str]:
     [
         (
             lambda told, seen: {}[seen],
-            r'instruction "go on", seeing "light green": it failed: KeyError: .light green. \(.*test_fit.py',
+            r'instruction "go on", seeing "light green": the function failed: KeyError: .light green. \(.*test_fit.py',
         ),
         (
             lambda told, seen: "fly",

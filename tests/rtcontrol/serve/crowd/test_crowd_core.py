@@ -347,7 +347,7 @@ def test_crowd_refuses_settings_of_a_single_loop(fields: dict[str, Any], says: s
 def test_crowd_terms_refuse_endpoints_and_warn() -> None:
     agreed = terms(crowd=CrowdWish(members=7), capabilities=["executed", "pictures"])
     elsewhere = replace(agreed, source=EndpointSource("chat", "http://127.0.0.1:1", "any", ()))
-    with pytest.raises(WireError, match="not decided elsewhere"):
+    with pytest.raises(WireError, match="cannot decide for a crowd"):
         crowd_terms(elsewhere)
     config = replace(agreed.config, hysteresis="margin=0.2", interpreter="chat:x", confirm=("engines",))
     crowd = crowd_terms(replace(agreed, config=config))
@@ -464,7 +464,7 @@ def test_crowd_is_paused_and_stopped_but_never_confirmed() -> None:
     loop.stop = lambda why: setattr(loop, "ended_by", why)
     session.crowd = cast(Any, loop)
     assert session.say_to_loop("pause", "wire", None) == "pause (wire)" and posted[-1].word == "pause"
-    assert "No question is asked" in session.say_to_loop("confirm", "wire", 3)
+    assert "has no confirmation" in session.say_to_loop("confirm", "wire", 3)
     session.say_to_loop("stop", "wire", None)
     assert "final" in session.say_to_loop("resume", "wire", None)
     assert [event.message.state for event in events] == ["paused", "stopped"] and len(posted) == 2
