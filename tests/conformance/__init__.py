@@ -1,4 +1,4 @@
-"""What every client, whatever its language, is held to (docs/protocol.md, section 13): the vectors (completed by
+"""Conformance tests for clients in every language (docs/protocol.md, section 13): the vectors (completed by
 `python -m tests.conformance.generate`), and a check over sockets (`python -m tests.conformance.check`)."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ NAMES = ("valid", "invalid", "ttl", "clock", "control", "several", "pictures", "
 
 
 def load(name: str) -> Any:
-    """One of `NAMES`, parsed."""
+    """Return the parsed vector file of one of `NAMES`."""
     return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
 
 
 def expand(part: str | list[list[Any]]) -> str:
-    """The text (or hex) of a part that may be written as runs: `[[text, times], ...]`."""
+    """Return the text (or hex) of a part, which may be written as runs: `[[text, times], ...]`."""
     return part if isinstance(part, str) else "".join(text * times for text, times in part)

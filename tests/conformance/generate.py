@@ -1,4 +1,4 @@
-"""Completes the conformance vectors: `python -m tests.conformance.generate`, after lines were added by hand.
+"""Complete the conformance vectors after lines were added by hand: `python -m tests.conformance.generate`.
 
 A vector is a line of `vectors/*.json`; rules (ttl, clock) are written down whole, not taken from the code. A valid
 message needs `name`, `from` and `json`; one to be refused `json` (its text), `msgpack` (its parts as hex) or `header`,
@@ -21,7 +21,7 @@ Vector = dict[str, Any]
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """(file name, text)."""
+    """Yield the file name and the text of each vector file."""
     for name in NAMES:
         result = load(name)
         if name == "valid":

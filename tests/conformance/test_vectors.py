@@ -1,4 +1,4 @@
-"""The conformance vectors: up to date, complete, and kept by this codec and these rules."""
+"""The conformance vectors are up to date and complete, and this codec and these rules pass them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parts_of(vector: dict[str, Any]) -> list[bytes]:
     return [bytes.fromhex(expand(p)) for p in vector["msgpack"]]
 
 
-def test_files_are_complete() -> None:
+def test_vector_files_are_up_to_date() -> None:
     for name, text in files():
         assert (FOLDER / name).read_text("utf-8") == text, f"{name}: run `python -m tests.conformance.generate`"
 
@@ -50,7 +50,7 @@ def test_valid_messages_are_the_same_in_both_encodings(vector: dict[str, Any]) -
     assert message.type in (FROM_CLIENT if vector["from"] == "client" else FROM_SERVER)
 
 
-def test_every_message_has_vectors_with_all_its_fields_and_with_the_required_only() -> None:
+def test_every_message_has_full_and_minimal_vectors() -> None:
     seen: dict[str, list[set[str]]] = {}
     for vector in VALID:
         seen.setdefault(vector["json"]["type"], []).append(set(vector["json"]))
@@ -79,13 +79,13 @@ def test_invalid_messages_are_refused_by_code_and_field(vector: dict[str, Any]) 
 
 
 @named(load("ttl")["age"])
-def test_a_call_older_than_its_time_to_live_is_expired(vector: dict[str, Any]) -> None:
+def test_call_older_than_its_ttl_is_expired(vector: dict[str, Any]) -> None:
     verdict = "expire" if expired(vector["t_obs_ns"], vector["ttl_ms"], vector["now_ns"]) else "execute"
     assert verdict == vector["verdict"]
 
 
 @named(load("clock"))
-def test_clock_offset_after_the_exchanges(vector: dict[str, Any]) -> None:
+def test_clock_offset_after_exchanges_matches_vector(vector: dict[str, Any]) -> None:
     believed = OffsetFilter()
     for sample in vector["samples"]:
         believed.add(*sample)
@@ -95,7 +95,7 @@ def test_clock_offset_after_the_exchanges(vector: dict[str, Any]) -> None:
 
 
 @named(load("phase"))
-def test_looks_are_due_just_in_time_for_the_next_tick(vector: dict[str, Any]) -> None:
+def test_observations_are_due_just_in_time_for_next_tick(vector: dict[str, Any]) -> None:
     lock, clock, period_ns = PhaseLock(), OffsetFilter(), vector["period_ns"]
     for i, step in enumerate(vector["steps"]):
         if "ping" in step:
@@ -110,7 +110,7 @@ def test_looks_are_due_just_in_time_for_the_next_tick(vector: dict[str, Any]) ->
             lock.receive(CallMessage.model_validate(rest | step["heard"]), period_ns, step["now_ns"])
 
 
-def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodings() -> None:
+def test_documented_messages_are_valid_in_both_encodings() -> None:
     result = re.findall(r"```json\n(.*)\n```\n(?:```hex\n((?:.*\n)+?)```)?", DOCUMENT.read_text("utf-8"))
     kinds = {decode_json(text).type for text, _ in result}
     assert kinds >= {"hello", "welcome", "observe", "call", "executed", "ping", "pong", "bye"}
@@ -120,7 +120,7 @@ def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodin
         assert decode_msgpack(parts) == decode_json(text)
 
 
-def test_the_document_has_each_message_with_the_fields_of_the_schema() -> None:
+def test_document_lists_each_message_with_schema_fields() -> None:
     text = DOCUMENT.read_text("utf-8")
     for model in Message.__args__:
         kind = model.model_fields["type"].default
@@ -147,19 +147,19 @@ def test_the_document_has_each_message_with_the_fields_of_the_schema() -> None:
 
 
 def documented(section: str) -> dict[str, tuple[str, str]]:
-    """Type and default of each field that a section's table names."""
+    """Return the type and the default of each field in the table of a section."""
     rows = (line[2:-1].split(" | ") for line in section.splitlines() if line.startswith("| `"))
     return {n: (row[1], row[2].strip(" `")) for row in rows if len(row) == 4 for n in re.findall(r"`(\w+)`", row[0])}
 
 
 def limits_of(schema: dict[str, Any]) -> list[str]:
-    """The bounds of a field, as the document writes them."""
+    """Return the bounds of a field in the form that the document uses."""
     arms = [arm for arm in schema.get("anyOf", [schema]) if arm != {"type": "null"}]
     bounds = ("maxLength", "maxItems", "minimum", "maximum")
     return [f"{arm[b]:g}" if arm[b] < 1e5 else str(arm[b]) for arm in arms for b in bounds if b in arm]
 
 
-def test_metas_are_as_they_are_written_and_the_version_is_one() -> None:
+def test_unity_meta_files_and_version_are_up_to_date() -> None:
     package = unity_meta.PACKAGE
     shipped = {p.relative_to(package).as_posix(): p.read_text("utf-8") for p in package.rglob("*.meta")}
     assert shipped == unity_meta.metas(), "run `python -m tests.conformance.unity_meta`"

@@ -1,4 +1,4 @@
-"""`python -m tests.conformance.unity_meta`: write the `.meta` files of the Unity package.
+"""Write the `.meta` files of the Unity package: `python -m tests.conformance.unity_meta`.
 
 Unity gives each file and folder a `.meta` with its guid. A package from git is read-only to it: what has none is
 silently ignored. The guid is the md5 of package name and path, so that the same path has the same guid for ever.
@@ -19,7 +19,7 @@ SCRIPT = (
 
 
 def metas() -> dict[str, str]:
-    """The text of each `.meta`: of all files and folders but hidden ones and those within `NAME~`."""
+    """Return the text of each `.meta` file: for all files and folders except hidden ones and those within `NAME~`."""
     result = {}
     for path in sorted(PACKAGE.rglob("*")):
         inside = path.relative_to(PACKAGE)

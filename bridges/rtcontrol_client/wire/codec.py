@@ -1,8 +1,8 @@
-"""Messages to bytes and back: msgpack with raw buffers (ZeroMQ), JSON with base64 (WebSocket).
+"""Encode messages as bytes and decode them: msgpack with raw buffers (ZeroMQ), JSON with base64 (WebSocket).
 
-ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` (of a picture: `image.part`) is the index of
-its buffer among the parts (the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types.
-Other input is refused with what to write instead, in the protocol's words.
+ZeroMQ: `[header][buffer...]`, where the header is a msgpack map; `arrays[i].part` (for a picture: `image.part`) is the
+index of the array's buffer among the parts (the header is part 0). JSON: one text with `arrays[i].base64`. Pickle and
+extension types are not used. The error for any other input says what to write instead, in the protocol's terms.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max
 
 
 def encode_msgpack(message: Message) -> list[bytes]:
-    """Return the message's parts: header, then one buffer an array. Raises WireError for values that cannot be sent."""
+    """Return the message's parts: the header, then one buffer per array. Raises WireError if a value cannot be sent."""
     header, buffers = _plain(message)
     for i, (_, entry) in enumerate(_holders(header)):
         entry["part"] = i + 1
@@ -45,7 +45,7 @@ def encode_msgpack(message: Message) -> list[bytes]:
 
 
 def encode_json(message: Message) -> str:
-    """Return the message as one JSON text. Raises WireError for values that cannot be sent."""
+    """Return the message as one JSON text. Raises WireError if a value cannot be sent."""
     header, buffers = _plain(message)
     for (_, entry), buffer in zip(_holders(header), buffers, strict=True):
         entry["base64"] = base64.b64encode(buffer).decode("ascii")
@@ -62,7 +62,7 @@ def _sendable(header: dict[str, Any], encode: Callable[[dict[str, Any]], Any]) -
     try:
         return encode(header)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        check_value(header, LIMITS)  # names it, where it can
+        check_value(header, LIMITS)  # raises an error that names the value, if possible
         raise WireError(Code.INVALID, f"This cannot be sent ({_line(error)}).", PLAIN) from None
 
 
@@ -76,48 +76,49 @@ def _plain(message: Message) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
-    """Return the message of the parts. Raises WireError for any other, or one that is too large."""
+    """Return the message in the parts. Raises WireError if they are no valid message, or too large."""
     if not parts:
-        raise WireError(Code.MALFORMED, "A message without parts.", "Send [msgpack header][buffers...].")
+        raise WireError(Code.MALFORMED, "The message has no parts.", "Send [msgpack header][buffers...].")
     check_size([len(p) for p in parts], limits)
     most = {name: getattr(limits, limit) for name, limit in LENGTHS.items()} | {"max_bin_len": 0, "max_ext_len": 0}
     try:
         header = msgpack.unpackb(parts[0], raw=False, strict_map_key=True, object_pairs_hook=_map, **most)
     except WireError:
         raise
-    except Exception as error:  # msgpack raises many kinds: all mean that this is no header
+    except Exception as error:  # msgpack raises many kinds, which all mean that this is not a header
         limit = next((limit for name, limit in LENGTHS.items() if f"exceeds {name}" in str(error)), None)
         if limit is not None or isinstance(error, msgpack.StackError):
             raise large("the header", limit or "max_depth", limits) from None
-        remedy = "Send one msgpack map with string keys; strings as UTF-8, arrays' bytes in parts of their own."
-        raise WireError(Code.MALFORMED, f"The header is no msgpack map ({_line(error)}).", remedy) from None
+        remedy = "Send one msgpack map with string keys; strings as UTF-8, the bytes of arrays in separate parts."
+        raise WireError(Code.MALFORMED, f"The header is not a msgpack map ({_line(error)}).", remedy) from None
     used: set[int] = set()
     for place, entry in _holders(_checked(header, limits)):
         part = whole(entry.pop("part", None))
         if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part < len(parts) or part in used:
             field, remedy = f"{place}.part", f"Give the index of its buffer, 1 to {len(parts) - 1}."
-            raise WireError(Code.INVALID, f"{field} is {part!r}: no part, or used twice.", remedy, field=field)
+            text = f"{field} is {part!r}, which is not a part, or is used twice."
+            raise WireError(Code.INVALID, text, remedy, field=field)
         used.add(part)
         entry["data"] = bytes(parts[part])
     if len(used) != len(parts) - 1:
-        raise WireError(Code.MALFORMED, "A part belongs to no array.", "Name every buffer in `arrays`, or `image`.")
+        raise WireError(Code.MALFORMED, "A part belongs to no array.", "Name every buffer in `arrays` or `image`.")
     return _validated(header)
 
 
 def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
-    """Return the message of a JSON text. Raises WireError for any other, or one that is too large."""
+    """Return the message in a JSON text. Raises WireError if it is not a valid message, or too large."""
     check_size([len(text)], limits)
     if isinstance(text, str) and not text.isascii():
         check_size([len(text.encode("utf-8", "replace"))], limits)
     try:
-        # NaN and Infinity, which Python's parser takes, are refused with their path below.
+        # Python's parser accepts NaN and Infinity, which are refused with their path below.
         header = json.loads(text if isinstance(text, str) else text.decode(), parse_int=_int, object_pairs_hook=_map)
     except RecursionError:
         raise large("the message", "max_depth", limits) from None
     except ValueError as error:
-        remedy = "Send one JSON object a WebSocket message."
-        raise WireError(Code.MALFORMED, f"This is no JSON ({_line(error)}).", remedy) from None
-    # The caps on strings are for text; a buffer's size is bounded by the message's.
+        remedy = "Send one JSON object per WebSocket message."
+        raise WireError(Code.MALFORMED, f"This is not JSON ({_line(error)}).", remedy) from None
+    # The limits on strings are for text; the size of a buffer is limited by that of the message.
     arrays, image = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
     entries = [*(arrays if isinstance(arrays, list) else []), image]
     encoded = {id(entry): entry.pop("base64", None) for entry in entries if isinstance(entry, dict)}
@@ -126,7 +127,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
             entry["data"] = base64.b64decode(encoded[id(entry)], validate=True)
         except (TypeError, ValueError):
             field, remedy = f"{place}.base64", "Give the bytes as base64 (RFC 4648, padded, no line breaks)."
-            raise WireError(Code.INVALID, f"{field} is no base64.", remedy, field=field) from None
+            raise WireError(Code.INVALID, f"{field} is not base64.", remedy, field=field) from None
     return _validated(header)
 
 
@@ -134,12 +135,12 @@ def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise WireError(Code.MALFORMED, f"The key {str(twice)[:64]!r} stands twice in one map.", "Write each key once.")
+        raise WireError(Code.MALFORMED, f"The key {str(twice)[:64]!r} occurs twice in one map.", "Write each key once.")
     return unique
 
 
 def _int(digits: str) -> int:
-    # Longer ones do not fit 64 bits: any that does not will do, and is refused with its path.
+    # Longer integers do not fit 64 bits: return any that does not, which is then refused with its path.
     return int(digits) if len(digits) <= 20 else 1 << 64
 
 
@@ -149,7 +150,7 @@ def _line(error: Exception) -> str:
 
 def _checked(header: Any, limits: Limits) -> dict[str, Any]:
     if not isinstance(header, dict):
-        raise WireError(Code.MALFORMED, f"The header is a {type(header).__name__}, no map.", "Send a map.")
+        raise WireError(Code.MALFORMED, f"The header is a {type(header).__name__}, not a map.", "Send a map.")
     kind = header.get("type")
     try:
         check_value(header, limits)
@@ -158,14 +159,14 @@ def _checked(header: Any, limits: Limits) -> dict[str, Any]:
         if parts is None or not isinstance(header.get(parts), list):
             raise
         check_parts(header, parts, limits)
-    if header.get("type") not in tuple(MODELS):  # it may be no key
-        what = f"type is {str(header.get('type'))[:40]!r}: no message of protocol {HERE}."
+    if header.get("type") not in tuple(MODELS):  # the type may be unhashable
+        what = f"type is {str(header.get('type'))[:40]!r}, which is not a message of protocol {HERE}."
         raise WireError(Code.INVALID, what, f"Use one of {', '.join(MODELS)}.", field="type")
     return header
 
 
 def _holders(header: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The maps whose bytes travel outside of the header, each with its place."""
+    """Return the maps whose bytes travel outside of the header, each with its place in the header."""
     image = header.get("image") if header["type"] == "picture" else None
     if isinstance(image, dict):
         return [("image", image)]
@@ -182,9 +183,9 @@ def _validated(header: dict[str, Any]) -> Message:
     greets = header["type"] == "hello"
     stamp_ns = count_of(header.get("t_client_ns"), 1 << 63) if greets else None
     try:
-        # Another version may have another hello: its number alone is read.
+        # Another version may have another hello, so read only the version number.
         if greets and numbers and None not in numbers and not spoken(numbers):
-            what = f"protocol: version {'.'.join(map(str, numbers))}, but {HERE} is spoken here."
+            what = f"protocol: the version is {'.'.join(map(str, numbers))}, but this program speaks {HERE}."
             remedy = f"Use a client of protocol {HERE}."
             raise WireError(Code.VERSION, what, remedy, field="protocol", fatal=True)
         return ANY.validate_python(header)
@@ -197,8 +198,8 @@ def _validated(header: dict[str, Any]) -> Message:
 
 
 def explain(error: ValidationError, kind: str) -> WireError:
-    """Return the refusal of a message of type `kind`; it names the first field that is wrong."""
+    """Return the error to refuse a message of type `kind` with, which names the first wrong field."""
     first = error.errors(include_url=False)[0]
-    # Of the union of all messages the first step is the tag.
+    # In the union of all messages the first step is the message type.
     steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
     return refusal_of(first, steps, kind)

@@ -16,7 +16,7 @@ SERVER = "server"
 
 
 class KeyFileError(RemedyError):
-    """A key file that cannot be used. Its words hold no key."""
+    """The error of a key file that cannot be used. The error text never contains a key."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class KeyPair:
 
 
 def is_key(text: Any) -> bool:
-    """Return whether it is a key in Z85."""
+    """Return whether `text` is a key in Z85."""
     try:
         return isinstance(text, str) and len(text) == 40 and len(z85.decode(text.encode("ascii"))) == 32
     except Exception:  # z85 raises several kinds for other text
@@ -36,12 +36,12 @@ def is_key(text: Any) -> bool:
 
 
 def load_public(path: Path) -> str:
-    """Return the public key (Z85) of a certificate file. Raises KeyFileError."""
+    """Return the public key (Z85) in a certificate file. Raises KeyFileError."""
     return _load(path).public
 
 
 def load_pair(path: Path) -> KeyPair:
-    """Return the pair of a `.key_secret` file. Raises KeyFileError, also where others than its owner may read it."""
+    """Return the pair in a `.key_secret` file. Raises KeyFileError, also if other users may read the file."""
     pair = _load(path)
     if not pair.secret:
         raise KeyFileError(f"{path} holds no secret key.", f"Give the {path.stem}.key_secret file.")
@@ -61,5 +61,5 @@ def _load(path: Path) -> KeyPair:
         return KeyPair(*[*keys, ""][:2])
     except OSError as error:
         raise KeyFileError(f"There is no key file {path} that can be read ({error.strerror}).", remedy) from None
-    except Exception as error:  # whatever a damaged file provokes; its text is not repeated: it may hold a secret
+    except Exception as error:  # a damaged file can raise anything; do not show the text, which may hold a secret
         raise KeyFileError(f"{path} is not a ZeroMQ certificate ({type(error).__name__}).", remedy) from None

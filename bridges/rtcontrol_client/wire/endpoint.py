@@ -1,4 +1,4 @@
-"""Addresses of ZeroMQ sockets, and whether they are this machine's alone."""
+"""Addresses of ZeroMQ sockets, and whether only this machine can reach them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 from rtcontrol_client.wire.errors import RemedyError
 
 FORM = "tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or ipc://PATH"
-CONNECT = ("http://", "https://")  # where a server is requested (docs/protocol.md, GET /connect)
+CONNECT = ("http://", "https://")  # URLs that name a server (docs/protocol.md, GET /connect)
 
 
 class EndpointError(RemedyError):
-    """A text that is not an endpoint."""
+    """The error of a text that is not an endpoint."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`host` is without brackets; `port` is a number, or * for any that is free. Both are empty but for tcp."""
+    """A ZeroMQ address: `host` is without brackets; `port` is a number, or * for any free one. Both only for tcp."""
 
     scheme: str
     host: str = ""
@@ -36,40 +36,40 @@ class Endpoint:
         host, port = host_port(rest.split(";")[-1])
         numbered = port.isascii() and port.isdigit() and int(port) <= 65_535
         if scheme != "tcp" or not host or not (numbered or port == "*") or (":" in host and "[" not in rest):
-            raise EndpointError(f"{text} is no endpoint.", f"Write {FORM}, such as tcp://127.0.0.1:5555.")
+            raise EndpointError(f"{text} is not an endpoint.", f"Write {FORM}, such as tcp://127.0.0.1:5555.")
         return cls(scheme, host, port)
 
     @property
     def local(self) -> bool:
-        """Whether nothing outside this machine reaches it; of a name or an interface, `*` included, it is not known."""
+        """Whether only this machine can reach the endpoint; False if not sure, as for a name, an interface or `*`."""
         return self.scheme != "tcp" or is_loopback(self.host)
 
     @property
     def ipv6(self) -> bool | None:
-        """Whether its address is an IPv6 one, for which libzmq wants an option; None for a name, which may be both."""
+        """Whether the host is an IPv6 address, for which libzmq needs an option; None for a name, which may be both."""
         if ":" in self.host:
             return True
         return False if self.host in ("", "*") or is_address(self.host) else None
 
     @property
     def ipv6_only(self) -> bool:
-        """As `ipv6`; of a name, whether it has no other address. Asks the system's resolver."""
+        """Whether the host has only IPv6 addresses; for a name, this queries the system's resolver."""
         if self.ipv6 is not None:
             return self.ipv6
         try:
             families = {family for family, *_ in socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)}
         except (OSError, UnicodeError):
-            return False  # libzmq will say so, or it is an interface
+            return False  # libzmq will report the error, or the host is an interface
         return socket.AF_INET6 in families and socket.AF_INET not in families
 
 
-# Of a WebSocket: its subprotocol, and the prefix of an access token.
+# The subprotocol of a WebSocket, and the prefix of the subprotocol that holds an access token.
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 
 
 def check_client(text: str) -> None:
-    """Raise EndpointError for what is neither an endpoint nor a URL of /connect."""
+    """Raise EndpointError if `text` is neither an endpoint nor a URL of /connect."""
     if not text.startswith(CONNECT):
         Endpoint.parse(text)
         return
@@ -79,11 +79,11 @@ def check_client(text: str) -> None:
     except ValueError:
         usable = False
     if not usable or url.path in ("", "/") or not text.isascii() or not text.isprintable() or " " in text:
-        raise EndpointError(f"{text} is no URL of a server.", "Write http://HOST:PORT/connect.")
+        raise EndpointError(f"{text} is not the URL of a server.", "Write http://HOST:PORT/connect.")
 
 
 def host_port(text: str) -> tuple[str, str]:
-    """Return host, without brackets, and port of `HOST:PORT` or `[IPV6]:PORT`; the port may be empty."""
+    """Return the host (without brackets) and the port in `HOST:PORT` or `[IPV6]:PORT`; the port may be empty."""
     host, mark, port = text.rpartition(":")
     if not mark or "]" in port:
         host, port = text, ""
@@ -91,7 +91,7 @@ def host_port(text: str) -> tuple[str, str]:
 
 
 def is_local(text: str) -> bool:
-    """Return whether it is an endpoint that nothing outside this machine reaches."""
+    """Return whether `text` is an endpoint that only this machine can reach."""
     try:
         return Endpoint.parse(text).local
     except EndpointError:
@@ -100,14 +100,14 @@ def is_local(text: str) -> bool:
 
 @lru_cache(64)
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address, without brackets, stands for this machine alone."""
+    """Return whether a host name or address (without brackets) always means this machine."""
     address = _address(host)
     mapped = getattr(address, "ipv4_mapped", None)
     return host.lower() == "localhost" or any(each is not None and each.is_loopback for each in (address, mapped))
 
 
 def is_address(host: str) -> bool:
-    """Return whether it is an IP address and not a name."""
+    """Return whether `host` is an IP address and not a name."""
     return _address(host) is not None
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a message, as codes that programs can use and sentences that people can."""
+"""The errors of messages, with codes for programs and sentences for people."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any
 class Code(StrEnum):
     """Error codes of protocol 1.1. A client must treat a code it does not know as `internal`."""
 
-    MALFORMED = "malformed"  # the bytes are no message
+    MALFORMED = "malformed"  # the bytes are not a message
     TOO_LARGE = "too_large"  # a limit of the welcome is exceeded
     INVALID = "invalid"  # a field has the wrong type or value
-    VERSION = "version"  # the major version is not spoken here
-    STATE = "state"  # not allowed now (an observation before hello, say)
+    VERSION = "version"  # the server does not support this protocol version
+    STATE = "state"  # not allowed now (for example an observation before hello)
     SESSION = "session"  # the session token is unknown, or not this connection's
     SEQUENCE = "sequence"  # a sequence number that does not grow: replayed or reordered
-    EPOCH = "epoch"  # of an epoch that is over, or has not started
+    EPOCH = "epoch"  # the message's epoch is over, or has not started
     AGENT = "agent"  # unknown agent
     TOOLS = "tools"  # the tool schema cannot be compiled
     MODEL = "model"  # unknown model, or one that clients may not choose
-    INSTRUCTION = "instruction"  # the instruction does not fit the model's context, or is none
+    INSTRUCTION = "instruction"  # the instruction does not fit the model's context, or is empty
     UNSURE = "unsure"  # the instruction is not understood: calls are held back
     BUSY = "busy"  # an exclusive robot is claimed already, or the server is full
-    RATE = "rate"  # more messages than allowed; this many were dropped
+    RATE = "rate"  # more messages than allowed, and some were dropped
     DECODER = "decoder"  # the decoder cannot be reached
-    INTERNAL = "internal"  # a fault of the server
+    INTERNAL = "internal"  # an error in the server
 
 
 class RemedyError(Exception):
-    """What is wrong, and what to do about it: `what` and `remedy`, in sentences."""
+    """An error with two sentences: `what` is wrong, and the `remedy`."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what} {remedy}".rstrip())
@@ -42,10 +42,10 @@ class RemedyError(Exception):
 
 @dataclass(eq=False)
 class WireError(Exception):
-    """A message that is refused: names field, rule and remedy. It becomes an `error` message for the sender.
+    """The refusal of a message, with field, rule and remedy. The sender gets it as an `error` message.
 
-    `fatal`: the session, or the attempt to open one, ends with it. `retryable`: the same message may succeed later.
-    `members`: of a crowd's message, the parts that are refused (`crowd.MemberError`).
+    `fatal`: the error ends the session, or the attempt to open one. `retryable`: the same message may succeed later.
+    `members`: the refused parts of a crowd's message (`crowd.MemberError`).
     """
 
     code: Code
@@ -64,7 +64,7 @@ class WireError(Exception):
 
 
 def refusal_of(first: Any, steps: Sequence[int | str], kind: str) -> WireError:
-    """Of pydantic's first error, at `steps` of a message of type `kind`: what was given, and what to write instead."""
+    """Return the refusal for pydantic's first error, at `steps` of a message of type `kind`, with a remedy."""
     field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
     is_what = "missing" if first["type"] == "missing" else _shown(first["input"])
     what = f"{kind}.{field} is {is_what}." if field else f"The part is {is_what}."

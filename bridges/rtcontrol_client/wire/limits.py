@@ -1,4 +1,4 @@
-"""How much a message may hold: checked before anything is built from it."""
+"""The size limits of a message, which are checked before the message is parsed further."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rtcontrol_client.wire.errors import Code, WireError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Caps for one message; the welcome tells them. Lengths of strings are in bytes of UTF-8.
+    """The limits for one message, as sent in the welcome. Lengths of strings are in bytes of UTF-8.
 
-    Numbers must be finite, integers fit 64 bits; map keys are strings.
+    Numbers must be finite, integers must fit 64 bits, and map keys must be strings.
     """
 
     max_parts: int = 8
@@ -28,11 +28,11 @@ class Limits:
 
 
 LIMITS = Limits()
-PLAIN = "Send null, booleans, numbers, strings, lists and maps; raw bytes go into parts of their own."
+PLAIN = "Send null, booleans, numbers, strings, lists and maps; raw bytes go into separate parts."
 
 
 def check_size(sizes: list[int], limits: Limits) -> None:
-    """The parts' sizes in bytes, header first. Raises WireError TOO_LARGE."""
+    """Check the parts' sizes in bytes, header first. Raises WireError TOO_LARGE."""
     if len(sizes) > limits.max_parts:
         raise large(f"a message of {len(sizes)} parts", "max_parts", limits)
     if sum(sizes) > limits.max_message_bytes:
@@ -40,10 +40,9 @@ def check_size(sizes: list[int], limits: Limits) -> None:
 
 
 def check_value(root: Any, limits: Limits) -> int:
-    """Depth, lengths, item counts, finite numbers and key types of a decoded value, without recursion. Gives how many
-    items there are.
+    """Check depth, lengths, item counts, finite numbers and key types of a decoded value, without recursion.
 
-    Raises WireError naming the path.
+    Returns the number of items. Raises WireError that names the path.
     """
     stack: list[tuple[Any, str, int]] = [(root, "", 1)]
     total = 0
@@ -70,7 +69,8 @@ def check_value(root: Any, limits: Limits) -> int:
                 continue
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    raise WireError(Code.MALFORMED, f"{path or 'header'}: a map key is no string.", "Use string keys.")
+                    text = f"{path or 'header'}: a map key is not a string."
+                    raise WireError(Code.MALFORMED, text, "Use string keys.")
                 if not _plain(key, limits):
                     _check_string(key, path, limits)
                 if not _plain(inner, limits):
@@ -81,14 +81,14 @@ def check_value(root: Any, limits: Limits) -> int:
 
 
 def _plain(value: Any, limits: Limits) -> bool:
-    """Whether it holds whatever its place: most do, and need no name of their place."""
+    """Return whether a value is valid at any place, so that its path need not be built. Most values are."""
     if isinstance(value, str):
         return 4 * len(value) <= limits.max_string_bytes and value.isascii()
     return value is None or isinstance(value, bool)
 
 
 def _check_string(text: str, path: str, limits: Limits) -> None:
-    # Four bytes a character at most: only strings near the limit need to be encoded.
+    # A character has at most four bytes: only strings near the limit need to be encoded.
     if 4 * len(text) > limits.max_string_bytes and len(text.encode("utf-8", "replace")) > limits.max_string_bytes:
         raise large(f"{path}: a string of {len(text)} characters", "max_string_bytes", limits, path)
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
@@ -96,6 +96,6 @@ def _check_string(text: str, path: str, limits: Limits) -> None:
 
 
 def large(what: str, name: str, limits: Limits, path: str | None = None) -> WireError:
-    """The refusal of what exceeds the limit `name`."""
+    """Return the refusal of a message in which `what` exceeds the limit `name`."""
     what = f"{what}: above the limit {name} = {getattr(limits, name)}."
     return WireError(Code.TOO_LARGE, what, "Send less.", field=path)

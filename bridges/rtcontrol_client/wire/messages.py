@@ -1,8 +1,8 @@
-"""Every message of protocol 1.1 and its fields. docs/protocol.md explains them to authors of clients.
+"""All messages of protocol 1.1 with their fields. docs/protocol.md explains the messages to authors of clients.
 
-Absent and null are the same. Unknown fields are ignored, so that a minor version may add some. Instants (`t_*_ns`) are
-nanoseconds of the sender's own monotonic clock unless the field says otherwise; durations are milliseconds.
-Both sides speak the lower of their minor versions; 1.0 is not spoken.
+Absent and null are the same. Unknown fields are ignored, so that a minor version may add fields. Instants (`t_*_ns`)
+are nanoseconds of the sender's own monotonic clock unless the field says otherwise; durations are milliseconds.
+Both sides use the lower of their minor versions; version 1.0 is not supported.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from rtcontrol_client.wire.pictures import PictureFormat, check_picture
 
 PROTOCOL = (1, 1)
 Dtype = Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
-DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes an item
+DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes per item
 
 
 def spoken(version: list[Any]) -> bool:
-    """Return whether a version is spoken here: of this major version, and no earlier minor one."""
+    """Return whether this program supports a version: the same major version, and no earlier minor one."""
     return version[:1] == [PROTOCOL[0]] and all(minor >= PROTOCOL[1] for minor in version[1:2])
 
 
 def whole(value: Any) -> Any:
-    """Return a float without a fraction as the integer that it is: some languages have no other numbers."""
+    """Return a float without a fraction as an integer (some languages have only floats), other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def count_of(value: Any, limit: int = 1 << 53) -> int | None:
-    """Return a value that is a count below the limit, None for any other."""
+    """Return the value if it is a count below the limit, else None."""
     value = whole(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
 
@@ -66,7 +66,7 @@ Outcomes = Literal["executed", "expired", "failed", "refused"]
 
 
 class MessagePart(BaseModel):
-    """Base of all: frozen, strict types, finite numbers; null fields are absent ones."""
+    """Base of all messages and their parts: frozen, strict types, finite numbers; a null field counts as absent."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="ignore", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
@@ -95,47 +95,48 @@ SafeCalls = Annotated[list[FunctionCall], Field(min_length=1, max_length=16)]
 
 
 class CallFields(MessagePart):
-    """What there is to do, and until when: of a session's call, and of each member's."""
+    """The fields of a call, for a session or for a member of a crowd: what to do, and until when."""
 
     tick: Count
     epoch: Count
-    seq_obs: Count | None = None  # of the observation that it answers
-    t_obs_ns: Nanoseconds | None = None  # that observation's own stamp, echoed
+    seq_obs: Count | None = None  # the `seq` of the observation that this answers
+    t_obs_ns: Nanoseconds | None = None  # the observation's `t_ns`, echoed
     status: Literal["fresh", "held", "safe"]
     call: FunctionCall | None = None
-    calls: SafeCalls | None = None  # 1.1, with `safe`: `call` is the first of them
+    calls: SafeCalls | None = None  # 1.1, with `safe`: all safe calls; `call` is the first one
     more: bool | None = None  # with `calls_per_tick` alone: another message of this tick follows
     ttl_ms: Milliseconds
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
-    cause: str | None = None  # of the miss
+    cause: str | None = None  # the cause of the miss
 
 
-# A crowd: many characters over one connection (docs/crowds.md). One message has parts, one a member. A part that is
-# wrong is refused by itself: it is left out of the message's list, and is in `faults`.
+# A crowd: many characters over one connection (docs/crowds.md). A message has one part per member. A wrong part is
+# refused separately: it is left out of the message's list and listed in `faults`.
 
-MEMBERS = 4096  # of a crowd, at most
-PARTS = 1024  # of a message
-# Where we send them: fewer, and so few bytes of JSON that they cannot hold more items than a message may.
+MEMBERS = 4096  # the most members of a crowd
+PARTS = 1024  # the most parts of a message
+# We send fewer parts, and so few bytes of JSON that a message cannot exceed the limit of items.
 SENT, SENT_BYTES = 256, 32_000
 Members = Annotated[Whole, Field(ge=1, le=MEMBERS)]
 Priority = Annotated[Whole, Field(ge=0, le=9)]
 
 
 class CrowdWish(MessagePart):
-    """In a hello: the request for a crowd, of so many members at most."""
+    """In a hello: the request for a crowd with at most `members` members."""
 
     members: Members | None = None
 
 
 class CrowdTerms(MessagePart):
-    """In a welcome: so many members at most, and so many parts of a message."""
+    """In a welcome: the most `members` of the crowd, and the most `parts` of a message."""
 
     members: Members
     parts: Members
 
 
 class Member(MessagePart):
-    """One character. What is left out is as in the hello. A higher `epoch` is another life under the same id."""
+    """One character of a crowd. Absent fields default to the hello's. A new character under the same `id` has a higher
+    `epoch`."""
 
     id: Name
     epoch: Count = 0
@@ -144,28 +145,28 @@ class Member(MessagePart):
     deadline_ms: Milliseconds | None = None
     ttl_ms: Milliseconds | None = None
     priority: Priority = 0  # 9 is the most urgent
-    every_tick: bool = False  # its rate stays full also where nothing happens
+    every_tick: bool = False  # keep the full rate even while nothing happens
     safe_calls: SafeCalls | None = None
 
 
 class MemberLook(MessagePart):
-    """What one member saw: `text`, or `data` that the agent makes it of."""
+    """The observation of one member: `text`, or `data` that the agent turns into text."""
 
     id: Name
-    seq: Count  # grows with each of the member's
+    seq: Count  # grows with each observation of the member
     t_ns: Nanoseconds  # when it was captured, by the client's clock
     text: Text | None = None
     data: dict[str, Any] | None = None
 
 
 class MemberCall(CallFields):
-    """What one member is to do."""
+    """The call for one member of a crowd."""
 
     id: Name
 
 
 class MemberError(MessagePart):
-    """Why the part of one member was refused; `field` is within the part."""
+    """The reason why the part of one member was refused; `field` is a field of that part."""
 
     id: str | None = None
     code: str
@@ -177,7 +178,7 @@ class MemberError(MessagePart):
 
 @dataclass(frozen=True, slots=True)
 class PartFault:
-    """A part that is refused: what it was, as far as that is known, and why."""
+    """A refused part of a message: the part's `id` and `seq`, as far as known, and the error."""
 
     id: str | None
     seq: int | None
@@ -185,13 +186,13 @@ class PartFault:
 
     @classmethod
     def of(cls, part: Any, error: WireError) -> Self:
-        """Return the fault of a part as it came."""
+        """Return the fault for a part as it was received."""
         fields = part if isinstance(part, dict) else {}
         name = fields.get("id")
         return cls(name[:64] if isinstance(name, str) else None, count_of(fields.get("seq")), error)
 
     def message_part(self) -> MemberError:
-        """Return it as an `error` carries it."""
+        """Return the fault in the form that an `error` message carries."""
         error = self.error
         field = error.field and error.field[:100]
         words = {"message": error.message[:300], "remedy": error.remedy[:300]}
@@ -199,7 +200,7 @@ class PartFault:
 
 
 class OfParts(OfSession):
-    """Base of a message with parts: those of type `part` in the list named `parts_field`."""
+    """Base of messages with parts, which are of type `part` and in the list field named `parts_field`."""
 
     parts_field: ClassVar[str]
     part: ClassVar[Any]
@@ -207,7 +208,7 @@ class OfParts(OfSession):
 
     @property
     def faults(self) -> tuple[PartFault, ...]:
-        """The parts that are refused."""
+        """The refused parts of this message."""
         return self._faults
 
     @model_validator(mode="wrap")
@@ -220,7 +221,7 @@ class OfParts(OfSession):
         faults: list[PartFault] = []
         for part in parts:
             try:
-                if isinstance(part, PartFault):  # refused before it came here
+                if isinstance(part, PartFault):  # `check_parts` has refused this part
                     faults.append(part)
                 else:
                     valid.append(cls.part.model_validate(part))
@@ -233,7 +234,7 @@ class OfParts(OfSession):
 
 
 class Join(OfParts):
-    """Client -> server: members come in. One that is there, with the same epoch, takes these terms."""
+    """Client -> server: add members. A member that has joined already with the same epoch gets these settings."""
 
     type: Literal["join"] = "join"
     parts_field: ClassVar[str] = "members"
@@ -242,14 +243,14 @@ class Join(OfParts):
 
 
 class Leave(OfSession):
-    """Client -> server: members go. Of one that is not there, nothing."""
+    """Client -> server: remove members. Unknown ids are ignored."""
 
     type: Literal["leave"] = "leave"
     ids: Annotated[list[Name], Field(max_length=MEMBERS)]
 
 
 class ObserveMany(OfParts):
-    """Client -> server: what members saw."""
+    """Client -> server: observations of members."""
 
     type: Literal["observe_many"] = "observe_many"
     parts_field: ClassVar[str] = "looks"
@@ -258,7 +259,7 @@ class ObserveMany(OfParts):
 
 
 class CallMany(OfParts):
-    """Server -> client: what members are to do now."""
+    """Server -> client: calls that members must execute now."""
 
     type: Literal["call_many"] = "call_many"
     parts_field: ClassVar[str] = "calls"
@@ -267,12 +268,12 @@ class CallMany(OfParts):
     calls: Annotated[list[MemberCall], Field(max_length=PARTS)]
 
 
-# The others.
+# The messages of single sessions.
 
 
 class Array(MessagePart):
-    """A raw array, C order, little endian. `data` travels outside the header (msgpack: its own part; JSON:
-    base64). Relation: len(data) = product(shape) x item size of dtype."""
+    """A raw array in C order, little endian. `data` travels outside the header (msgpack: in a separate part; JSON: as
+    base64), and len(data) = product(shape) x item size of dtype."""
 
     name: Name
     dtype: Dtype
@@ -281,7 +282,7 @@ class Array(MessagePart):
 
 
 class Program(MessagePart):
-    """Who speaks: for logs and reports only."""
+    """The name and version of the sending program, for logs and reports only."""
 
     name: Name
     version: Word = ""
@@ -289,7 +290,7 @@ class Program(MessagePart):
 
 
 class Hello(MessagePart):
-    """Client -> server, first on every connection, repeated until answered. Either `agent` or `tools`."""
+    """Client -> server: the first message on every connection, repeated until answered, with `agent` or `tools`."""
 
     type: Literal["hello"] = "hello"
     protocol: Annotated[list[Count], Field(min_length=2, max_length=2)]
@@ -301,7 +302,7 @@ class Hello(MessagePart):
     instruction: Text | None = None
     model: Title | None = None
     safe_call: FunctionCall | None = None
-    safe_calls: SafeCalls | None = None  # 1.1; wins over `safe_call`
+    safe_calls: SafeCalls | None = None  # 1.1; takes precedence over `safe_call`
     pacing: Pacing = "server"
     hz: Hertz | None = None
     deadline_ms: Milliseconds | None = None
@@ -316,14 +317,14 @@ class Hello(MessagePart):
 
 
 class Welcome(OfSession):
-    """Server -> client, the answer to hello: the session and its terms."""
+    """Server -> client: the answer to a hello, with the session's token and the negotiated settings."""
 
     type: Literal["welcome"] = "welcome"
     protocol: list[Count]
     server: Program
     resumed: bool
     epoch: Count
-    t_client_ns: Nanoseconds  # echo of the hello's
+    t_client_ns: Nanoseconds  # echo of the hello's `t_client_ns`
     t_server_ns: Nanoseconds
     capabilities: list[Name] = Field(default_factory=list)
     agent: str | None = None
@@ -333,8 +334,8 @@ class Welcome(OfSession):
     model_trained_on_tools: bool
     safe_call: FunctionCall | None = None  # the first of `safe_calls`
     safe_calls: SafeCalls | None = None  # 1.1
-    trained: bool | None = None  # 1.1: on exactly these tools; None: not known, or nothing that is trained
-    release_ns: Nanoseconds | None = None  # 1.1: of the next tick, once there are ticks
+    trained: bool | None = None  # 1.1: whether trained on exactly these tools; None: unknown, or not a trained model
+    release_ns: Nanoseconds | None = None  # 1.1: the instant of the next tick, once there are ticks
     pacing: Pacing
     hz: Hertz
     period_ms: Milliseconds
@@ -344,7 +345,7 @@ class Welcome(OfSession):
     on_miss: OnMiss
     hold_ms: Milliseconds
     calls_per_tick: CallsPerTick | None = None  # None: one
-    crowd: CrowdTerms | None = None  # None: there are no members
+    crowd: CrowdTerms | None = None  # None: the session is not a crowd
     heartbeat_ms: Milliseconds
     session_grace_s: Seconds
     limits: dict[str, Whole]
@@ -352,8 +353,8 @@ class Welcome(OfSession):
 
 
 class Observe(OfSession):
-    """Client -> server: one look at the world. `text` is what the model reads; where it is absent, the agent renders
-    `data`, or the server writes it as `key value` pairs."""
+    """Client -> server: one observation of the world. The model reads `text`; without `text` the agent renders `data`,
+    or the server writes `data` as `key value` pairs."""
 
     type: Literal["observe"] = "observe"
     seq: Count  # grows with every observation of the session
@@ -367,7 +368,7 @@ class Observe(OfSession):
     def _shows_something(self) -> Observe:
         if self.text is None and self.data is None and not self.arrays:
             remedy = "Give at least one of text, data and arrays."
-            raise WireError(Code.INVALID, "observe shows nothing.", remedy, field="text", seq=self.seq)
+            raise WireError(Code.INVALID, "The observation is empty.", remedy, field="text", seq=self.seq)
         for i, array in enumerate(self.arrays):
             need, have = math.prod(array.shape) * DTYPES[array.dtype], len(array.data)
             if need != have:
@@ -380,30 +381,30 @@ class Observe(OfSession):
 
 
 class Timing(MessagePart):
-    """Where the time went, as the server saw it."""
+    """The time that a call took in the server, step by step."""
 
     age_ms: Milliseconds | None = None  # from the observation's arrival to this call's departure
     decide_ms: Milliseconds | None = None
-    late_ms: Milliseconds | None = None  # beyond the deadline, 0 when in time
+    late_ms: Milliseconds | None = None  # time beyond the deadline, 0 if in time
 
 
 class CallMessage(OfSession, CallFields):
-    """Server -> client: what to do now.
+    """Server -> client: the call to execute now.
 
-    `fresh`: a new decision (`call` absent: the active call continues, its time-to-live renewed). `held`: no decision;
-    the active call may continue until its own time-to-live ends. `safe`: execute the safe calls, `calls` in order.
-    `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit.
+    `fresh`: a new decision (without `call` the active call continues, with a renewed time-to-live). `held`: no
+    decision; the active call may continue until the time-to-live of that call ends. `safe`: execute the safe `calls`
+    in order. `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 means no limit.
     """
 
     type: Literal["call"] = "call"
-    release_ns: Nanoseconds | None = None  # 1.1: of this tick, on the server's clock; None off the grid of ticks
+    release_ns: Nanoseconds | None = None  # 1.1: this tick's instant on the server's clock; None off the tick grid
     deadline_ns: Nanoseconds  # on the server's clock
     t_server_ns: Nanoseconds  # when it was sent
     timing: Timing = Timing()
 
 
 class Executed(OfSession):
-    """Client -> server: what became of a call. Executed ones feed the model's history."""
+    """Client -> server: the outcome of a call. Executed calls enter the model's history."""
 
     type: Literal["executed"] = "executed"
     tick: Count
@@ -415,8 +416,8 @@ class Executed(OfSession):
 
 
 class Instruct(OfSession):
-    """Either way: the goal from now on. Server -> client: it is active (also where somebody else changed it); with
-    `said` it is how the server's interpreter understood those words, and active from the next tick on."""
+    """Either way: the new goal. Server -> client: this goal is active (also if another client or a person changed the
+    goal); with `said`, the server's interpreter made this goal of that text, and it is active from the next tick on."""
 
     type: Literal["instruct"] = "instruct"
     instruction: Text
@@ -428,12 +429,12 @@ class Instruct(OfSession):
     def _says_something(self) -> Instruct:
         if not self.instruction.strip():
             remedy = "Say in `instruction` what to do; to stop, end the session."
-            raise WireError(Code.INSTRUCTION, "instruct.instruction says nothing.", remedy, field="instruction")
+            raise WireError(Code.INSTRUCTION, "instruct.instruction is empty.", remedy, field="instruction")
         return self
 
 
 class Outcome(MessagePart):
-    """How an episode ended, for the report."""
+    """The outcome of an episode, for the report."""
 
     seed: Whole = 0
     ret: Annotated[float, Field(alias="return")] = 0.0
@@ -442,17 +443,17 @@ class Outcome(MessagePart):
 
 
 class Reset(OfSession):
-    """Client -> server: a new episode starts; `epoch` is one more than the last. Calls of old epochs are void."""
+    """Client -> server: a new episode starts; `epoch` is one more than the last. Calls of old epochs are ignored."""
 
     type: Literal["reset"] = "reset"
     epoch: Count
-    ended: Outcome | None = None  # the episode before
+    ended: Outcome | None = None  # the outcome of the previous episode
 
 
 class ControlMessage(OfSession):
-    """Either way, where both sides announced the capability `control`. Client -> server: `say`, a person's command
-    there; `id` is that of the call that is confirmed or denied. Server -> client: `state`, from whatever side it was
-    changed, and the `call` that waits for a yes, for `ttl_ms` from now. `instruction` is not used."""
+    """Either way, if both sides announced the capability `control`. Client -> server: `say` is a command that a person
+    gave at the client; `id` names the call to confirm or deny. Server -> client: the new `state`, whichever side
+    changed it, and the `call` that waits `ttl_ms` for a confirmation. `instruction` is not used."""
 
     type: Literal["control"] = "control"
     say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None
@@ -464,15 +465,15 @@ class ControlMessage(OfSession):
 
 
 class PictureFile(MessagePart):
-    """A JPEG or PNG file. `data` travels outside the header, as an array's."""
+    """A JPEG or PNG file. `data` travels outside the header, like the data of an array."""
 
     format: PictureFormat
     data: bytes
 
 
 class Picture(OfSession):
-    """Client -> server, where both sides announced the capability `pictures`: the world, for people. It may come on
-    another connection, which has no session: there the token alone identifies the client."""
+    """Client -> server, if both sides announced the capability `pictures`: a picture of the world, for people. It may
+    come on another connection without a session, where only the token identifies the client."""
 
     type: Literal["picture"] = "picture"
     t_ns: Nanoseconds  # when it was taken
@@ -485,7 +486,7 @@ class Picture(OfSession):
 
 
 class Ping(MessagePart):
-    """Either way: are you there, and what time is it? The answer is a pong."""
+    """Either way: ask whether the other side is alive, and for its clock. The answer is a pong."""
 
     type: Literal["ping"] = "ping"
     id: Count
@@ -493,7 +494,7 @@ class Ping(MessagePart):
 
 
 class Pong(MessagePart):
-    """`t_ping_ns` is echoed; received and sent are on the answering side's clock."""
+    """Answer to a ping: `t_ping_ns` is echoed; `t_received_ns` and `t_sent_ns` are of the answering side's clock."""
 
     type: Literal["pong"] = "pong"
     id: Count
@@ -510,17 +511,17 @@ class ErrorMessage(MessagePart):
     message: str
     remedy: str = ""
     field: str | None = None
-    seq: Count | None = None  # of the observation that was refused
-    t_client_ns: Nanoseconds | None = None  # 1.1: of the hello that was refused
+    seq: Count | None = None  # the number of the refused observation
+    t_client_ns: Nanoseconds | None = None  # 1.1: that of the refused hello
     retryable: bool = False
     fatal: bool = False
     dropped: Count = 0  # how many further refusals were not sent, since errors are rate-limited
-    members: list[MemberError] | None = None  # of a crowd's message: the parts that were refused
+    members: list[MemberError] | None = None  # the refused parts of a crowd's message
 
 
 class Bye(MessagePart):
-    """Either way: the session ends, and cannot be resumed. Server -> client with `reconnect`: the server goes away, so
-    connect again, to another one, for a new session."""
+    """Either way: the session ends, and cannot be resumed. Server -> client with `reconnect`: the server is shutting
+    down, so connect to another server for a new session."""
 
     type: Literal["bye"] = "bye"
     session: Token | None = None
@@ -553,9 +554,9 @@ WITH_PARTS = {kind: model.parts_field for kind, model in MODELS.items() if issub
 
 
 def check_parts(header: dict[str, Any], field: str, limits: Limits) -> None:
-    """Check the limits of a message whose list `field` has a part a member: a refusal takes the place of a wrong part.
+    """Check the limits of a message whose list `field` has one part per member; replace wrong parts by their refusals.
 
-    Raises WireError for what is wrong with the message.
+    Raises WireError if the message as a whole is wrong.
     """
     parts: list[Any] = header[field]
     total = check_value({**header, field: [None] * len(parts)}, limits)
@@ -573,7 +574,7 @@ Part = TypeVar("Part", bound=MessagePart)
 
 
 def in_messages(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield the parts in order, as many at once as a message may have."""
+    """Yield the parts in order, in batches that fit one message each."""
     batch: list[Part] = []
     size = 0
     for part in parts:

@@ -188,7 +188,7 @@ def test_missing_server_is_reported_with_the_start_command() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Write tcp://ADDRESS:PORT"),
+        (("--connect", "localhost:5555"), "--connect localhost:5555 is not an endpoint. Write tcp://ADDRESS:PORT"),
         (("--instruct", " "), "instruction= : string should match pattern"),
         (("--carla-host", "a..b"), "'a..b' is not a host's name"),
         (("--set", "hz=1000"), "hz=1000: input should be less than or equal to 100. The options are"),

@@ -1,4 +1,4 @@
-"""The client over sockets: with real servers, one that is frozen and killed; with a scripted one; its conformance."""
+"""The client over sockets: with real servers that are frozen or killed, with a scripted server, and conformance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLE = ROOT / "examples" / "own_loop.py"
 TTL_MS = 500.0
 
 
-def test_server_paced_session_brings_legal_calls_tick_by_tick(server: Process) -> None:
+def test_server_paced_session_sends_legal_calls_each_tick(server: Process) -> None:
     with Client.connect(server.endpoint, **OWN, hz=20) as client:
         assert client.call() == Standing(client.call().call, "safe", cause="no_call_yet")
         ticks = []
@@ -47,7 +47,7 @@ def test_server_paced_session_brings_legal_calls_tick_by_tick(server: Process) -
     assert client.call().arguments == STRAIGHT["arguments"]
 
 
-def test_lockstep_answers_each_observation(server: Process) -> None:
+def test_client_paced_session_answers_each_observation(server: Process) -> None:
     with Client.connect(server.endpoint, **OWN, pacing="client", ttl_ms=0) as client:
         assert [client.decide({"left": i}).seq_obs for i in range(20)] == list(range(1, 21))
         assert client.reset(success=True, ret=3.5, seconds=1.0) == 1
@@ -56,7 +56,7 @@ def test_lockstep_answers_each_observation(server: Process) -> None:
 
 
 class Loop:
-    """Looks and asks 50 times a second, and keeps whatever it was told to do."""
+    """A loop that observes and reads the active call 50 times a second, and keeps all calls."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -79,7 +79,7 @@ class Loop:
         self._thread.join()
 
 
-def test_frozen_server_is_resumed_and_a_killed_one_replaced_and_nothing_outlives_its_time(own_server: Process) -> None:
+def test_frozen_server_is_resumed_and_killed_server_replaced(own_server: Process) -> None:
     acts: list[Standing] = []
     options: dict[str, Any] = {"hz": 20, "ttl_ms": TTL_MS, "on_call": acts.append}
     client = Client.connect(own_server.endpoint, **OWN, **options)
@@ -111,7 +111,7 @@ def test_frozen_server_is_resumed_and_a_killed_one_replaced_and_nothing_outlives
 # Against a scripted server.
 
 
-def test_what_was_said_last_leaves_before_bye(stand: Stand) -> None:
+def test_last_messages_are_sent_before_bye(stand: Stand) -> None:
     client = joined(stand)
     client.instruct("Go home.")
     client.reset(success=True, ret=3.5)
@@ -122,7 +122,7 @@ def test_what_was_said_last_leaves_before_bye(stand: Stand) -> None:
     assert stand.expect(Bye, 5.0, "bye").session == stand.token
 
 
-def test_flood_of_calls_does_not_keep_what_is_active_from_ending(stand: Stand) -> None:
+def test_flood_of_calls_does_not_keep_expired_call_active(stand: Stand) -> None:
     with joined(stand) as client:
         client.observe(text="left 1")
         observed = stand.observation()
@@ -134,7 +134,7 @@ def test_flood_of_calls_does_not_keep_what_is_active_from_ending(stand: Stand) -
         assert client.call().cause == "expired"
 
 
-def test_decide_waits_for_the_last_call_of_its_observation_and_no_longer_than_it_may(stand: Stand) -> None:
+def test_decide_waits_for_last_call_of_observation(stand: Stand) -> None:
     left, right = (FunctionCall(name="turn", arguments={"side": side}) for side in ("left", "right"))
     with ThreadPoolExecutor(1) as pool, joined(stand, pacing="client", calls_per_tick=3, ttl_ms=0) as client:
         for last in (right, None):  # the second time no further call follows
@@ -150,7 +150,7 @@ def test_decide_waits_for_the_last_call_of_its_observation_and_no_longer_than_it
         assert (answer.status, answer.cause, answer.arguments) == ("safe", "no_answer", STRAIGHT["arguments"])
 
 
-def test_socket_that_fails_ends_safe_though_no_goodbye_can_be_sent(stand: Stand) -> None:
+def test_failing_socket_ends_client_with_safe_call(stand: Stand) -> None:
     seen: list[str] = []
     client = joined(stand, ttl_ms=0.0, on_call=lambda standing: seen.append(standing.status))
     client.observe(text="left 1")
@@ -172,14 +172,14 @@ def test_socket_that_fails_ends_safe_though_no_goodbye_can_be_sent(stand: Stand)
 # Examples, and the check of conformance.
 
 
-def test_example_in_the_documentation_drives_its_own_loop(server: Process, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_example_runs_its_loop(server: Process, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 40
     runpy.run_path(str(EXAMPLE))["main"](server.endpoint, seconds=0.5)
     assert int(capsys.readouterr().out.split("fresh calls")[0].split()[-1]) > 0
 
 
 @pytest.mark.slow
-def test_example_in_the_documentation_says_in_one_line_that_no_server_is_there() -> None:
+def test_documented_example_reports_missing_server_in_one_line() -> None:
     done = python(str(EXAMPLE), "tcp://127.0.0.1:9", cwd="/")
     assert done.returncode == 2
     assert "rtcontrol serve" in done.stderr and len(done.stderr.splitlines()) == 1
@@ -193,7 +193,7 @@ def ours(endpoint: str) -> None:
 
 
 def wrong(endpoint: str) -> None:
-    """Executes whatever comes, counts nothing up, answers no ping, never says hello again."""
+    """Run a wrong client that executes all calls, numbers nothing, answers no ping, and sends one hello only."""
     dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     dealer.linger = 0
     dealer.connect(endpoint)
@@ -222,7 +222,7 @@ def wrong(endpoint: str) -> None:
 
 
 @pytest.mark.parametrize("client", [ours, wrong])
-def test_conformance_is_told_of_our_client_and_not_of_a_wrong_one(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conformance_check_passes_our_client_and_fails_wrong_one(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if client is wrong:
         monkeypatch.setattr("tests.conformance.check.stand.PATIENCE", 0.3)
 
@@ -246,7 +246,7 @@ def test_conformance_is_told_of_our_client_and_not_of_a_wrong_one(client: Any, m
 
 
 @pytest.mark.parametrize("vector", load("connect"), ids=lambda vector: vector["name"])
-def test_answer_names_server_or_none(vector: dict[str, Any]) -> None:
+def test_connect_answer_names_server_or_reason(vector: dict[str, Any]) -> None:
     answer = vector["status"], vector["body"].encode(), vector["retry_after"]
     found = read_answer(vector["url"], *answer, keys=vector["keys"], server_key=vector["server_key_given"])
     if vector["address"] is None:
@@ -256,7 +256,7 @@ def test_answer_names_server_or_none(vector: dict[str, Any]) -> None:
 
 
 class Driven(Events):
-    """The client, which tells of its calls as a program does."""
+    """The client, driven in this process, that reports its calls as a test program does."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Driven(Events):
         return {"address": self.client.address, "ended": self.client.error}
 
 
-def test_client_follows_the_answers_of_connect() -> None:
+def test_client_follows_connect_answers() -> None:
     with fronted() as (front, first, second):
         driven = check_first_server(front, first, Driven)
         hint = tools_hint(OWN["tools"], None)
@@ -281,7 +281,7 @@ def test_client_follows_the_answers_of_connect() -> None:
         driven.client.close()
 
 
-def test_answer_that_does_not_come_ends_no_client_and_holds_up_no_method() -> None:
+def test_missing_connect_answer_blocks_no_method() -> None:
     with fronted() as (front, first, _):
         front.answers = [names(first.endpoint)]
         front.holds = True  # until the client has given up

@@ -1,4 +1,4 @@
-"""The client's core without sockets: whatever comes and whenever, nothing old is active; acknowledgements, clocks."""
+"""The client's core without sockets: no expired call is ever active; acknowledgements and clock offsets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ EVENTS = st.one_of(CALLS, CALLS, CALLS, st.sampled_from([0, 1, 20, 100, 700, 300
 
 
 @given(st.lists(EVENTS, max_size=60))
-def test_whatever_happens_nothing_old_acts_and_what_is_active_was_handed_out(events: list[Any]) -> None:
+def test_random_events_never_leave_expired_call_active(events: list[Any]) -> None:
     core, now, tick = Core(Options(**{**OWN, "ttl_ms": 0.0}, on_call=print), 10 * S), 10 * S, 3
     greeted(core, now)
     heard: dict[int, CallMessage] = {}  # by id(call): kept alive, so that no id comes twice
@@ -109,7 +109,7 @@ def test_whatever_happens_nothing_old_acts_and_what_is_active_was_handed_out(eve
 
 
 def greeted(core: Core, now_ns: int = S, **changes: Any) -> list[str]:
-    """Connected, and welcomed; what is said then."""
+    """Connect and welcome the core; return the types of the messages that it sends then."""
     core.connected(now_ns)
     assert said(core, now_ns) == ["hello"]
     core.receive(welcome(**changes), now_ns)
@@ -122,7 +122,7 @@ def said(core: Core, now_ns: int) -> list[str]:
 
 @pytest.fixture
 def core() -> Core:
-    """Welcomed at one second."""
+    """Return a core that was welcomed at one second."""
     core = Core(Options(**OWN, acknowledge=True), S)
     assert greeted(core) == ["ping"]
     return core
@@ -135,7 +135,7 @@ def flying(core: Core, ttl_ms: float = 500.0) -> FunctionCall:
     return left
 
 
-def test_acknowledgement_of_a_call_of_the_session_before_is_none_of_one_with_its_number(core: Core) -> None:
+def test_acknowledgement_from_earlier_session_is_not_sent(core: Core) -> None:
     flying(core)
     before = core.active.at(S + MS)
     core.lost(2 * S, "cut")
@@ -147,7 +147,7 @@ def test_acknowledgement_of_a_call_of_the_session_before_is_none_of_one_with_its
     assert said(core, 3 * S + MS) == ["executed"]
 
 
-def test_one_of_several_calls_that_fails_makes_it_safe_and_the_next_call_stands_for_itself() -> None:
+def test_failed_call_of_several_makes_client_safe() -> None:
     core = Core(Options(**OWN, acknowledge=True, calls_per_tick=2), S)
     greeted(core)
     observed = {"seq_obs": core.observe(look(S)).seq, "t_obs_ns": S}
@@ -161,7 +161,7 @@ def test_one_of_several_calls_that_fails_makes_it_safe_and_the_next_call_stands_
     assert core.active.at(S + 4 * MS).calls == (left,)
 
 
-def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:
+def test_pings_and_resets_without_session_are_bounded(core: Core) -> None:
     core.lost(S, "cut")
     for i in range(3000):
         core.receive(messages.Ping(id=i, t_ns=i), S)
@@ -173,7 +173,7 @@ delays = st.integers(0, 10**9)
 
 
 @given(st.integers(-(10**15), 10**15), st.lists(st.tuples(delays, delays, delays), min_size=1, max_size=16))
-def test_true_offset_lies_within_half_of_the_best_round_trip(offset: int, ways: list[tuple[int, int, int]]) -> None:
+def test_true_offset_is_within_half_of_best_round_trip(offset: int, ways: list[tuple[int, int, int]]) -> None:
     believed, t0 = OffsetFilter(), 10**16
     for there, busy, back in ways:
         t1, t3 = t0 + offset + there, t0 + there + busy + back

@@ -1,4 +1,4 @@
-"""Handlers of calls: what is too old is not begun; safe does not wait, and is tried until it is done."""
+"""Handlers of calls: a call that is too old does not start; a safe call does not wait, and is retried."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LONG_MS = 60_000.0
 
 
 class Fleet:
-    """A client that has been welcomed by the stand."""
+    """A client that the scripted server has welcomed."""
 
     def __init__(self, stand: Stand, **options: Any) -> None:
         self.stand, self.client = stand, joined(stand, **options)
         stand.pump(0.1)
 
     def called(self, ttl_ms: float) -> int:
-        """The tick of a fresh call for a new observation."""
+        """Send a fresh call for a new observation; return the call's tick."""
         self.client.observe(text="left 1")
         return self.stand.call(self.stand.observation(), ttl_ms=ttl_ms).tick
 
@@ -65,7 +65,7 @@ def raises(error: Exception) -> Any:
     ],
     ids=["declines", "raises", "awaitable", "surrogate", "no words"],
 )
-def test_what_a_handler_does_is_told_and_safe_follows_at_once_where_it_fails(
+def test_handler_result_is_reported_and_failure_makes_safe(
     stand: Stand, caplog: pytest.LogCaptureFixture, act: Any, outcome: str, error: str | None
 ) -> None:
     safe: list[Standing] = []
@@ -78,7 +78,7 @@ def test_what_a_handler_does_is_told_and_safe_follows_at_once_where_it_fails(
     fleet.end()
 
 
-def test_handler_of_safe_is_called_while_on_call_has_not_returned(stand: Stand) -> None:
+def test_on_safe_is_called_while_on_call_still_runs(stand: Stand) -> None:
     go, safe = threading.Event(), []
     fleet = Fleet(stand, on_call=lambda standing: go.wait(60), on_safe=safe.append)
     tick = fleet.called(ttl_ms=200.0)
@@ -93,9 +93,7 @@ LEFT, RIGHT, AHEAD = (FunctionCall(name="turn", arguments={"side": side}) for si
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
-def test_each_of_several_calls_acts_once_in_order_unless_a_newer_observation_overtakes(
-    stand: Stand, overtaken: bool
-) -> None:
+def test_several_calls_act_once_in_order_unless_superseded(stand: Stand, overtaken: bool) -> None:
     seen: list[Standing] = []
     go = threading.Event()
 
@@ -152,7 +150,7 @@ if "close" in how:
 
 
 @pytest.mark.parametrize("how", ["close", "exit"])
-def test_last_thing_that_a_program_does_is_its_safe_call(stand: Stand, how: str) -> None:
+def test_program_executes_safe_call_last(stand: Stand, how: str) -> None:
     command = [sys.executable, "-c", PROGRAM, stand.endpoint, how]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         stand.expect(Hello, 20.0, "hello")
@@ -164,7 +162,7 @@ def test_last_thing_that_a_program_does_is_its_safe_call(stand: Stand, how: str)
     assert process.returncode == 0
 
 
-def test_close_gives_up_a_handler_that_does_not_return_and_one_may_close_in_it(
+def test_close_gives_up_hanging_handler_and_works_inside_handler(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
     go, begun, closed = threading.Event(), threading.Event(), threading.Event()
@@ -188,7 +186,7 @@ def test_close_gives_up_a_handler_that_does_not_return_and_one_may_close_in_it(
 
 
 class Motors:
-    """Two, of which the first does not stop the first `faults` times that it shall."""
+    """Two motors; the first one fails to stop the first `faults` times."""
 
     def __init__(self, faults: int, error: type[BaseException]) -> None:
         self.faults, self.error = faults, error
@@ -206,9 +204,7 @@ class Motors:
 
 
 @pytest.mark.parametrize(("how", "error"), [("on_safe", OSError), ("on_call", SystemExit)])
-def test_safe_call_that_raises_is_tried_again_each_period_until_it_returns(
-    stand: Stand, how: str, error: type[BaseException]
-) -> None:
+def test_raising_safe_call_is_retried_each_period(stand: Stand, how: str, error: type[BaseException]) -> None:
     motors = Motors(3, error)
     with joined(stand, **motors.options(how)) as client:
         client.observe(text="left 1")
@@ -223,7 +219,7 @@ def test_safe_call_that_raises_is_tried_again_each_period_until_it_returns(
     assert sum(isinstance(m, Executed) for m in stand.heard) == 1
 
 
-def test_safe_call_that_raises_is_tried_no_more_once_another_call_is_active(stand: Stand) -> None:
+def test_raising_safe_call_is_not_retried_after_next_call(stand: Stand) -> None:
     motors = Motors(10**6, OSError)
     with joined(stand, **motors.options("on_call")) as client:
         client.observe(text="left 1")

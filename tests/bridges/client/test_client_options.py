@@ -1,4 +1,4 @@
-"""What callers give besides plain Python: taken as what it means, or refused by its place, on their own thread."""
+"""Values that callers pass besides plain Python: converted, or refused on the caller's thread with their place."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LOOP.append(LOOP)
     ],
     ids=str,
 )
-def test_value_that_means_something_plain_is_taken_as_that(value: Any, meant: Any) -> None:
+def test_value_with_plain_meaning_is_converted(value: Any, meant: Any) -> None:
     look = observation(None, {"x": value}, None, None)
     assert look.data == {"x": meant} and type(look.data["x"]) is type(meant)
     assert encode_msgpack(look) and encode_json(look)
@@ -72,7 +72,7 @@ def test_value_that_means_something_plain_is_taken_as_that(value: Any, meant: An
         (Decimal(1), "data.x has the type Decimal, which cannot be sent."),
         (np.array([0.0, np.nan]), "data.x[1]: nan is not finite."),
         (1 << 70, "data.x: an integer beyond 64 bits."),
-        ({1: 2}, "data.x: a map key is no string."),
+        ({1: 2}, "data.x: a map key is not a string."),
         (np.zeros(100_000), "data.x: 100000 items: above the limit max_items"),
         (np.zeros(5_000), "data.x: 5000 items: above the limit max_items"),
         (LOOP, "nesting deeper than 16"),
@@ -81,7 +81,7 @@ def test_value_that_means_something_plain_is_taken_as_that(value: Any, meant: An
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_value_that_means_nothing_plain_is_refused_by_its_place(value: Any, says: str) -> None:
+def test_value_without_plain_meaning_is_refused_by_place(value: Any, says: str) -> None:
     for give in (
         lambda: observation(None, {"x": value}, None, None),
         lambda: Options(safe_call={"name": "go", "x": value}),
@@ -91,7 +91,7 @@ def test_value_that_means_nothing_plain_is_refused_by_its_place(value: Any, says
         assert says in str(caught.value).replace("safe_call.x", "data.x")
 
 
-def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> None:
+def test_later_changes_to_tools_and_safe_calls_are_ignored() -> None:
     schema = {"type": "object", "properties": {"d": {"enum": list(np.arange(3))}}, "required": ("d",)}
     calls = (FunctionCall(name="go", arguments={"d": np.int64(1)}), {"name": "go", "arguments": {"d": 2.0}}, "go")
     options = Options(tools=({"name": np.str_("go"), "parameters": schema},), safe_call=calls, hz=np.int32(10))
@@ -126,7 +126,7 @@ def test_tools_and_safe_calls_are_taken_when_given_and_not_looked_at_again() -> 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_mistakes_are_told_before_anything_is_connected(value: dict[str, Any], says: str) -> None:
+def test_option_errors_are_raised_before_connecting(value: dict[str, Any], says: str) -> None:
     before = threading.active_count()
     with pytest.raises(ClientError) as caught:
         Client.connect("tcp://127.0.0.1:9", **value)
@@ -136,19 +136,19 @@ def test_mistakes_are_told_before_anything_is_connected(value: dict[str, Any], s
 @pytest.mark.parametrize(
     ("endpoint", "match"),
     [
-        ("127.0.0.1:5555", "is no endpoint"),
-        ("smoke://signals", "is no endpoint"),
-        ("tcp://", "is no endpoint"),
+        ("127.0.0.1:5555", "is not an endpoint"),
+        ("smoke://signals", "is not an endpoint"),
+        ("tcp://", "is not an endpoint"),
         ("tcp://127.0.0.1:9", "No rtcontrol server answers at tcp://127.0.0.1:9.*rtcontrol serve"),
         ("http://127.0.0.1:1/connect", r"No welcome from http://127\.0\.0\.1:1/connect.*does not answer"),
     ],
 )
-def test_endpoint_that_is_none_or_where_no_server_is_is_told(endpoint: str, match: str) -> None:
+def test_invalid_or_unreachable_endpoint_is_reported(endpoint: str, match: str) -> None:
     with pytest.raises(ClientError, match=match):
         Client.connect(endpoint, **OWN, connect_timeout_s=0.3)
 
 
-def test_anything_with_a_buffer_becomes_an_array() -> None:
+def test_value_with_buffer_becomes_array() -> None:
     picture = np.arange(12, dtype=np.float32).reshape(3, 4).T
     value = {"picture": picture, "floats": array.array("d", [1.5]), "bytes": b"abc", "flags": np.array([True])}
     value |= {"half": np.ones(2, np.float16), "ctypes": (ctypes.c_int16 * 2)(1, -1), "scalar": np.int64(7)}
@@ -180,13 +180,13 @@ def test_anything_with_a_buffer_becomes_an_array() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_array_that_shows_no_numbers_or_too_many_is_refused_by_its_name(value: Any, says: str) -> None:
+def test_unusable_or_too_large_array_is_refused_by_name(value: Any, says: str) -> None:
     with pytest.raises(ClientError) as caught:
         observation("x", None, value, None)
     assert says in str(caught.value)
 
 
-def test_what_is_said_in_a_session_is_taken_or_refused_on_the_callers_thread(stand: Stand) -> None:
+def test_invalid_message_is_refused_on_callers_thread(stand: Stand) -> None:
     with joined(stand) as client:
         client.observe(data={"x": np.float32(1)}, t_ns=np.int64(1))
         assert stand.expect(Observe, 5.0, "an observation").data == {"x": 1.0}
@@ -212,7 +212,7 @@ def test_what_is_said_in_a_session_is_taken_or_refused_on_the_callers_thread(sta
         assert client.connected and client.error is None
 
 
-def test_client_imports_with_three_packages_and_without_the_floors_above() -> None:
+def test_client_imports_with_only_three_packages() -> None:
     absent = ("numpy", "torch", "ray", "transformers", "typer", "rich", "jsonschema", "gymnasium", "tokenizers")
     code = (
         f"import sys\nfor name in {absent!r}: sys.modules[name] = None\n"

@@ -1,4 +1,4 @@
-"""`Client.send_picture`, against real servers."""
+"""Tests of `Client.send_picture` against real servers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def newest(bench: Bench | Server) -> Any:
     return bench.sessions.all()[0].env.pictures.newest
 
 
-def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client) -> None:
+def test_picture_in_any_buffer_type_arrives(made: Bench, client: Client) -> None:
     assert client.send_picture(np.frombuffer(FILE, np.uint8))
     until(lambda: newest(made) is not None, "no picture came")
     assert newest(made).data == FILE and newest(made).format == "jpeg"
@@ -55,12 +55,12 @@ def test_a_picture_arrives_whatever_holds_its_bytes(made: Bench, client: Client)
     ("data", "options", "says"),
     [(b"GIF89a", {}, "neither JPEG nor PNG"), (FILE, {"t_ns": 1 << 62}, "future")],
 )
-def test_what_is_no_picture_is_told_to_the_caller(client: Client, data: Any, options: Any, says: str) -> None:
+def test_invalid_picture_raises_error_for_caller(client: Client, data: Any, options: Any, says: str) -> None:
     with pytest.raises(ClientError, match=says):
         client.send_picture(data, **options)
 
 
-def test_nothing_is_sent_to_a_server_that_takes_no_pictures_nor_without_one() -> None:
+def test_no_picture_is_sent_without_server_that_accepts_pictures() -> None:
     stand = Stand("tcp://127.0.0.1:*")
     client = Client(stand.endpoint, OWN)
     assert client.send_picture(FILE) is False  # nobody has welcomed it
@@ -80,7 +80,7 @@ def test_nothing_is_sent_to_a_server_that_takes_no_pictures_nor_without_one() ->
 
 
 class Narrow:
-    """Passes the first connection on to a port; of each other one 1000 bytes, and then nothing."""
+    """A proxy that forwards the first connection to a port, but only 1000 bytes of each other connection."""
 
     def __init__(self, port: int) -> None:
         self._to, self._count = port, 0
@@ -110,7 +110,7 @@ class Narrow:
         self._listener.close()
 
 
-def test_pictures_that_get_stuck_delay_no_observation_and_take_no_memory() -> None:
+def test_stuck_pictures_delay_no_observation_and_use_no_memory() -> None:
     # foxglove/ros-foxglove-bridge#126 and #196: behind large messages small ones waited, or the memory grew.
     stand = Stand("tcp://127.0.0.1:*")
     proxy = Narrow(int(stand.endpoint.rpartition(":")[2]))

@@ -1,4 +1,4 @@
-"""A crowd's client against real servers: what each member is to do, who comes back, what is refused."""
+"""The client of a crowd against real servers: each member's calls, rejoining members, and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Process]:
 
 
 def until_fresh(crowd: Crowd, *names: str) -> None:
-    """Observe until all of them have a fresh call in force."""
+    """Observe until a fresh call is active for each of these members."""
 
     def fresh() -> bool:
         crowd.observe(dict.fromkeys(crowd.members, SEEN))
@@ -41,7 +41,7 @@ def until_fresh(crowd: Crowd, *names: str) -> None:
     until(fresh, f"no fresh calls: {crowd.error} {crowd.refusals}")
 
 
-def test_a_killed_server_ends_each_call_in_its_time_and_the_members_join_its_successor(server: Process) -> None:
+def test_killed_server_ends_calls_and_members_join_next_server(server: Process) -> None:
     options: dict[str, Any] = {"agent": "lander", "hz": 20, "safe_call": SAFE, "persist": True}
     with Crowd.connect(server.endpoint, **options) as crowd:
         crowd.join("anna", ttl_ms=400)
@@ -56,7 +56,7 @@ def test_a_killed_server_ends_each_call_in_its_time_and_the_members_join_its_suc
         assert crowd.statistics["sessions"] == 2
 
 
-def test_what_is_wrong_is_said_before_anything_is_sent_and_one_is_instructed_alone(server: Process) -> None:
+def test_member_errors_are_raised_before_sending(server: Process) -> None:
     with Crowd.connect(server.endpoint, agent="lander", hz=20, members=3) as crowd:
         crowd.join("anna", safe_call={"name": "engines", "arguments": {"main": 100, "side": 0}})
         crowd.join("bert", priority=9)
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_before_anything_is_sent_and_one_is_instructed_alo
 
 
 # RandyGaul/cute_headers#305: whoever was refused once stays out, also when the server has room.
-def test_who_was_refused_is_decided_for_once_there_is_room_and_its_terms_are_said_again(server: Process) -> None:
+def test_refused_member_is_decided_once_there_is_room(server: Process) -> None:
     with Crowd.connect(server.endpoint, agent="lander", hz=20, members=1, safe_call=SAFE) as crowd:
         crowd.join("anna")
         crowd.join("bert")
@@ -102,7 +102,7 @@ def test_who_was_refused_is_decided_for_once_there_is_room_and_its_terms_are_sai
         until_fresh(crowd, "bert")
 
 
-def test_many_members_are_told_in_messages_within_the_limits() -> None:
+def test_many_members_are_split_into_messages_within_limits() -> None:
     core = CrowdCore(CrowdOptions(agent="lander"), S)
     core.connected(S)
     assert [m.type for m in core.due(S)] == ["hello"]

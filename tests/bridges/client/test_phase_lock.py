@@ -33,7 +33,7 @@ def fresh(seq: int, release_ns: int, sent_ns: int, arrived_ns: int, status: str 
 
 
 class Course:
-    """A client and a server that ticks each `period_ns`; the server's clock is `ahead_ns`, and gains `drift`."""
+    """A client, and a server that ticks each `period_ns`; the server's clock is `ahead_ns` and drifts by `drift`."""
 
     def __init__(self, period_ns: int, ahead_ns: int, drift: float = 0.0) -> None:
         self.lock, self.period_ns, self.ahead_ns, self.drift = PhaseLock(), period_ns, ahead_ns, drift
@@ -46,7 +46,7 @@ class Course:
         return t_ns + self.ahead_ns + int(self.drift * (t_ns - 1_000_000 * MS))
 
     def look(self, way_ns: int, late_ns: int = 0) -> int:
-        """One look, begun so late after it was due, and its call; gives how long it waited for its tick."""
+        """Observe `late_ns` after that was due, and receive the call; return how long the observation waited."""
         due_ns = self.lock.next_ns(self.release_ns, self.period_ns, self.offset, self.now_ns)
         assert due_ns is not None and self.now_ns < due_ns <= self.now_ns + 2 * self.period_ns
         began_ns = due_ns + late_ns
@@ -69,7 +69,7 @@ class Course:
     st.lists(st.floats(0, 0.5), min_size=60, max_size=60),
     st.floats(-2e-4, 2e-4),
 )
-def test_observations_arrive_just_in_time_whatever_the_clocks_say(
+def test_observations_arrive_just_in_time_despite_clock_offset(
     period_ms: int, ahead_ns: int, way_ms: float, noise_ms: list[float], drift: float
 ) -> None:
     course = Course(period_ms * MS, ahead_ns, drift)
@@ -81,7 +81,7 @@ def test_observations_arrive_just_in_time_whatever_the_clocks_say(
 
 
 class World:
-    """A client that looks each 5 ms."""
+    """A fake client that observes every 5 ms."""
 
     def __init__(self) -> None:
         self.connected, self.error = True, None
@@ -99,7 +99,7 @@ class World:
         return len(self.seen)
 
 
-def test_the_worlds_own_look_is_called_for_each_tick_and_its_mistakes_are_told_once(
+def test_look_is_called_each_tick_and_errors_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()

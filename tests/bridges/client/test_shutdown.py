@@ -1,4 +1,4 @@
-"""Signals of a program that ends or stops in order, in this process and without waiting."""
+"""Signals that end or suspend a program in order, tested in this process and without waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT = 0
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Default handlers at first, and the test runner's own at the end."""
+    """Set the default signal handlers, and restore the test runner's handlers at the end."""
     before = {number: signal.getsignal(number) for number in ALL}
     for number in ALL:
         signal.signal(number, signal.SIG_DFL)
@@ -30,14 +30,14 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [*SIGNALS, *OTHERS])
-def test_first_signal_stops_with_its_own_status(number: signal.Signals) -> None:
+def test_first_signal_stops_program_with_its_status(number: signal.Signals) -> None:
     stops: list[str] = []
     with Shutdown(stops.append) as ending:
         signal.raise_signal(number)
         assert (stops, ending.status) == ([number.name], 128 + number)
 
 
-def test_timer_signals_never_count_as_further_ones() -> None:
+def test_timer_signals_never_count_as_further_signals() -> None:
     stops: list[str] = []
     with Shutdown(stops.append):
         for _ in range(5):  # as of a limit of processor time, each second
@@ -58,7 +58,7 @@ def by_c(number: int) -> None:
 
 @pytest.mark.parametrize("take", [by_python, by_c])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_taken_by_user_code_is_taken_back(take: Callable[[int], None], number: signal.Signals) -> None:
+def test_signal_handler_replaced_by_user_code_is_restored(take: Callable[[int], None], number: signal.Signals) -> None:
     stops: list[str] = []
     with Shutdown(stops.append) as ending:
         take(number)
@@ -70,7 +70,7 @@ def test_signal_taken_by_user_code_is_taken_back(take: Callable[[int], None], nu
         assert stops == [number.name]
 
 
-def test_signal_taken_in_c_is_taken_back_by_another_thread() -> None:
+def test_signal_handler_replaced_in_c_is_restored_by_other_thread() -> None:
     stops: list[str] = []
     with Shutdown(stops.append) as ending:
         by_c(signal.SIGTERM)
@@ -81,7 +81,7 @@ def test_signal_taken_in_c_is_taken_back_by_another_thread() -> None:
     assert stops == ["SIGTERM"]
 
 
-def test_blocked_signal_is_let_through_again() -> None:
+def test_blocked_signal_is_unblocked_again() -> None:
     stops: list[str] = []
     with Shutdown(stops.append) as ending:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -91,7 +91,7 @@ def test_blocked_signal_is_let_through_again() -> None:
     assert stops == ["SIGTERM"]
 
 
-def test_timer_of_user_code_keeps_its_handler() -> None:
+def test_timer_signal_of_user_code_keeps_its_handler() -> None:
     rings: list[int] = []
     with Shutdown(lambda name: None) as ending:
         signal.signal(signal.SIGALRM, lambda number, frame: rings.append(number))
@@ -100,7 +100,7 @@ def test_timer_of_user_code_keeps_its_handler() -> None:
         assert (rings, ending.status) == ([signal.SIGALRM], 0)
 
 
-def test_ctrl_z_hands_over_what_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_z_passes_stop_function_to_suspend(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((number, signal.getsignal(number))))
     halts: list[Callable[[], None]] = []
@@ -116,7 +116,7 @@ def test_ctrl_z_hands_over_what_stops_the_process(monkeypatch: pytest.MonkeyPatc
         assert len(halts) == 2
 
 
-def test_ctrl_z_with_nothing_to_suspend_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_z_without_suspend_stops_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
     with Shutdown(lambda name: None):

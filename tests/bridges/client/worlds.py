@@ -1,4 +1,4 @@
-"""Real servers in processes, and clients of a scripted server."""
+"""Helpers that start real servers in processes, and clients of a scripted server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN: dict[str, Any] = {"tools": [STEER], "instruction": "Follow the road.", "saf
 
 
 class Process:
-    """`rtcontrol serve` with a model that draws calls at random; `limit` is a `ulimit` for it."""
+    """A process of `rtcontrol serve` with a model that makes random calls; `limit` is a `ulimit` for the process."""
 
     def __init__(self, out: Path, port: int, *options: str, limit: str = "-c 0") -> None:
         self.endpoint, self.out = f"tcp://127.0.0.1:{port}", out
@@ -41,7 +41,7 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start (again), and wait until it listens."""
+        """Start the server (again), and wait until it listens."""
         log = self.out / f"log-{time.monotonic_ns()}.txt"
         with log.open("wb") as file:
             self.process = subprocess.Popen(self._command, stdout=file, stderr=subprocess.STDOUT, env=environment())
@@ -54,7 +54,7 @@ class Process:
         return "".join(p.read_text() for p in self.out.glob("log-*.txt"))
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal; gives the exit status."""
+        """Send a signal, wait for the end, and return the exit status."""
         self.signal(number)
         assert self.process is not None
         return self.process.wait(30)
@@ -78,7 +78,7 @@ class Process:
 
 
 def until_fresh_at(client: Client, endpoint: str, text: str = "left 40 right 10") -> None:
-    """Observe until the server there has decided anew: what is in force may be of the one before."""
+    """Observe until the server at `endpoint` has decided: the active call may be from an earlier server."""
     counts: list[int] = []
 
     def fresh() -> bool:
@@ -94,7 +94,7 @@ def until_fresh_at(client: Client, endpoint: str, text: str = "left 40 right 10"
 
 
 def joined(stand: Stand, **options: Any) -> Client:
-    """A client, greeted and welcomed by the test."""
+    """Return a client that the test's scripted server has welcomed."""
     client = Client(stand.endpoint, {**OWN, **options})
     stand.expect(Hello, 10.0, "hello")
     stand.welcome(pacing=options.get("pacing", "server"))

@@ -280,9 +280,9 @@ def test_rtcontrol_bridge_ros2_checks_its_file(tmp_path: Path, capsys: pytest.Ca
         (["--set", "sesion.ttl_ms=3"], f"{ROBOT}: sesion: it is not a key of this format."),
         (
             ["--connect", "http://127.0.0.1:8000"],
-            "http://127.0.0.1:8000 is no URL of a server. Write http://HOST:PORT/connect",
+            "http://127.0.0.1:8000 is not the URL of a server. Write http://HOST:PORT/connect",
         ),
-        (["--connect", "127.0.0.1:5555"], "127.0.0.1:5555 is no endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:"),
+        (["--connect", "127.0.0.1:5555"], "127.0.0.1:5555 is not an endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:"),
         (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
     ],
 )

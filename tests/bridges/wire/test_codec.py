@@ -1,4 +1,4 @@
-"""Messages on the wire, and how a process that prints, warns or logs keeps its threads."""
+"""Messages on the wire, and printing, warnings and logs that never block a thread."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def refusal(parts: list[bytes] | str, limits: Limits | None = None) -> WireError
 
 
 @given(st.dictionaries(texts, values, max_size=4), texts, st.binary(max_size=40))
-def test_both_encodings_give_back_the_message(data: dict[str, Any], text: str, raw: bytes) -> None:
+def test_both_encodings_decode_to_same_message(data: dict[str, Any], text: str, raw: bytes) -> None:
     array = {"name": "a", "dtype": "u1", "shape": [len(raw)], "data": raw}
     message = Observe.model_validate({**SEEN, "data": data, "text": text, "arrays": [array]})
     assert decode_msgpack(encode_msgpack(message)) == message
@@ -84,14 +84,14 @@ def checked(decode: Any, raw: Any) -> None:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=10), st.text(max_size=200) | st.binary(max_size=200), values)
-def test_random_bytes_raise_nothing_but_wire_errors(parts: list[bytes], text: str | bytes, value: Any) -> None:
+def test_random_bytes_raise_only_wire_errors(parts: list[bytes], text: str | bytes, value: Any) -> None:
     checked(decode_msgpack, parts)
     checked(decode_json, text)
     checked(decode_msgpack, pack(value))
 
 
 @given(messages, st.data())
-def test_flipped_bytes_raise_nothing_but_wire_errors(message: Message, data: st.DataObject) -> None:
+def test_flipped_bytes_raise_only_wire_errors(message: Message, data: st.DataObject) -> None:
     header, *rest = encode_msgpack(message)
     body = bytearray(header)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -101,7 +101,7 @@ def test_flipped_bytes_raise_nothing_but_wire_errors(message: Message, data: st.
 
 
 @given(messages, st.data())
-def test_fields_of_any_type_raise_nothing_but_wire_errors(message: Message, data: st.DataObject) -> None:
+def test_fields_of_any_type_raise_only_wire_errors(message: Message, data: st.DataObject) -> None:
     parts = encode_msgpack(message)
     header = msgpack.unpackb(parts[0])
     nested = [v for v in header.values() if isinstance(v, dict) and v]
@@ -125,13 +125,13 @@ def test_fields_of_any_type_raise_nothing_but_wire_errors(message: Message, data
         ({"t_ns": None}, "observe.t_ns is missing.", "Give it"),
     ],
 )
-def test_a_refusal_says_what_was_given_and_what_to_give(change: dict[str, Any], what: str, remedy: str) -> None:
+def test_refusal_names_given_value_and_remedy(change: dict[str, Any], what: str, remedy: str) -> None:
     error = refusal(pack({**SEEN, "text": "x", **change}))
     assert error.message == what and error.remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize("version", [[1, 0], [1, 1], [1, 5], [2, 0]])
-def test_hello_that_is_refused_says_which_one_it_was(version: list[int]) -> None:
+def test_refusal_of_hello_names_that_hello(version: list[int]) -> None:
     error = refusal(pack({"type": "hello", "protocol": version, "t_client_ns": 7}))
     assert (error.t_client_ns, error.code == Code.VERSION) == (7, version in ([1, 0], [2, 0]))
 
@@ -144,7 +144,7 @@ def test_hello_that_is_refused_says_which_one_it_was(version: list[int]) -> None
         (encode_msgpack, [{"y": 1 << 64}], "data.x[0].y"), (encode_msgpack, {1, 2}, "data.x"),
     ],
 )  # fmt: skip
-def test_free_values_that_cannot_be_sent_are_refused_by_path(encode: Any, value: Any, field: str) -> None:
+def test_values_that_cannot_be_sent_are_refused_by_path(encode: Any, value: Any, field: str) -> None:
     with pytest.raises(WireError) as caught:
         encode(Observe(session=TOKEN, seq=0, epoch=0, t_ns=0, data={"x": value}))
     assert caught.value.field == field
@@ -186,7 +186,7 @@ def test_each_limit_holds_in_both_encodings(name: str, data: Any) -> None:
     ],
     ids=["list", "nesting", "part", "json", "digits", "shape"],
 )
-def test_a_claimed_size_allocates_nothing(raw: Any) -> None:
+def test_claimed_size_allocates_no_memory(raw: Any) -> None:
     tracemalloc.start()
     try:
         refusal(raw)
@@ -208,7 +208,7 @@ def test_a_claimed_size_allocates_nothing(raw: Any) -> None:
         ("ipc:///run/a:b", "", "", False),
     ],
 )
-def test_parts_of_an_endpoint(text: str, host: str, port: str, ipv6: bool | None) -> None:
+def test_endpoint_is_parsed_into_host_and_port(text: str, host: str, port: str, ipv6: bool | None) -> None:
     result = Endpoint.parse(text)
     assert (result.host, result.port, result.ipv6) == (host, port, ipv6)
 
@@ -217,8 +217,8 @@ def test_parts_of_an_endpoint(text: str, host: str, port: str, ipv6: bool | None
     "text",
     ["tcp://::1:5555", "tcp://[::1]:", "tcp://[::1]:99999", "[::1]:5555", "ws://[::1]:5555", "ipc://", "tcp://:1"],
 )
-def test_what_is_no_endpoint_is_told_with_what_to_write(text: str) -> None:
-    with pytest.raises(EndpointError, match=r"is no endpoint\. Write tcp://ADDRESS:PORT"):
+def test_invalid_endpoint_error_says_what_to_write(text: str) -> None:
+    with pytest.raises(EndpointError, match=r"is not an endpoint\. Write tcp://ADDRESS:PORT"):
         Endpoint.parse(text)
     assert not is_local(text)
 
@@ -227,7 +227,7 @@ NEAR = "[::1] [0:0:0:0:0:0:0:1] [::ffff:127.0.0.1] localhost LOCALHOST 127.0.0.1
 FAR = "[::] [::ffff:10.0.0.7] [fe80::1%lo] [2001:db8::1] 0.0.0.0 * eth0 localhost.example.org"
 
 
-def test_what_is_this_machine_alone() -> None:
+def test_loopback_addresses_are_local() -> None:
     assert [host for host in f"{NEAR} {FAR}".split() if is_local(f"tcp://{host}:5555")] == NEAR.split()
     assert is_local("ipc:///tmp/x") and not is_loopback("[::1]")
     assert Endpoint.parse("tcp://[::1]:1").ipv6_only and not Endpoint.parse("tcp://localhost:1").ipv6_only
@@ -250,7 +250,7 @@ def read_lines(reading: int, last: str) -> list[str]:
     return text.decode().splitlines()
 
 
-def test_reader_that_stops_loses_lines_and_is_told_how_many(full: tuple[int, int]) -> None:
+def test_stopped_reader_loses_lines_and_gets_their_count(full: tuple[int, int]) -> None:
     reading, writing = full
     with Outbox(writing) as outbox:
         for i in range(MAX_WAITING + 500):
@@ -266,9 +266,7 @@ def test_reader_that_stops_loses_lines_and_is_told_how_many(full: tuple[int, int
     assert reader[-1] == "again"
 
 
-def test_whatever_a_process_prints_warns_or_logs_keeps_none_of_its_threads(
-    full: tuple[int, int], tmp_path: Path
-) -> None:
+def test_printing_warning_or_logging_never_blocks_threads(full: tuple[int, int], tmp_path: Path) -> None:
     said = tmp_path / "said"
     code = (
         "import asyncio, logging, sys, threading, warnings\n"
@@ -290,7 +288,7 @@ def test_whatever_a_process_prints_warns_or_logs_keeps_none_of_its_threads(
     assert said.read_text() == "all"
 
 
-def test_texts_of_others_forge_no_line_and_move_no_cursor() -> None:
+def test_untrusted_text_cannot_forge_lines_or_move_cursor() -> None:
     reading, writing = os.pipe()
     log = logging.getLogger("rtcontrol.serve")
     with Outbox(writing) as outbox, OutboxLog(outbox):

@@ -1,4 +1,4 @@
-"""What is taken for a picture file, by its headers alone."""
+"""Which files are accepted as pictures, judged by their headers alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rtcontrol_client.wire.pictures import (
 
 
 def jpeg(width: int = 64, height: int = 48, mode: str = "RGB", **options: Any) -> bytes:
-    """As a camera's driver writes it."""
+    """Return a JPEG file like those of a camera driver."""
     file = io.BytesIO()
     pixels = np.random.default_rng(1).integers(0, 255, (height, width, 3), dtype=np.uint8)
     Image.fromarray(pixels).convert(mode).save(file, "JPEG", **options)
@@ -34,7 +34,7 @@ def jpeg(width: int = 64, height: int = 48, mode: str = "RGB", **options: Any) -
 
 
 def enlarged(data: bytes, size: int) -> bytes:
-    """The JPEG with so many bytes, by what it tells of itself."""
+    """Return the JPEG enlarged to `size` bytes by metadata."""
     more, made = size - len(data), data[:2]
     while more > 0:
         length = more if more <= 65_537 else min(65_537, more - 4)
@@ -73,16 +73,16 @@ JPEGS = {
 
 
 @pytest.mark.parametrize("name", JPEGS)
-def test_a_jpeg_of_any_camera_is_taken_with_its_size(name: str) -> None:
+def test_jpeg_of_any_camera_is_accepted_with_size(name: str) -> None:
     assert format_of(JPEGS[name]) == "jpeg" and check_picture("jpeg", JPEGS[name]) == (64, 48)
 
 
-def test_a_png_is_taken_with_its_size() -> None:
+def test_png_is_accepted_with_size() -> None:
     assert check_picture("png", saved("RGB")) == (5, 4)
 
 
 @pytest.mark.parametrize("data", [jpeg(), jpeg(progressive=True), png(np.zeros((40, 50, 3), np.uint8))])
-def test_one_that_is_cut_off_anywhere_is_refused(data: bytes) -> None:
+def test_picture_cut_off_anywhere_is_refused(data: bytes) -> None:
     for length in range(len(data) - 1):
         assert why_not(data[:length])
 
@@ -97,18 +97,18 @@ def test_one_that_is_cut_off_anywhere_is_refused(data: bytes) -> None:
     ],
     ids=["nothing", "depth", "thumbnail"],
 )
-def test_what_is_no_picture_file_is_refused_with_the_reason(data: bytes, why: str) -> None:
+def test_file_in_other_format_is_refused_with_reason(data: bytes, why: str) -> None:
     assert why in why_not(data)
 
 
 @pytest.mark.parametrize(("width", "height"), [(0, 5), (8193, 1), (1, 8193), (5000, 5000)])
-def test_one_that_would_unpack_to_too_much_or_nothing_is_refused(width: int, height: int) -> None:
+def test_picture_of_too_many_or_no_pixels_is_refused(width: int, height: int) -> None:
     file = saved("RGB")
     body = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     assert f"{width} x {height}" in why_not(file[:12] + body + struct.pack(">I", zlib.crc32(body)) + file[33:])
 
 
-def test_one_above_the_limit_or_of_another_kind_than_it_is_called_is_refused() -> None:
+def test_too_large_or_mislabelled_picture_is_refused() -> None:
     largest = enlarged(jpeg(), MAX_PICTURE_BYTES)
     assert check_picture("jpeg", largest) == (64, 48)
     for form, data, remedy in (("jpeg", enlarged(jpeg(), MAX_PICTURE_BYTES + 1), ""), ("png", jpeg(), 'Say "jpeg".')):
@@ -119,13 +119,13 @@ def test_one_above_the_limit_or_of_another_kind_than_it_is_called_is_refused() -
     assert decode_json(encode_json(reported)) == reported == decode_msgpack(encode_msgpack(reported))
 
 
-def test_what_stands_behind_the_end_is_short_so_that_little_of_a_hostile_file_is_searched() -> None:
+def test_only_few_bytes_may_follow_end_of_picture() -> None:
     for data in (jpeg(), saved("RGB")):
         assert check_picture(format_of(data) or "png", data + bytes(BEHIND // 2))
         assert "cut off" in why_not(data + bytes(BEHIND))
 
 
-def test_a_file_of_empty_segments_costs_no_more_than_a_few_of_them() -> None:
+def test_file_of_empty_segments_is_refused_quickly() -> None:
     begin = b"\xff\xd8"
     segment = b"\xff\xe0\x00\x02"
     assert why_not(begin + segment * (MAX_PICTURE_BYTES // 4 - 1))
@@ -135,7 +135,7 @@ def test_a_file_of_empty_segments_costs_no_more_than_a_few_of_them() -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff", jpeg()[:300], saved("RGB")[:40]]))
-def test_nothing_else_than_a_refusal_comes_of_any_bytes(data: bytes, begin: bytes) -> None:
+def test_arbitrary_bytes_raise_only_refusals(data: bytes, begin: bytes) -> None:
     for form in ("jpeg", "png"):
         try:
             check_picture(form, begin + data)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`python -m tests.conformance.check --bind ENDPOINT`: be a server, and check the client that connects."""
+"""Run a server that checks the client that connects: `python -m tests.conformance.check --bind ENDPOINT`."""
 
 from __future__ import annotations
 

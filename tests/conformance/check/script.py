@@ -1,4 +1,4 @@
-"""What a conforming client does, watched from the server's side, one behaviour after the other."""
+"""Check the behaviours of a conforming client from the server's side, one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOREIGN = "f" * 32
 def check_any_client(
     endpoint: str, started: Callable[[str], None] = lambda endpoint: None, wait_s: float = 60.0
 ) -> list[Finding]:
-    """Bind, wait for a client to connect, and try it for about 15 s. The client must stream observations (2 a second
+    """Bind, wait for a client to connect, and test it for about 15 s. The client must stream observations (2 a second
     or more), execute whatever it is called to, and go on until it is told bye.
 
     `started` is told the address. Returns one finding a behaviour, in order; without a session the others are skipped.

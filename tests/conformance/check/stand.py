@@ -1,4 +1,4 @@
-"""A server that does what the script says and remembers what the client did, and what a check reports."""
+"""A scripted server that remembers what the client did, and the results that a check reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Stand:
-    """One ROUTER socket, one client. It answers pings and sends its own while `alive`; nothing else by itself."""
+    """A server with one ROUTER socket and one client. While `alive` it answers and sends pings, and nothing else."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -53,7 +53,7 @@ class Stand:
         return socket
 
     def restart(self) -> None:
-        """As if the process had been killed and started: another socket, and nothing known."""
+        """Act like a killed and restarted process: use a new socket, and forget the session."""
         self.close()
         self.peer, self.token, self.tick = None, "", 0
         self._socket = self._open()
@@ -69,7 +69,7 @@ class Stand:
             self._socket.send_multipart([self.peer, *parts])
 
     def pump(self, seconds: float, until: Callable[[Message], bool] = lambda message: False) -> Message | None:
-        """Take what comes until a message fits, or the time is over."""
+        """Receive messages until one fits or the time is over; return that message or None."""
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
             if self.alive and self.token and time.monotonic() - self._pinged_s > HEARTBEAT_MS / 2000:
@@ -96,7 +96,7 @@ class Stand:
         return None
 
     def expect(self, kind: type[M], seconds: float, what: str, fits: Callable[[M], bool] = lambda m: True) -> M:
-        """The next message of the kind that fits. Raises Failure."""
+        """Return the next message of the kind that fits. Raises Failure if none comes in time."""
         result = self.pump(PATIENCE * seconds, lambda m: isinstance(m, kind) and fits(m))
         if not isinstance(result, kind):
             broken = f"; last refused: {self.broken[-1][:160]}" if self.broken else ""
@@ -104,7 +104,7 @@ class Stand:
         return result
 
     def welcome(self, resumed: bool = False, token: str | None = None, **changes: Any) -> None:
-        """Answer the hello."""
+        """Answer the client's hello with a welcome."""
         assert self.hello is not None
         if not resumed:
             self.token, self.tick = token or secrets.token_urlsafe(24), 0
@@ -137,12 +137,12 @@ class Stand:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The client's own, or one without parameters for a client that named an agent."""
+        """The client's tools, or one without parameters for a client that named an agent."""
         assert self.hello is not None
         return self.hello.tools or [{"type": "function", "function": {"name": "act"}}]
 
     def call(self, observed: Observe, **changes: Any) -> CallMessage:
-        """A fresh call that answers the observation, with the next tick, unless it is said otherwise."""
+        """Send a fresh call that answers the observation, with the next tick unless `changes` say otherwise."""
         if "tick" not in changes:
             self.tick += 1
         fields: dict[str, Any] = {
@@ -162,11 +162,11 @@ class Stand:
         return message
 
     def observation(self) -> Observe:
-        """The next observation of this session. Raises Failure."""
+        """Return the next observation of this session. Raises Failure."""
         return self.expect(Observe, 3.0, "observation", lambda m: m.session == self.token)
 
     def new_observation(self) -> Observe:
-        """The next one whose answer still counts, of a client with this machine's CLOCK_MONOTONIC. Raises Failure."""
+        """Return the next observation that is young enough, by this machine's CLOCK_MONOTONIC. Raises Failure."""
         return self.expect(Observe, 3.0, "new observation", self._is_new)
 
     def _is_new(self, message: Observe) -> bool:
@@ -174,7 +174,7 @@ class Stand:
 
 
 def example(tool: Mapping[str, Any]) -> FunctionCall:
-    """A legal call of a tool: for each required parameter the first value that its schema lists."""
+    """Return a legal call of a tool: for each required parameter the first value that the schema lists."""
     body = tool.get("function", tool)
     schema = body.get("parameters") or {}
     properties = schema.get("properties", {})
@@ -193,7 +193,7 @@ def _value(schema: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Finding:
-    """One behaviour: `passed`, `failed` or `skipped`, and why."""
+    """The result for one behaviour: `passed`, `failed` or `skipped`, and why."""
 
     name: str
     status: Literal["passed", "failed", "skipped"]
@@ -201,15 +201,15 @@ class Finding:
 
 
 class Failure(Exception):
-    """A behaviour that is not as docs/protocol.md says; the text says what came instead."""
+    """Raised if a behaviour is not as docs/protocol.md says; the text says what came instead."""
 
 
 class Skip(Exception):
-    """A behaviour that cannot be seen with this peer; the text says why."""
+    """Raised if a behaviour cannot be checked with this client; the text says why."""
 
 
 def table(findings: Sequence[Finding]) -> str:
-    """The findings as lines for people."""
+    """Return the findings as lines of text for people."""
     width = max((len(f.name) for f in findings), default=0)
     lines = [f"{f.status:8} {f.name:{width}}  {f.detail}".rstrip() for f in findings]
     counts = {s: sum(f.status == s for f in findings) for s in ("passed", "failed", "skipped")}

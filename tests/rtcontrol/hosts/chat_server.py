@@ -1,4 +1,4 @@
-"""A server of OpenAI's chat API, over real HTTP: what it answers is told by a function of the request's body."""
+"""A test server of OpenAI's chat API over real HTTP, whose answers come from a function of the request's body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
 
 
 class ChatServer:
-    """Its address, and the bodies of requests."""
+    """The address of a running test server, and the bodies of the requests that it got."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -21,7 +21,7 @@ class ChatServer:
 
 
 def completion(*calls: tuple[str, str], content: str | None = None) -> tuple[int, bytes]:
-    """An answer with these calls: names, and arguments as JSON."""
+    """Return an answer with these calls, each a name and arguments as JSON."""
     listed = [
         {"id": str(n), "type": "function", "function": {"name": name, "arguments": arguments}}
         for n, (name, arguments) in enumerate(calls)

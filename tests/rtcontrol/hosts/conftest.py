@@ -1,4 +1,4 @@
-"""Pools and small checkpoints, and this folder's helpers (`pooled`, `cart`) within reach of its tests."""
+"""Fixtures for decoder pools and small checkpoints; makes the helpers of this folder (`pooled`, `cart`) importable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def close_kept() -> None:
 
 @pytest.fixture(scope="module")
 def no_ray() -> None:
-    """That of other modules is closed: whoever asks for Ray starts its own."""
+    """Close the Ray pool that other test modules share, so that the test starts its own Ray."""
     close_kept()
 
 
@@ -41,7 +41,7 @@ def _ended() -> Iterator[None]:
 
 @pytest.fixture
 def ray_pool(_ended: None) -> Iterator[RayPool]:
-    """One for all tests, until one of them makes it give up."""
+    """Return one Ray pool for all tests; a new one if a test made it give up."""
     if KEPT and KEPT[-1].gave_up:
         close_kept()
     if not KEPT:

@@ -1,4 +1,4 @@
-"""What a decider asks elsewhere, without a thread and a socket: answers that are there at once, or never."""
+"""Fake links of remote deciders, without threads or sockets, whose answers come at once or never."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rtcontrol.models.web import WebAnswer, WebError
 
 
 class Job:
-    """An answer that is there, as a future has it. An exception is raised."""
+    """A finished future: `result` returns the answer, or raises it if it is an exception."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -28,7 +28,7 @@ class Job:
 
 
 class FakeLink:
-    """In the place of a `PolicyLink`: gives these answers, in order."""
+    """A fake `PolicyLink` that gives these answers, in order."""
 
     def __init__(self, answers: Sequence[Any]) -> None:
         self._answers = list(answers)
@@ -49,8 +49,8 @@ class FakeLink:
 
 
 class FakeWeb:
-    """In the place of a `WebClient` to the stand-in of a decision API; `fault(n)` is what is wrong with the n-th answer
-    ("drop": none comes, "late": not in time)."""
+    """A fake `WebClient` of the stand-in for a decision API; `fault(n)` says what is wrong with the n-th answer
+    ("drop": no answer comes, "late": the answer comes too late)."""
 
     def __init__(self, path: str, fault: Callable[[int], Any] = lambda n: None, choose: Choose = first) -> None:
         self._path, self._fault = path, fault

@@ -1,4 +1,4 @@
-"""A real WebSocket server of a policy in this process, whose answers are as the test says."""
+"""A stand-in for a policy server: a real WebSocket server in this process, whose answers the test chooses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rtcontrol.hosts.policy_link import pack_message, unpack_message
 
 
 class PolicyStandin:
-    """`answers(n)` are those to the n-th question; where it raises OSError the connection ends. `questions` counts what
-    it was asked, `headers` are those of each connection. `refuse` is a status, and where it leads."""
+    """A policy server that gives `answers(n)` to the n-th question; if that raises OSError, the connection ends.
+    `questions` counts questions, `headers` are those of each connection. `refuse`: an HTTP status and a location."""
 
     def __init__(self, answers: Callable[[int], Sequence[Any]], refuse: tuple[int, str] | None) -> None:
         self._answers, self._refuse = answers, refuse
@@ -45,7 +45,7 @@ class PolicyStandin:
 
 
 def actions(*rows: float, **more: Any) -> dict[str, Any]:
-    """An answer of one number an action, with a timing of its own."""
+    """Return an answer with one number per action, and a unique timing."""
     timing = {"infer_ms": time.perf_counter() * 1e3}
     return {"actions": np.array([[row] for row in rows], np.float32), "server_timing": timing, **more}
 

@@ -1,4 +1,4 @@
-"""What the tests of decoder pools share: sources, requests, and how to wait for replies."""
+"""Helpers for tests of decoder pools: sources, requests, and functions that wait for replies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def tools(named: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def naming(name: str, build: str = "") -> Any:
-    """A source whose deciders call the function `name`, made of local classes, which Ray carries by value; `build` is
-    seconds to sleep, or "user" or "bug"."""
+    """Return a source whose deciders call the function `name`. The classes are local, so Ray sends them by value.
+    `build`: seconds to sleep in `build`, or the error there ("user" or "bug")."""
 
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.errors import UserError
@@ -87,7 +87,7 @@ def called(host: Host, tick: int, instruction: str = "go") -> str:
 
 @contextmanager
 def sessions_closed(pool: Any) -> Iterator[Any]:
-    """All that is opened of it meanwhile is closed at the end."""
+    """Yield a function that opens sessions of the pool, and close them all at the end."""
     opened: list[Host] = []
 
     def open_(name: str, source: Any) -> Host:
@@ -124,7 +124,7 @@ def kept_pid(pool: Any) -> int:
 
 
 def running(parent: int | None = None) -> dict[str, int]:
-    """What Ray has started for a process, by default this one: pids by the program's name."""
+    """Return the processes that Ray started for a process (by default this one), as pids by program name."""
     children = psutil.Process(parent).children(recursive=True)
     named = {child.name(): child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE}
     return {name: pid for name, pid in named.items() if name in ("gcs_server", "raylet") or name.startswith("ray::")}

@@ -1,4 +1,4 @@
-"""The core of a layered host over inner hosts on a simulated clock: what its shell does in real time, by one queue."""
+"""Run the core of a layered host on a simulated clock, with one event queue in place of the real-time shell."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MS = 1_000_000
 
 
 def call_of(name: str, confidence: float = 1.0) -> Callable[[DecisionRequest], Decision]:
-    """Return a decider whose calls name it, and what it saw."""
+    """Return a decider whose calls contain its name and the observation."""
     return lambda request: Decision(Call(name, {"to": request.observation}), {"function": 1.0, "arg1": confidence})
 
 
 class SimulatedHost(HostBase):
-    """An inner host: `after_ms` says how long an answer takes (None: it never comes), `decide` what it is."""
+    """A simulated inner host: an answer takes `after_ms` (None: it never comes), and `decide` returns the decision."""
 
     def __init__(self, name: str, decide: Callable[[DecisionRequest], Decision]) -> None:
         super().__init__(name)
@@ -54,7 +54,7 @@ class SimulatedHost(HostBase):
 
 
 class Simulation:
-    """Instants are in ms from the start; the clock moves by `run` alone."""
+    """A simulated clock with a core and inner hosts. Instants are in ms from the start; only `run` moves the clock."""
 
     START_NS = 1_000_000 * MS
 
@@ -75,7 +75,7 @@ class Simulation:
         return (self.now_ns - self.START_NS) / MS
 
     def run(self, ms: float) -> None:
-        """Let so much time pass."""
+        """Let `ms` of simulated time pass."""
         end_ns = self.now_ns + round(ms * MS)
         while True:
             wake_ns = self.core.wake_ns
@@ -92,7 +92,7 @@ class Simulation:
                 return
 
     def ask(self, tick: int, within_ms: float = 50.0, age_ms: float = 0.0, **more: Any) -> None:
-        """Ask as the loop does."""
+        """Submit a request for a tick, as the loop does."""
         fields = {"epoch": 1, "instruction": "go", "within_ns": round(within_ms * MS), "seq": tick, **more}
         observation = fields.pop("observation", f"o{tick}")
         captured_ns = self.now_ns - round(age_ms * MS)
@@ -106,7 +106,7 @@ class Simulation:
         self._advance(ev.Replied(name, reply))
 
     def lose(self, inner: SimulatedHost, gave_up: str | None = None) -> None:
-        """The host's decider is gone, with all that it was to answer."""
+        """Lose the host's decider, with all requests that it has not answered."""
         inner.lost(self.now_ns)
         inner.gave_up = gave_up
         inner.under_way.clear()

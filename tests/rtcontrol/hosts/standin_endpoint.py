@@ -1,4 +1,4 @@
-"""A stand-in for a hosted decision API: a real HTTP server of both shapes, with faults and latency as they are told."""
+"""A stand-in for a hosted decision API: a real HTTP server of both API forms, with chosen faults and latency."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def first(told: str, name: str, options: list[str]) -> str:
 
 
 class Standin:
-    """`plan(n)` gives the n-th request's seconds to wait and its fault: None, a status, "drop", "refuse", "garbage",
+    """A server for which `plan(n)` gives the n-th request's delay in s and fault: None, a status, "drop", "garbage",
     "deep", "short", "odd"; bodies and headers of requests are kept. `dropped` counts those whose client went away
     meanwhile."""
 
@@ -33,7 +33,7 @@ class Standin:
         self.url = ""
 
     def reply(self, path: str, body: dict[str, Any], fault: Any) -> tuple[int, bytes]:
-        """Return the status and the body of an answer."""
+        """Return the HTTP status and the body of the answer."""
         if isinstance(fault, int):
             return fault, json.dumps({"error": {"message": f"status {fault}"}}).encode()
         found = {"garbage": b"<html>", "deep": b"[" * 100_000}.get(fault)

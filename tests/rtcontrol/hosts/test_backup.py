@@ -1,4 +1,4 @@
-"""Two deciders of one session: whose answer counts, when, and what is reported of the first one's."""
+"""Two deciders of one session: whose answer is used, when, and what is reported of the first decider's answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pair(Simulation):
         super().__init__(BackupCore(TERMS), {FIRST: self.first, BACKUP: self.backup})
 
     def take_ms(self, first: float | None, backup: float | None = 1.0) -> None:
-        """From now on their answers take so many ms; None: they never come."""
+        """Set how many ms the deciders' answers take from now on; None: they never come."""
         self.first.after_ms, self.backup.after_ms = lambda request: first, lambda request: backup
 
     def fail(self, host: SimulatedHost, error: str) -> None:
@@ -42,7 +42,7 @@ class Pair(Simulation):
         host.decide = decide
 
     def decided(self, tick: int, within_ms: float = 50.0, **more: Any) -> tuple[str, float]:
-        """Ask; return who decided, and after how many ms. The loop waits for a period."""
+        """Request a decision; return which decider answered, and after how many ms. The loop waits for a period."""
         began, count = self.now_ms, len(self.replies)
         self.ask(tick, within_ms, **more)
         self.run(max(within_ms, PERIOD_MS))
@@ -52,7 +52,7 @@ class Pair(Simulation):
         return reply.by, at - began
 
     def discourage(self, by: str = BACKUP) -> None:
-        """The first one is late for a few, so that it is not waited for."""
+        """Make the first decider late a few times, so that it is not waited for any more."""
         self.take_ms(60)
         for tick in (-101, -100):
             self.ask(tick)
@@ -62,7 +62,7 @@ class Pair(Simulation):
         self.take_ms(1)
 
     def outcomes(self) -> dict[int, str]:
-        """Of the first one's answers, by tick."""
+        """Return the reported outcomes of the first decider's answers, by tick."""
         return {event["first"]: event["outcome"] for event in self.reports}
 
 
@@ -84,7 +84,7 @@ COURSES = {
 
 
 @pytest.mark.parametrize("course", COURSES.values(), ids=COURSES.keys())
-def test_backup_decides_before_deadline_where_first_late(pair: Pair, course: tuple[Any, ...]) -> None:
+def test_backup_decides_before_deadline_if_first_decider_late(pair: Pair, course: tuple[Any, ...]) -> None:
     first, backup, within_ms, by, after_ms, outcome = course
     pair.take_ms(first, backup)
     assert pair.decided(0, within_ms) == (by, after_ms)
@@ -93,7 +93,7 @@ def test_backup_decides_before_deadline_where_first_late(pair: Pair, course: tup
     assert [request.tick for request in pair.backup.requests] == [0], "it is there should the first one not be"
 
 
-def test_unpunctual_first_is_not_waited_for(pair: Pair) -> None:
+def test_usually_late_first_decider_is_not_waited_for(pair: Pair) -> None:
     pair.discourage()
     pair.take_ms(5)
     assert pair.decided(1, 400.0) == (BACKUP, 1.0)
@@ -102,7 +102,7 @@ def test_unpunctual_first_is_not_waited_for(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(("sure", "by", "outcome"), [(0.49, BACKUP, "unsure"), (0.51, FIRST, "in_time")])
-def test_unsure_answer_leaves_decision_to_backup(pair: Pair, sure: float, by: str, outcome: str) -> None:
+def test_unconfident_answer_leaves_decision_to_backup(pair: Pair, sure: float, by: str, outcome: str) -> None:
     pair.first.decide = call_of(FIRST, sure)
     pair.take_ms(1, 5)
     assert pair.decided(0) == (by, 5.0 if by == BACKUP else 1.0)
@@ -110,7 +110,7 @@ def test_unsure_answer_leaves_decision_to_backup(pair: Pair, sure: float, by: st
     assert (event["outcome"], event["confidence"], event["answer_ms"]) == (outcome, sure, 1.0)
 
 
-def test_first_alone_decides_though_unsure_or_late(pair: Pair) -> None:
+def test_first_decider_alone_decides_even_if_unconfident_or_late(pair: Pair) -> None:
     pair.first.decide = call_of(FIRST, 0.1)
     pair.lose(pair.backup)
     assert pair.core.state.up and pair.decided(5) == (FIRST, 1.0)
@@ -127,7 +127,7 @@ def test_first_alone_decides_though_unsure_or_late(pair: Pair) -> None:
     assert pair.core.state.gave_up == "out of memory" and not pair.core.state.up
 
 
-def test_failed_backup_leaves_the_time_to_the_first(pair: Pair) -> None:
+def test_failed_backup_leaves_time_to_first_decider(pair: Pair) -> None:
     pair.discourage()
     pair.fail(pair.backup, "no backup")
     pair.take_ms(20)
@@ -142,7 +142,7 @@ def test_failed_backup_leaves_the_time_to_the_first(pair: Pair) -> None:
     assert pair.decided(12) == (FIRST, 1.0)
 
 
-def test_further_call_has_its_own_answer(pair: Pair) -> None:
+def test_further_call_of_tick_gets_its_own_answer(pair: Pair) -> None:
     pair.take_ms(70)
     assert pair.decided(7)[0] == BACKUP
     pair.take_ms(70, 30)
@@ -159,7 +159,7 @@ def test_further_call_has_its_own_answer(pair: Pair) -> None:
     assert len({request.tick for request in pair.first.requests}) == 2, "each under a number of its own"
 
 
-def test_lost_first_costs_its_requests_and_no_tick(pair: Pair) -> None:
+def test_lost_first_decider_costs_requests_but_no_tick(pair: Pair) -> None:
     pair.take_ms(30)
     pair.ask(0, 400.0)
     pair.lose(pair.first)
@@ -176,7 +176,7 @@ def test_lost_first_costs_its_requests_and_no_tick(pair: Pair) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_course_keeps_the_rules(seed: int) -> None:
-    """Whatever fails, is slow, unsure, lost or cancelled: one reply a request, of its own observation."""
+    """Each request gets one reply for its own observation, with random failures, delays, losses and cancellations."""
     chance, pair = random.Random(seed), Pair()
     slow = chance.choice((5.0, 40.0, 120.0))
     replied = Counter[int]()
@@ -215,7 +215,7 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
 
 
 @pytest.mark.integration
-def test_first_answers_before_deadline_and_wake_ends_wait() -> None:
+def test_first_decider_answers_before_deadline_and_wake_ends_wait() -> None:
     gone = threading.Event()
 
     def slowly(request: DecisionRequest) -> Decision:

@@ -1,4 +1,4 @@
-"""Decisions on the caller's thread, and what of a pool needs neither threads nor Ray."""
+"""Decisions on the caller's thread, and the parts of a pool that need neither threads nor Ray."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rtcontrol.run import assembly
 
 
 def left(asked: DecisionRequest) -> Call:
-    """Call `left`; fail, or exit, where the instruction says so."""
+    """Call `left`, or fail or exit if the instruction says so."""
     if asked.instruction == "fail":
         raise ValueError("cannot")
     if asked.instruction == "exit":
@@ -38,14 +38,14 @@ def left(asked: DecisionRequest) -> Call:
 
 
 def called(host: Host, tick: int) -> str:
-    """Return what is called at once."""
+    """Return the name of the function that the host calls at once."""
     host.submit(request(tick))
     reply = host.wait(0)
     assert reply is not None and reply.decision is not None and reply.decision.call is not None
     return reply.decision.call.text()
 
 
-def test_without_workers_it_decides_on_the_callers_thread() -> None:
+def test_pool_without_workers_decides_on_callers_thread() -> None:
     host = InProcessPool(workers=0).open("a", NoopSource())
     assert (host.name, host.start()["model"]) == ("inline", "noop")
     host.submit(request(3))
@@ -54,7 +54,7 @@ def test_without_workers_it_decides_on_the_callers_thread() -> None:
 
 
 @pytest.mark.parametrize(("word", "error"), [("exit", "SystemExit: enough"), ("fail", "ValueError: cannot")])
-def test_error_costs_its_tick_alone(word: str, error: str) -> None:
+def test_decider_error_costs_only_its_tick(word: str, error: str) -> None:
     host = InProcessPool(workers=0).open("a", ExpertSource(left))
     host.submit(request(1, word))
     reply = host.wait(0)
@@ -62,7 +62,7 @@ def test_error_costs_its_tick_alone(word: str, error: str) -> None:
 
 
 class Stepped:
-    """Decides in so many steps; a patient one gives way."""
+    """A decider that takes `steps` steps; a patient one lets other sessions go first."""
 
     def __init__(self, steps: int, patient: bool) -> None:
         self.steps, self.patient = steps, patient
@@ -74,7 +74,7 @@ class Stepped:
 
 
 class Session:
-    """A session's host as workers use it; `replied` says of each turn whether there was a reply."""
+    """A fake session host for workers; `replied` records for each request whether there was a reply."""
 
     def __init__(self, steps: int, patient: bool) -> None:
         self.deciders: list[Any] = [Stepped(steps, patient)]
@@ -91,7 +91,7 @@ class Session:
         self.replied.append(reply is not None)
 
 
-def test_patient_decision_gives_way() -> None:
+def test_patient_decision_lets_other_sessions_go_first() -> None:
     late, other = Session(3, patient=True), Session(1, patient=False)
     scheduler = EdfScheduler()
     worker = Worker(scheduler, 0)
@@ -123,12 +123,12 @@ def test_patient_decision_gives_way() -> None:
     assert len(late.replied) == 2, "a closed session gets no decision"
 
 
-def test_unpackable_reply_costs_its_tick_alone() -> None:
+def test_unpicklable_reply_costs_only_its_tick() -> None:
     reply = pickle.loads(pack_reply(DecisionReply(4, Decision(Call("go", {"to": lambda: 0})), None, 0)))
     assert (reply.tick, reply.decision) == (4, None) and "cannot be sent" in reply.error
 
 
-def test_missing_socket_is_a_passing_error() -> None:
+def test_missing_socket_is_a_temporary_error() -> None:
     with pytest.raises(DecoderUnavailable, match="No socket to the decoder"):
         DecoderLink({"endpoint": "no endpoint", "key": b""}, b"session", WakeFile())
 
@@ -146,7 +146,7 @@ def decided(host: Host, requests: list[DecisionRequest]) -> list[DecisionReply]:
     return unpack(pickle.loads(pack_reply(reply_of(host, 60))), requests)
 
 
-def test_model_decides_for_all_members_but_long_ones() -> None:
+def test_model_decides_for_all_members_except_too_long_prompts() -> None:
     pool = InProcessPool()
     pool.start()
     host = pool.open("crowd", crowd_source(STSource(DeciderSpec("lander", tuple(tools.openai())))))
@@ -163,7 +163,7 @@ def test_model_decides_for_all_members_but_long_ones() -> None:
     pool.close()
 
 
-def test_scripts_fault_costs_its_member_alone() -> None:
+def test_script_error_costs_only_its_member() -> None:
     def script(request: DecisionRequest) -> Call | None:
         assert request.data is not None
         if request.data["x"] > 2:
@@ -180,7 +180,7 @@ def test_scripts_fault_costs_its_member_alone() -> None:
     assert replies[3].error == "RuntimeError: out of the world" and replies[3].mistake is None
 
 
-def test_short_reply_is_an_error_of_each_member() -> None:
+def test_reply_with_missing_members_is_error_of_each_member() -> None:
     member = DecisionRequest(1, 0, "", "")
     assert [(r.tick, r.error) for r in unpack(DecisionReply(1, None, "lost", 0), [member] * 3)] == [(1, "lost")] * 3
     pool = InProcessPool(workers=0)

@@ -44,11 +44,11 @@ class Planned(Simulation):
         self.take_ms(took_ms)
 
     def take_ms(self, ms: float | None) -> None:
-        """From now on an answer takes so long; None: it never comes."""
+        """Set how many ms an answer takes from now on; None: it never comes."""
         self.planner.after_ms = lambda request: ms
 
     def answer(self, tick: int, within_ms: float = 400.0, **more: Any) -> DecisionReply | None:
-        """Ask; return what the loop gets within the time."""
+        """Request a decision; return the reply that the loop gets within the time, or None."""
         count = len(self.replies)
         self.ask(tick, within_ms, **more)
         self.run(within_ms)
@@ -67,7 +67,7 @@ def x(reply: DecisionReply | None) -> float:
     return value
 
 
-def test_steps_act_while_the_next_plan_is_made() -> None:
+def test_plan_steps_act_while_next_plan_is_made() -> None:
     plans = Planned(lambda request: planned(*range(40), step_ns=50 * MS))
     first = plans.answer(0, within_ms=50)
     assert first is not None and (x(first), first.steps, first.ahead_ns, first.answers) == (0.0, (0, 40), 0, None)
@@ -92,7 +92,7 @@ def test_steps_act_while_the_next_plan_is_made() -> None:
     ],
     ids=["late", "over", "too old"],
 )
-def test_late_plan_starts_midway_or_never_acts(plan: Decision, age_ms: float, step: int | None) -> None:
+def test_late_plan_starts_at_later_step_or_never_acts(plan: Decision, age_ms: float, step: int | None) -> None:
     course = Planned(lambda request: plan)
     reply = course.answer(0, age_ms=age_ms)
     assert reply is not None
@@ -104,7 +104,7 @@ def test_late_plan_starts_midway_or_never_acts(plan: Decision, age_ms: float, st
     assert course.answer(1, within_ms=30) is None, "the tick misses: nothing acts"
 
 
-def test_frozen_planner_ends_with_its_last_plan() -> None:
+def test_frozen_planner_stops_after_its_last_plan() -> None:
     course = Planned(lambda request: planned(0.0, 1.0, step_ns=150 * MS))
     assert x(course.answer(0, within_ms=20)) == 0.0
     course.take_ms(None)
@@ -117,7 +117,7 @@ def test_frozen_planner_ends_with_its_last_plan() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"epoch": 2}, {"instruction": "stop there"}], ids=str)
-def test_new_epoch_and_instruction_end_the_plan(changed: dict[str, Any]) -> None:
+def test_new_epoch_or_instruction_ends_plan(changed: dict[str, Any]) -> None:
     course = Planned(lambda request: planned(*range(50)))
     assert x(course.answer(0)) == 0
     course.take_ms(None)
@@ -131,7 +131,7 @@ FAILS = {
 
 
 @pytest.mark.parametrize(("decide", "loss", "error"), FAILS.values(), ids=FAILS.keys())
-def test_failed_plan_is_reported_and_leaves_active(decide: Decide, loss: str, error: str) -> None:
+def test_failed_plan_is_reported_and_active_plan_continues(decide: Decide, loss: str, error: str) -> None:
     course = Planned(lambda request: planned(*range(50)), legal=lambda call: call.name == "move")
     course.answer(0)
     course.planner.decide = decide
@@ -145,7 +145,7 @@ def test_failed_plan_is_reported_and_leaves_active(decide: Decide, loss: str, er
     ]
 
 
-def test_failure_without_a_plan_is_the_ticks_error() -> None:
+def test_failure_without_active_plan_is_error_of_tick() -> None:
     course = Planned(lost("connection", "refused"))
     reply = course.answer(0)
     assert reply is not None and reply.decision is None and reply.loss == "connection"
@@ -154,7 +154,7 @@ def test_failure_without_a_plan_is_the_ticks_error() -> None:
     assert reply is not None and reply.error == "ConnectionError: full"
 
 
-def test_waiting_world_has_a_plan_for_each_tick() -> None:
+def test_waiting_world_gets_new_plan_each_tick() -> None:
     course = Planned(lambda request: planned(request.tick, 50.0, step_ns=MS), waits=True)
     assert [x(course.answer(tick, age_ms=1_900, within_ms=1)) for tick in range(4)] == [0, 1, 2, 3]
     course.take_ms(70)
@@ -163,7 +163,7 @@ def test_waiting_world_has_a_plan_for_each_tick() -> None:
     assert x(course.replies[-1][1]) == 4, "it is waited for as long as it takes"
 
 
-def test_new_scope_does_not_await_old_plan() -> None:
+def test_new_instruction_does_not_wait_for_old_plan() -> None:
     course = Planned(lambda request: planned(*[float(request.tick)] * 200))
     course.planner.after_ms = lambda request: 500.0 if request.tick == 0 else 5.0
     assert course.answer(0, within_ms=20) is None
@@ -173,7 +173,7 @@ def test_new_scope_does_not_await_old_plan() -> None:
     assert [reply.tick for _, reply in course.replies] == [1, 0], "it came after all, for its own tick alone"
 
 
-def test_cancelled_ticks_plan_acts_later() -> None:
+def test_plan_of_cancelled_tick_acts_later() -> None:
     course = Planned(lambda request: planned(*range(500)), took_ms=100)
     assert course.answer(0, within_ms=20) is None
     course.cancel(0)
@@ -186,7 +186,7 @@ def test_cancelled_ticks_plan_acts_later() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_course_keeps_the_rules(seed: int) -> None:
-    """No step twice as old as it may be, none of another scope, none out of its instant; newest wins; one reply."""
+    """Each tick gets one reply; only due steps of the newest plan in scope act, and none whose plan is too old."""
     chance = random.Random(seed)
     course = Planned(lambda request: planned(*range(chance.choice((1, 3, 40)))), in_flight=chance.choice((1, 3)))
     course.planner.after_ms = lambda request: None if chance.random() < 0.05 else chance.choice((5.0, 60.0, 700.0))

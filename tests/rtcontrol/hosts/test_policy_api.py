@@ -61,7 +61,7 @@ def lost(decider: PolicyDecider, question: DecisionRequest) -> DecisionLost:
 # -- what is asked and read --------------------------------------------------------------------------------------------
 
 
-def test_observation_becomes_question_and_chunk_a_plan() -> None:
+def test_observation_becomes_question_and_actions_become_plan() -> None:
     decider, link = asking(actions(0.25, 0.5, -0.5))
     decision = decider.decide(request(7))
     calls = tuple(Call("press", {"force": force}) for force in (0.25, 0.5, -0.5))
@@ -72,11 +72,11 @@ def test_observation_becomes_question_and_chunk_a_plan() -> None:
 
 
 @pytest.mark.parametrize(("given", "sure"), [(0.25, 0.25), (7.0, 0.0), ("sure", 0.0)])
-def test_policys_confidence_is_that_of_the_decision(given: Any, sure: float) -> None:
+def test_decision_has_the_confidence_of_the_policy(given: Any, sure: float) -> None:
     assert asking(actions(0.1, confidence=given))[0].decide(request(1)).confidence["function"] == sure
 
 
-def test_action_out_of_bounds_makes_chunk_illegal() -> None:
+def test_action_out_of_bounds_makes_whole_plan_illegal() -> None:
     decider, link = asking(actions(0.1, 0.2, 1.5))
     decision = decider.decide(request(1))
     assert decision.plan is None and decision.call == Call("press", {"force": 1.5}) and link.cuts == 1
@@ -104,7 +104,7 @@ def test_answer_is_given_up_before_its_deadline(
     assert link.limits[1] == LONGEST_S, "a policy is compiled with the first question"
 
 
-def test_source_travels_and_shows_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_source_can_be_pickled_and_hides_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "a-secret-of-the-tests")
     server = source()
     assert pickle.loads(pickle.dumps(server)).key == "a-secret-of-the-tests" and "secret" not in repr(server)
@@ -124,7 +124,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("chunk", "what"), UNFIT.values(), ids=UNFIT.keys())
-def test_unfit_policy_is_an_error_at_first(chunk: Any, what: str) -> None:
+def test_wrong_action_shape_is_user_error_before_first_success(chunk: Any, what: str) -> None:
     decider, link = asking({"actions": chunk})
     with pytest.raises(UserError, match=what) as caught:
         decider.decide(request(1))
@@ -150,7 +150,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 # Physical-superintelligence-lab/Psi0#95 and strands-labs/robots#3321 (silent), robocurve/inspect-robots#356 and
 # strands-labs/robots#1754 (numbers that are not finite), huggingface/OpenEnv#1143 (an old answer read as the new).
 @pytest.mark.parametrize(("message", "loss"), FAULTS.values(), ids=FAULTS.keys())
-def test_each_fault_has_its_loss_and_cuts(message: Any, loss: str) -> None:
+def test_each_faulty_answer_has_its_loss_and_cuts_connection(message: Any, loss: str) -> None:
     good = [pack_message(actions(n / 100)) for n in (1, 2, 4)]
     decider, link = asking(good[0], good[1], good[0] if message is EARLIER else message, good[2])
     for n in (1, 2):
@@ -165,7 +165,7 @@ def test_each_fault_has_its_loss_and_cuts(message: Any, loss: str) -> None:
 
 # websockets/ws#2013: the client took the header of the key along to whatever host it was sent to.
 @pytest.mark.parametrize(("status", "hint"), [(401, KEY), (302, "HTTP 302")])
-def test_key_is_sent_to_the_server_alone(monkeypatch: pytest.MonkeyPatch, status: int, hint: str) -> None:
+def test_key_is_sent_only_to_the_policy_server(monkeypatch: pytest.MonkeyPatch, status: int, hint: str) -> None:
     monkeypatch.setenv(KEY, "a-secret-of-the-tests")
     with policy() as other, policy(refuse=(status, other.url)) as server:
         error = lost(source(server.url).build(), request(1))
@@ -173,7 +173,7 @@ def test_key_is_sent_to_the_server_alone(monkeypatch: pytest.MonkeyPatch, status
     assert error.loss == "http" and f"HTTP {status}" in str(error) and hint in str(error)
 
 
-def test_closed_host_cuts_its_policys_connection() -> None:
+def test_closed_host_cuts_connection_to_policy_server() -> None:
     with policy(lambda n: []) as server:
         host = InProcessHost(source(server.url), 2)
         host.start()
@@ -224,7 +224,7 @@ def mapping(tmp_path: Path, text: str | None, *tools: dict[str, Any]) -> PolicyM
     return PolicyMapping.read(str(file), tool_schemas(list(tools)))
 
 
-def test_numbers_of_first_observation_are_the_state() -> None:
+def test_numbers_of_first_observation_form_state_vector() -> None:
     decider, _ = asking()
     observed = [{"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)}, {"legs": False, "x": 2.0}]
     question = [decider.question(DecisionRequest(1, 1, "", "land", data=data)) for data in observed][1]
@@ -243,13 +243,13 @@ ACTIONS = {
 
 
 @pytest.mark.parametrize(("of", "text", "row", "arguments"), ACTIONS.values(), ids=ACTIONS.keys())
-def test_action_becomes_the_nearest_arguments(tmp_path: Path, of: Any, text: Any, row: Any, arguments: Any) -> None:
+def test_action_numbers_become_nearest_arguments(tmp_path: Path, of: Any, text: Any, row: Any, arguments: Any) -> None:
     call = mapping(tmp_path, text, of).call(row)
     assert call == Call(of["name"], arguments)
     assert [type(value) for value in call.arguments.values()] == [type(value) for value in arguments.values()]
 
 
-def test_number_that_overflows_is_refused(tmp_path: Path) -> None:
+def test_number_that_overflows_when_scaled_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OverflowError):
         mapping(tmp_path, "actions: [{parameter: at, scale: 1.0e+300}]", FINE).call([1e300])
 
@@ -266,13 +266,13 @@ def test_number_that_overflows_is_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_unfit_observation_is_named_by_its_field(tmp_path: Path, data: Any, fault: str) -> None:
+def test_unusable_observation_error_names_the_field(tmp_path: Path, data: Any, fault: str) -> None:
     decider, _ = asking(of=source(tmp_path=tmp_path, mapping="observation: {state: [speed], image: cam}"))
     with pytest.raises(UserError, match=fault):
         decider.question(DecisionRequest(1, 1, "", "go", data=data))
 
 
-def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
+def test_mapping_scales_ignores_and_names_numbers(tmp_path: Path) -> None:
     text = """
         prompt: null
         observation: {state: [x, y], cam: image}
@@ -299,13 +299,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "fault"), WRONG.values(), ids=WRONG.keys())
-def test_error_in_the_file_is_named_with_hint(tmp_path: Path, text: str, fault: str) -> None:
+def test_error_in_mapping_file_is_explained_with_hint(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault) as caught:
         mapping(tmp_path, text, ENGINES)
     assert "policy.yaml" in caught.value.what and caught.value.remedy
 
 
-def test_what_no_number_stands_for_needs_a_file(tmp_path: Path) -> None:
+def test_parameter_without_numbers_needs_mapping_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="values of closed are not numbers") as caught:
         mapping(tmp_path, None, GRIP)
     assert "levels" in caught.value.remedy
@@ -326,7 +326,7 @@ CLIPPED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", CLIPPED, ids=str)
-def test_what_is_clipped_is_always_allowed(tmp_path: Path, schema: dict[str, Any]) -> None:
+def test_clipped_number_is_always_legal(tmp_path: Path, schema: dict[str, Any]) -> None:
     tool = {"name": "move", "parameters": {"properties": {"x": schema}, "required": ["x"]}}
     mapped, tools = mapping(tmp_path, "clip: true", tool), Tools([tool])
     for number in (-1e12, -5.0, -0.06, 0.0, 0.1, 0.33, 0.95, 1.0, 3.4, 10.0, 101.0, 1e12):

@@ -1,4 +1,4 @@
-"""The link to a policy server: messages of arrays, and on simulated time what answers which question."""
+"""The link to a policy server: messages with arrays, and which answer belongs to which question (simulated time)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def now_ms() -> float:
 
 
 class Line:
-    """A connection: what the server's `script` puts on it is read in its order, as long as it is not cut."""
+    """A fake connection: the client reads what the server's `script` sends, in order, until the connection is cut."""
 
     def __init__(self, script: Script, first: Any = HELLO) -> None:
         self._script, self.transport = script, self
@@ -75,7 +75,7 @@ class Line:
             self.say(first)
 
     def say(self, event: Any, after_ms: float = 0.0) -> None:
-        """An exception ends the connection; a future is a ping to answer."""
+        """Send an event to the client: an exception ends the connection, a future is a ping to answer."""
         loop = asyncio.get_running_loop()
         self._last_s = max(self._last_s, loop.time() + after_ms * MS)
         loop.call_at(self._last_s, self._bring, event)
@@ -115,7 +115,7 @@ def echo(line: Line, packed: bytes) -> None:
 
 
 class Server:
-    """Makes connections with these scripts, in order, and then ones that echo; an exception refuses one."""
+    """A fake server whose connections run these scripts in order, then echo; an exception refuses a connection."""
 
     def __init__(self, *scripts: Any) -> None:
         self._scripts = list(scripts)
@@ -131,7 +131,7 @@ class Server:
         return line
 
     async def ask(self, text: str, ms: float = 50.0) -> str:
-        """Return the answer, or by what it is lost."""
+        """Return the answer, or the loss and its message."""
         try:
             return (await self.talk.ask(text.encode(), ms * MS)).decode()
         except DecisionLost as lost:
@@ -150,7 +150,7 @@ async def test_question_waits_for_the_last_pong() -> None:
 # huggingface/OpenEnv#1143: it takes no timeout, an answer too many shifts all later ones as well.
 @pytest.mark.parametrize(("after_ms", "first"), [(0.0, "malformed: the policy server sent two answers"), (1.0, "1")])
 @simulated
-async def test_second_answer_is_none_of_a_later_question(after_ms: float, first: str) -> None:
+async def test_second_answer_is_not_used_for_later_question(after_ms: float, first: str) -> None:
     def twice(line: Line, packed: bytes) -> None:
         line.say(packed, 5.0)
         line.say(packed, 5.0 + after_ms)
@@ -163,7 +163,7 @@ async def test_second_answer_is_none_of_a_later_question(after_ms: float, first:
 
 # huggingface/OpenEnv#1143: after a timeout the socket was kept, and each answer from then on was one too old.
 @simulated
-async def test_late_answer_is_none_of_a_later_question() -> None:
+async def test_late_answer_is_not_used_for_later_question() -> None:
     server = Server(lambda line, packed: line.say(packed, 80.0))
     assert await server.ask("1", 20.0) == "timeout: no answer in time" and now_ms() == pytest.approx(20)
     await asyncio.sleep(1 * MS)
@@ -173,7 +173,7 @@ async def test_late_answer_is_none_of_a_later_question() -> None:
 
 # strands-labs/robots#3321: a listener that accepts the connection and says nothing held its client for ever.
 @simulated
-async def test_silent_listener_costs_the_time_of_the_question() -> None:
+async def test_silent_listener_costs_only_time_of_question() -> None:
     server = Server(Line(echo, None))
     for _ in range(2):
         assert await server.ask("1", 100.0) == "timeout: no answer in time"
@@ -200,13 +200,13 @@ async def test_refused_connection_is_tried_again_after_a_pause() -> None:
     ],
 )
 @simulated
-async def test_first_message_that_is_no_metadata_is_lost(first: Any, lost: str) -> None:
+async def test_first_message_without_metadata_loses_question(first: Any, lost: str) -> None:
     server = Server(Line(echo, first))
     assert (await server.ask("1")).startswith(lost) and server.lines[0].cut
 
 
 @simulated
-async def test_ended_connection_loses_its_question() -> None:
+async def test_closed_connection_loses_pending_question() -> None:
     server = Server(lambda line, packed: line.say(ENDED))
     assert (await server.ask("1")).startswith("connection: the connection to the policy server ended")
     assert await server.ask("2") == "2"
@@ -215,14 +215,14 @@ async def test_ended_connection_loses_its_question() -> None:
 
 
 @simulated
-async def test_servers_words_are_a_server_error_and_cut() -> None:
+async def test_text_message_is_server_error_and_cuts_connection() -> None:
     server = Server(lambda line, packed: line.say("Traceback ...\nRuntimeError: CUDA out of memory\n"))
     assert await server.ask("1") == "server_error: the policy server failed: RuntimeError: CUDA out of memory"
     assert server.lines[0].cut and await server.ask("2") == "2"
 
 
 @simulated
-async def test_given_up_or_distrusted_question_cuts_its_connection() -> None:
+async def test_cancelled_or_rejected_question_cuts_connection() -> None:
     server = Server(lambda line, packed: None)
     asking = asyncio.create_task(server.ask("1"))
     await asyncio.sleep(1 * MS)
@@ -235,7 +235,7 @@ async def test_given_up_or_distrusted_question_cuts_its_connection() -> None:
 @pytest.mark.parametrize("seed", range(25))
 @simulated
 async def test_random_conversation_gives_each_question_its_own_answer(seed: int) -> None:
-    """Whatever the server sends twice, late or never: one end of each question, and never another one's answer."""
+    """Each question ends once and never gets another question's answer, if the server answers twice, late or never."""
     chance = random.Random(seed)
 
     def any_script(line: Line, packed: bytes) -> None:
@@ -277,7 +277,7 @@ def array(**changed: Any) -> bytes:
     return msgpack.packb({"a": {b"__ndarray__": True, **{k.encode(): v for k, v in fields.items()}}})
 
 
-def test_message_of_openpis_client_is_read_and_packed() -> None:
+def test_message_of_openpi_client_is_read_and_packed() -> None:
     unpacked = unpack_message(OPENPI)
     assert unpacked["a"].dtype == np.float32 and unpacked["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert type(unpacked["g"]) is float and type(unpacked["i"]) is np.int64 and (unpacked["g"], unpacked["i"]) == (2, 3)
@@ -287,7 +287,7 @@ def test_message_of_openpis_client_is_read_and_packed() -> None:
 @pytest.mark.parametrize(
     "value", [np.zeros((0, 3), "f2"), np.array([True, False]), np.array(["on", "off"]), np.uint8(7)]
 )
-def test_arrays_come_back_unchanged(value: Any) -> None:
+def test_packed_arrays_unpack_unchanged(value: Any) -> None:
     unpacked = unpack_message(pack_message({"value": value}))["value"]
     assert unpacked.dtype == value.dtype and unpacked.shape == value.shape and np.array_equal(unpacked, value)
 
@@ -313,7 +313,7 @@ def test_malformed_message_is_refused(data: bytes) -> None:
 
 
 def listed(lists: int, one: bytes) -> bytes:
-    """So many lists of 16,384 items."""
+    """Return a message with this many lists of 16,384 items."""
     inner = b"\xdc\x40\x00" + one * (1 << 14)
     return b"\x81\xa7actions\xdc" + lists.to_bytes(2) + inner * lists
 
@@ -337,12 +337,12 @@ def test_message_of_many_items_is_not_unpacked(data: bytes, monkeypatch: pytest.
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_a_message_or_refused(data: bytes) -> None:
     with contextlib.suppress(MalformedMessage):
         unpack_message(data)
 
 
-def test_openpis_own_code_reads_ours() -> None:
+def test_openpi_code_reads_our_messages() -> None:
     python = os.environ.get("RTCONTROL_OPENPI")
     if not python:
         pytest.skip("RTCONTROL_OPENPI names no interpreter that has openpi-client")

@@ -1,4 +1,4 @@
-"""Sessions of a decoder pool: their deciders after a loss, their turns, and imports of the cores."""
+"""Sessions of a decoder pool: deciders after a loss, the order of requests, and the imports of the cores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pool_of(*names: str) -> tuple[Pool, list[PooledHost]]:
     return pool, hosts
 
 
-def test_loss_and_return_are_events_of_each_session() -> None:
+def test_process_loss_and_return_are_events_of_each_session() -> None:
     pool, (a, b) = pool_of("a", "b")
     pool.lost(5 * S)
     assert pool.life is None and not (a.up or b.up) and pool.missing(5 * S) == []
@@ -56,7 +56,7 @@ def test_loss_and_return_are_events_of_each_session() -> None:
     assert (a.incarnation, b.incarnation) == (1, 0)
 
 
-def test_decider_of_an_older_life_does_not_count() -> None:
+def test_decider_built_in_earlier_process_does_not_count() -> None:
     pool, (a,) = pool_of("a")
     pool.lost(S)
     assert not pool.built(a, "life 1", 2 * S), "the process is away"
@@ -66,7 +66,7 @@ def test_decider_of_an_older_life_does_not_count() -> None:
     assert not pool.built(a, "life 2", 3 * S), "it was closed while it was lost"
 
 
-def test_session_counts_from_its_opening_to_its_close() -> None:
+def test_session_counts_toward_limit_from_open_to_close() -> None:
     pool = Pool("pool", 1)
     a, b = (session(pool, name) for name in "ab")
     pool.restored("life 1")
@@ -94,7 +94,7 @@ def test_closed_or_ended_pool_has_no_decider() -> None:
 @pytest.mark.parametrize(
     ("error", "attempts"), [(UserError("No such checkpoint.", ""), 1), (DecoderUnavailable("lost", ""), ATTEMPTS)]
 )
-def test_new_session_has_its_builds_error(error: UserError, attempts: int) -> None:
+def test_new_session_gets_error_of_its_build(error: UserError, attempts: int) -> None:
     pool = Pool("pool", LIMIT)
     a = session(pool, "a")
     pool.restored("life 1")
@@ -105,7 +105,7 @@ def test_new_session_has_its_builds_error(error: UserError, attempts: int) -> No
     assert a.error is error and pool.missing(S) == []
 
 
-def test_failing_build_is_given_up_with_its_reason() -> None:
+def test_failing_rebuild_is_given_up_with_reason() -> None:
     pool, (a, b) = pool_of("a", "b")
     pool.lost(S)
     pool.restored("life 2")
@@ -123,7 +123,7 @@ def test_failing_build_is_given_up_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_lives_leave_no_session_up_alone(seed: int) -> None:
+def test_random_restarts_leave_no_session_up_without_process(seed: int) -> None:
     chance, pool = random.Random(seed), Pool("pool", LIMIT)
     life, built_in = 0, dict[PooledHost, int]()
     for step in range(300):
@@ -177,7 +177,7 @@ def one_kind(key: Any) -> str:
     return "model"
 
 
-def test_patient_sessions_have_the_last_turn() -> None:
+def test_patient_session_is_decided_after_all_others() -> None:
     scheduler = Scheduler()
     scheduler.ask("late", request(1))
     scheduler.ask("other", request(1))
@@ -187,7 +187,7 @@ def test_patient_sessions_have_the_last_turn() -> None:
     assert scheduler.turn(patient=late) == []
 
 
-def test_session_that_cancels_keeps_its_place() -> None:
+def test_session_that_cancels_keeps_its_place_in_queue() -> None:
     scheduler = Scheduler()
     scheduler.ask("hasty", request(1))
     scheduler.ask("patient", request(1))
@@ -203,14 +203,14 @@ def test_session_that_cancels_keeps_its_place() -> None:
     assert [(key, entry.tick) for key, entry in taken] == [("hasty", 3)]
 
 
-def test_earliest_deadline_goes_first() -> None:
+def test_request_with_earliest_deadline_goes_first() -> None:
     scheduler = Scheduler()
     for key, ms in (("slow", 100), ("fast", 10), ("middle", 50)):
         scheduler.ask(key, due(1, ms))
     assert [keys(scheduler.turn()) for _ in range(3)] == [["fast"], ["middle"], ["slow"]]
 
 
-def test_requests_late_together_are_decided_apart() -> None:
+def test_requests_too_slow_together_are_decided_separately() -> None:
     scheduler = Scheduler()
     scheduler.took("model", 1, 4 * MS)
     scheduler.took("model", 2, 6 * MS)
@@ -221,7 +221,7 @@ def test_requests_late_together_are_decided_apart() -> None:
     assert scheduler.turn(one_kind) == []
 
 
-def test_number_that_was_slow_once_is_tried_again() -> None:
+def test_batch_size_that_was_slow_once_is_tried_again() -> None:
     scheduler = Scheduler()
     scheduler.took("model", 1, 4 * MS)
     scheduler.took("model", 2, 500 * MS)
@@ -231,7 +231,7 @@ def test_number_that_was_slow_once_is_tried_again() -> None:
     assert keys(scheduler.turn(one_kind)) == ["a", "b", "c"]
 
 
-def test_number_that_was_fast_once_expires() -> None:
+def test_fast_time_of_batch_size_expires() -> None:
     scheduler = Scheduler()
     scheduler.took("model", 1, 1 * MS)  # when the machine did nothing else
     for _ in range(OLD_TURNS + 1):
@@ -247,7 +247,7 @@ def test_number_that_was_fast_once_expires() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_load_is_served_by_deadline(seed: int) -> None:
-    """Each request is decided, replaced by a newer one or cancelled, exactly once."""
+    """Each request is decided, replaced by a newer one, or cancelled exactly once."""
     chance, scheduler = random.Random(seed), Scheduler(depth=chance_depth(seed))
     within = {key: chance.choice((5.0, 20.0, 100.0, 0.0)) for key in range(chance.randint(2, 12))}
     waiting: dict[int, list[int]] = {key: [] for key in within}
@@ -297,7 +297,7 @@ CORES = ("protocol", "layered_core", "backup", "plans", "pool")
 
 
 @pytest.mark.parametrize("name", CORES)
-def test_core_imports_nothing_real(name: str) -> None:
+def test_core_imports_no_threads_sockets_or_clocks(name: str) -> None:
     tree = ast.parse((HOSTS / f"{name}.py").read_text())
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

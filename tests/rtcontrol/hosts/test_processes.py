@@ -1,4 +1,4 @@
-"""Who ends what a run has started, and nothing else?"""
+"""The guardian, which ends the processes that a run has started, and no others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.helpers.processes import until
 
 
 def sleeping(folder: str | None, session: bool = False) -> subprocess.Popen[bytes]:
-    """A process that bears the folder's mark, if one is given."""
+    """Start a sleeping process, with the mark of the folder if one is given."""
     marks = {} if folder is None else {MARK: folder}
     return subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}, start_new_session=session)
 
 
-def test_guardian_ends_marked_processes_alone() -> None:
+def test_guardian_ends_only_marked_processes() -> None:
     guardian = Guardian()
     folder = guardian.folder
     ours = [sleeping(folder), sleeping(folder, session=True)]
@@ -46,7 +46,7 @@ time.sleep(60)
 """
 
 
-def test_guardian_notices_the_end_despite_a_fork() -> None:
+def test_guardian_notices_end_of_run_despite_fork() -> None:
     master = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=-1, text=True, start_new_session=True)
     assert master.stdout is not None
     folder = master.stdout.readline().strip()

@@ -73,7 +73,7 @@ def test_cancelled_decision_ends_between_its_steps(pool: DecoderPool) -> None:
 
 
 @pytest.mark.parametrize(("fault", "says"), [("user", "No such checkpoint"), ("bug", "oops")])
-def test_failed_build_leaves_the_others_alone(pool: DecoderPool, fault: str, says: str) -> None:
+def test_failed_build_leaves_other_sessions_alone(pool: DecoderPool, fault: str, says: str) -> None:
     host = pool.open("a", naming("left"))
     with pytest.raises(UserError, match=says):
         pool.open("b", naming("right", fault))
@@ -95,7 +95,7 @@ def test_host_decides_on_all_workers_at_once(kind: Any, ray_pool: RayPool) -> No
     assert not host.alive()
 
 
-def test_batch_is_decided_like_each_alone(pool: DecoderPool, sources: list[STSource]) -> None:
+def test_batch_decides_like_single_requests(pool: DecoderPool, sources: list[STSource]) -> None:
     busy, hosts = pool.open("busy", naming("busy")), [pool.open(f"s{i}", sources[i % 2]) for i in range(4)]
     busy.submit(request(1, "sleep 0.4"))
     time.sleep(0.1)
@@ -109,7 +109,7 @@ def test_batch_is_decided_like_each_alone(pool: DecoderPool, sources: list[STSou
     assert reply_of(hosts[0]).together == 1
 
 
-def test_cancelled_decision_leaves_the_others_of_its_batch(
+def test_cancelled_decision_leaves_rest_of_batch(
     sources: list[STSource],
 ) -> None:
     late = tools(
@@ -147,7 +147,7 @@ def test_wake_ends_a_wait_and_loses_no_reply(pool: DecoderPool) -> None:
 
 
 @pytest.mark.parametrize("kind", [InProcessPool, RayPool])
-def test_closed_pool_decides_nothing_and_opens_no_session(kind: Any, ray_pool: RayPool) -> None:
+def test_closed_pool_decides_nothing_and_refuses_sessions(kind: Any, ray_pool: RayPool) -> None:
     pool: DecoderPool = kind(limit=1)
     pool.start()
     host = pool.open("a", naming("left"))
@@ -198,7 +198,7 @@ def test_process_that_hangs_is_replaced(ray_pool: RayPool) -> None:
     assert called(host, 1) == 'left(at="x 1")'
 
 
-def test_build_that_ends_the_process_is_given_up(ray_pool: RayPool) -> None:
+def test_build_that_kills_process_is_given_up(ray_pool: RayPool) -> None:
     class Deadly:
         def build(self) -> Any:
             import os
@@ -213,7 +213,7 @@ def test_build_that_ends_the_process_is_given_up(ray_pool: RayPool) -> None:
 
 
 def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
-    """A run in which something happens to the decoder; it ends 10 ticks after the decoder is back."""
+    """Do a run in which `fault` hits the decoder; the run ends 10 ticks after the decoder is back."""
     agent = replace(cart_agent(), observe=lambda data: "x 1")
     flight = Flight(tmp_path, agent=agent, host=host, world=CartWorld(), hz=20, duration_s=300.0)
 
@@ -234,7 +234,7 @@ def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
     return flight
 
 
-def test_killed_decoder_brings_safe_call_and_returns(tmp_path: Path, ray_pool: RayPool) -> None:
+def test_killed_decoder_causes_safe_call_and_restarts(tmp_path: Path, ray_pool: RayPool) -> None:
     host = ray_pool.open("a", ExpertSource(lambda request: Call("push", {"force": 1})))
     old, decoder = folder_of(ray_pool), kept_pid(ray_pool)
     ours = os.getpriority(os.PRIO_PROCESS, 0)
@@ -291,7 +291,7 @@ print(json.dumps({{
 """
 
 
-def test_another_user_reaches_neither_decoder_nor_ray(ray_pool: RayPool) -> None:
+def test_other_user_reaches_neither_decoder_nor_ray(ray_pool: RayPool) -> None:
     if os.geteuid():
         pytest.skip("only root can be another user")
     import ray
@@ -322,7 +322,7 @@ def test_another_user_reaches_neither_decoder_nor_ray(ray_pool: RayPool) -> None
 
 
 def sigterm() -> int:
-    """What the kernel calls, whatever Python thinks of it."""
+    """Return the address of the SIGTERM handler in the kernel, which Python may not know."""
     paths = ctypes.create_string_buffer(512)
     assert ctypes.CDLL(None).sigaction(int(signal.SIGTERM), None, paths) == 0
     return int.from_bytes(paths.raw[: ctypes.sizeof(ctypes.c_void_p)], sys.byteorder)
@@ -345,7 +345,7 @@ def test_lost_ray_ends_the_run_with_safe_call(tmp_path: Path, ray_pool: RayPool)
     signal.signal(signal.SIGTERM, before)
 
 
-def test_false_socket_receives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_with_wrong_key_receives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     decoder = DecoderActor(1, False, ".").start()  # in this process: its threads end with the tests
@@ -371,7 +371,7 @@ COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--
 
 @pytest.fixture
 def base() -> Iterator[Path]:
-    """Where runs make their folders; Ray takes no long path."""
+    """Make the folder in which runs create theirs; the path is short, as Ray accepts no long one."""
     folder = Path(tempfile.mkdtemp(prefix="rt-", dir="/tmp"))
     (folder / "runs").mkdir()
     yield folder / "runs"
@@ -396,8 +396,8 @@ def started(base: Path, *arguments: str) -> subprocess.Popen[str]:
         pytest.param(signal.SIGINT, "gcs_server", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: int, instant: str) -> None:
-    """Also while Ray starts."""
+def test_ended_run_leaves_no_process_or_file(base: Path, tmp_path: Path, number: int, instant: str) -> None:
+    """A run that is ended leaves nothing, even if it is ended while Ray starts."""
     run = started(base, *COMMAND, str(tmp_path / "run"))
     record = tmp_path / "run" / "record.mcap"
 
@@ -418,7 +418,7 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
     until(lambda: not any(base.iterdir()) and not any(process.is_running() for process in started_by_ray))
 
 
-def test_standby_answers_after_the_decoder_was_killed(no_ray: None) -> None:
+def test_standby_answers_after_decoder_is_killed(no_ray: None) -> None:
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     ours, pool = sigterm(), StandbyPool(4, 0)
     pool.start()

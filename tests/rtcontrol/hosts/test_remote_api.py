@@ -1,4 +1,4 @@
-"""A decision API that decides: what it is asked, how it is read, and what becomes of answers that never come."""
+"""Deciders over HTTP: the requests to a decision API, how answers are read, and the losses if no answer comes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def asking(api: str, *tools: dict[str, Any], **options: Any) -> tuple[EndpointDe
 
 
 def picking(**wanted: str) -> Any:
-    """Chooses by the last part of a question's name, else the first option."""
+    """Return a function that chooses by the last part of a question's name, else the first option."""
     return lambda parsed, name, options: wanted.get(name.rpartition(".")[2], options[0])
 
 
@@ -59,7 +59,7 @@ def decided(api: str, wanted: dict[str, str], **options: Any) -> Decision:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_answers_become_a_typed_call_with_its_confidences(api: str) -> None:
+def test_answers_become_typed_call_with_confidences(api: str) -> None:
     server = decided(api, {"function": "go", "speed": "2", "careful": "true"})
     assert server.call == Call("go", {"to": "left", "speed": 2, "gait": "walk", "careful": True})
     assert type(server.call.arguments["speed"]) is int and server.call.arguments["careful"] is True
@@ -68,7 +68,7 @@ def test_answers_become_a_typed_call_with_its_confidences(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_omitted_argument_and_null_call(api: str) -> None:
+def test_omitted_argument_and_null_call_are_decided(api: str) -> None:
     server = decided(api, {"function": "go", "careful": "(none)"})
     assert server.call == Call("go", {"to": "left", "speed": 0, "gait": "walk"})
     assert decided(api, {"function": "stop"}).call == Call("stop", {})
@@ -76,7 +76,7 @@ def test_omitted_argument_and_null_call(api: str) -> None:
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_one_request_asks_all_and_names_the_model(api: str) -> None:
+def test_one_request_asks_all_questions_and_names_model(api: str) -> None:
     decider, web = asking(api)
     decider.decide(REQUEST)
     (body,) = web.bodies
@@ -105,7 +105,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_loss_is_told_by_its_cause(api: str, fault: Any) -> None:
+def test_each_fault_is_reported_as_its_loss(api: str, fault: Any) -> None:
     decider, _ = asking(api, fault=lambda n: fault if n % 2 else None)
     decider.decide(REQUEST)
     for _ in range(2):  # it goes on after a loss
@@ -125,7 +125,7 @@ def test_answer_is_given_up_before_its_deadline(within_ms: int, late: bool, limi
     assert web.limits == [pytest.approx(limit_s)]
 
 
-def test_a_cancelled_decision_closes_its_request() -> None:
+def test_cancelled_decision_closes_http_request() -> None:
     with standin(lambda n: (5.0 if n == 0 else 0.0, None)) as server:
         host = InProcessHost(source("decisions", url=server.url))
         host.start()
@@ -138,7 +138,7 @@ def test_a_cancelled_decision_closes_its_request() -> None:
         host.close()
 
 
-def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote_api.KEY, "sk-very-secret")
     with standin(lambda n: (0.0, 401 if n else None)) as server:
         parsed = source("decisions", url=server.url)
@@ -179,7 +179,7 @@ def test_parameter_without_options_is_refused_by_name(schema: Any, words: str) -
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_arguments_of_two_tools_are_kept_apart(api: str) -> None:
+def test_same_arguments_of_two_tools_get_separate_questions(api: str) -> None:
     schema = {"enum": ["left", "right"]}
     tools = [
         {"name": "go", "parameters": {"properties": {"to.x": schema}, "required": ["to.x"]}},

@@ -1,4 +1,4 @@
-"""A warm second decoder that takes over: which of the two is asked, what is reported, and whose replies count."""
+"""A warm standby decoder that takes over: which decoder is asked, what is reported, and whose replies are used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A, B = PAIR
 
 
 class Standby(Simulation):
-    """Two simulated decoders: each call names its decoder, that one's life, and what it was asked."""
+    """Two simulated decoders, whose calls contain the decoder's name, its incarnation and the observation."""
 
     def __init__(self) -> None:
         self.a, self.b = SimulatedHost(A, self._decide(A)), SimulatedHost(B, self._decide(B))
@@ -30,7 +30,7 @@ class Standby(Simulation):
         return decide
 
     def decided(self, tick: int, ms: float = 50.0) -> str | None:
-        """Ask; return who decided within the time."""
+        """Request a decision; return which decoder answered within the time, or None."""
         count = len(self.replies)
         self.ask(tick)
         self.run(ms)
@@ -55,7 +55,7 @@ def test_standby_takes_over_and_keeps_the_session() -> None:
     assert pair.decided(3) == A and pair.core.state.incarnation == 2 and len(pair.core.state.events) == 4
 
 
-def test_standby_decides_first_requests_and_few_later() -> None:
+def test_standby_decides_first_requests_and_occasional_later_ones() -> None:
     pair = Standby()
     for tick in range(300):
         assert pair.decided(tick) == A
@@ -65,7 +65,7 @@ def test_standby_decides_first_requests_and_few_later() -> None:
     assert mirrored[WARM_REQUESTS:] == [7 + every, 7 + 2 * every]
 
 
-def test_reply_that_the_standby_owes_reaches_no_one() -> None:
+def test_reply_of_standby_is_dropped() -> None:
     pair = Standby()
     pair.b.after_ms = lambda request: 120.0
     pair.ask(0)
@@ -76,7 +76,7 @@ def test_reply_that_the_standby_owes_reaches_no_one() -> None:
     assert [(reply.tick, reply.decision.call.name) for _, reply in pair.replies if reply.decision] == [(0, A), (1, B)]  # type: ignore[union-attr]
 
 
-def test_loss_of_both_is_one_loss() -> None:
+def test_loss_of_both_decoders_is_reported_once() -> None:
     pair = Standby()
     pair.lose(pair.b)
     assert pair.core.state.up and pair.core.state.events == [], "the standby's loss is not the session's"
@@ -93,7 +93,7 @@ def test_loss_of_both_is_one_loss() -> None:
     assert pair.core.state.events[1].seconds == 1.0 and pair.core.state.incarnation == 1
 
 
-def test_loss_between_two_looks_is_noticed() -> None:
+def test_loss_between_two_status_checks_is_noticed() -> None:
     pair = Standby()
     pair.a.lost(pair.now_ns)
     pair.restore(pair.a)
@@ -101,7 +101,7 @@ def test_loss_between_two_looks_is_noticed() -> None:
     assert [e.event for e in pair.core.state.events] == ["lost", "restarted"]
 
 
-def test_no_decoder_is_left_when_both_gave_up() -> None:
+def test_host_gives_up_when_both_decoders_gave_up() -> None:
     pair = Standby()
     pair.lose(pair.a, "out of memory")
     assert pair.core.state.gave_up is None
