@@ -1,9 +1,9 @@
-"""The data of a run: ticks, commands and their results. No behaviour, no clock.
+"""The data of a run: ticks, commands and their results, without behaviour or a clock.
 
-Below them are the events that the loop's core takes and the actions that it returns. Completion, SafeAttempt, Fault,
-OperatorCommand, HostChanged and DecisionReply are events as they are. Three are actions as they are: the call of a
-Command is to act as soon as the world allows (a waiting one gives way), a DecisionRequest is to be sent to the decider,
-an Emission to a world that receives them. Instants are CLOCK_MONOTONIC nanoseconds.
+The second part has the events that the loop's core takes, and the actions that the core returns. Completion,
+SafeAttempt, Fault, OperatorCommand, HostChanged and DecisionReply also serve as events. Three types also serve as
+actions: the call of a Command must act as soon as the world allows (and replaces a waiting one), a DecisionRequest goes
+to the decider, and an Emission goes to a world that receives emissions. Instants are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-# The stamps of a tick, in order; a line's `spans_ms` has those that are known.
+# The stamps of a tick, in order; `spans_ms` of a line has the known ones.
 SPANS = ("captured", "woke", "text", "submitted", "received", "begun", "decided", "replied", "executing", "executed")
 NOTHING = DecisionRequest(-1, -1, "", "")
 KnownCause = tuple[Cause, str | None]
@@ -26,12 +26,12 @@ KnownCause = tuple[Cause, str | None]
 
 @dataclass(slots=True)
 class Tick:
-    """A tick and its stamps; an instant is 0 where the tick did not get so far.
+    """A tick and its stamps. An instant is 0 if the tick did not get so far.
 
-    `skip`: the record's fields about releases skipped before it. `runs`: schedstat files of the loop's, the actuator's
-    and the deciding threads when it woke, and at the release before. `behind`: the host was busy with older requests.
-    `calls`: those of this tick that acted before (each further call has its own copy of the tick). `requested_ns`: when
-    the observation was made that decides the tick, where it is an older one.
+    `skip`: the record's fields about skipped releases before this tick. `runs`: contents of schedstat files of the
+    loop's, the actuator's and the deciding threads when the tick woke, and at the previous release. `behind`: the host
+    was busy with older requests. `calls`: earlier calls of this tick that acted (each further call has its own copy of
+    the tick). `requested_ns`: if an older observation decides the tick, when that observation was made.
     """
 
     k: int
@@ -58,10 +58,10 @@ class Tick:
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """A legal call to execute, its arguments converted to the annotated types; not started after `not_after_ns`.
+    """A legal call to execute, with arguments of the annotated types. The call must not start after `not_after_ns`.
 
-    `fresh` and `void`: emissions for a call that acted, and for one whose epoch was over. `requested_ns`: when its
-    decision was requested. It is the `Barrier` of its own call: once `shut`, it stays so.
+    `fresh` and `void`: emissions for a call that acted, and for one whose epoch was over. `requested_ns`: when the
+    decision was requested. A command is also the `Barrier` of its call, and cannot open again once it is `shut`.
     """
 
     tick: int
@@ -77,7 +77,7 @@ class Command:
 
 @dataclass(slots=True)
 class Completion:
-    """A command ended. `current`: no safe call was demanded since it was ordered."""
+    """The result of a command that ended. `current`: no safe call was demanded since the command was ordered."""
 
     tick: int
     effect: Effect | Literal["failed"]
@@ -89,8 +89,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class SafeAttempt:
-    """One attempt of a safe call (None: the agent has none). `active`: now all that were demanded are. `over`: the
-    world takes no calls (not `acted`), or makes no step with it."""
+    """The result of one attempt of a safe call (None: the agent has none). `active`: all demanded safe calls are active
+    now. `over`: the world takes no calls any more (if not `acted`), or makes no step with this call."""
 
     call: Call | None
     why: str
@@ -104,7 +104,7 @@ class SafeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The environment raised over an emission or an instruction."""
+    """An error that the environment raised for an emission or an instruction."""
 
     doing: str
     error: BaseException
@@ -112,9 +112,11 @@ class Fault:
 
 @dataclass(slots=True, eq=False)
 class TickOutcome:
-    """How a tick ended. `kind`: call, null, held, overtaken, repeated, epoch_over or miss; `why` it was held.
+    """The outcome of a tick. `kind`: call, null, held, overtaken, repeated, epoch_over or miss; `why`: the reason of a
+    held call.
 
-    Of a miss, `fault` is what the loop itself saw (None: no call in time), `doing` what raised the `error`.
+    For a miss, `fault` is what the loop itself detected (None: no call in time), and `doing` names the operation that
+    raised the `error`.
     """
 
     tick: Tick
@@ -130,8 +132,8 @@ class TickOutcome:
 
 @dataclass(slots=True, eq=False)
 class OrderedCall:
-    """A tick whose call the actuator has. `late`: the tick was over before; `overdue`: its deadline passed before the
-    call ended, and `settled`: the tick is over since."""
+    """A tick whose call was passed to the actuator. `late`: the tick was over before that; `overdue`: the deadline
+    passed before the call ended; `settled`: the tick was over after that."""
 
     tick: Tick
     reply: DecisionReply
@@ -145,7 +147,7 @@ class OrderedCall:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """A word of a person, by keyboard, page or wire. `k`: the tick whose call is meant."""
+    """A command of an operator, by keyboard, page or wire. `k`: the tick whose call the command answers."""
 
     word: str
     by: str
@@ -155,7 +157,7 @@ class OperatorCommand:
 
 @dataclass(slots=True, eq=False)
 class PendingApproval:
-    """A call that waits for a person's yes."""
+    """A call that waits for an operator's yes."""
 
     tick: Tick
     reply: DecisionReply
@@ -166,8 +168,8 @@ class PendingApproval:
 
 
 class Doubt(NamedTuple):
-    """Why a decision is withheld: head or parameter, its confidence, and the least that is accepted (1: nothing was
-    understood)."""
+    """The reason why a decision is withheld: a head or parameter, its confidence, and the least accepted confidence (1:
+    the instruction was not understood)."""
 
     head: str
     confidence: float
@@ -176,8 +178,9 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """A thread's state (a letter; X: it is gone), and how long it ran and waited for a processor since its start. Since
-    the sample before: major faults, and how long its group was throttled. None where the kernel does not say."""
+    """The state of a thread (a letter; X: the thread is gone), and how long it ran and waited for a processor since its
+    start. Major faults, and throttled time of its group, count since the previous sample. None if the kernel does not
+    report a value."""
 
     role: str
     state: str | None = None
@@ -189,10 +192,11 @@ class ThreadReading:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSample:
-    """Evidence that only the process itself has, as of `t_ns`; the sample before was of `before_ns`.
+    """A sample at `t_ns` of evidence that only the process itself has. The previous sample is from `before_ns`.
 
-    `pauses` of the process (start, end, kind), `acting` of the actuator (start, end; 0: it goes on). `threads`: loop,
-    actuator, those that decide (of this `incarnation`; `apart`: in another process) and those that carry messages.
+    `pauses`: pauses of the process (start, end, kind); `acting`: the actuator's calls (start, end; 0: not ended).
+    `threads`: loop, actuator, deciding threads (of this `incarnation`; `apart`: in another process) and messaging
+    threads.
     """
 
     t_ns: int = 0
@@ -206,7 +210,7 @@ class EvidenceSample:
 
 @dataclass(frozen=True, slots=True)
 class HostChanged:
-    """The decoder's host at one instant, as `Host` says."""
+    """The state of the decoder's host at one instant, with the fields of `Host`."""
 
     alive: bool = True
     incarnation: int = 0
@@ -216,27 +220,28 @@ class HostChanged:
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
-Event = Any  # of a type in `HANDLERS` of loop/core.py
+Event = Any  # one of the types in `HANDLERS` of loop/core.py
 
 
 class Woke:
-    """`wake_ns` is reached, or nothing else came. With the first one the world runs: the first release may come."""
+    """The event that `wake_ns` is reached, or that no other event came. After the first one the world runs, and the
+    first release may be due."""
 
 
 @dataclass(slots=True)
 class Advanced:
-    """Answers `Advance`: the next release is due since then; None: not yet."""
+    """The answer to `Advance`: since when the next release is due; None: not due yet."""
 
     due_ns: int | None
 
 
 @dataclass(slots=True)
 class Observed:
-    """Answers `Observe`, with the agent's `text`, or the `error` that its code raised.
+    """The answer to `Observe`, with the agent's `text`, or the `error` that the agent's code raised.
 
-    `acks`: a client's acknowledgements, which may grow at any time and which the core alone takes. `episodes`: all that
-    ended so far, in a new epoch. `acknowledged`: calls that the world says were executed since the last time; None: one
-    that was sent counts.
+    `acks`: acknowledgements of a client, which may grow at any time and which only the core removes. `episodes`: in a
+    new epoch, all episodes that ended so far. `acknowledged`: calls that were executed since the last time according to
+    the world; None: a sent call counts as executed.
     """
 
     observation: Observation | None
@@ -252,14 +257,15 @@ class Observed:
 
 @dataclass(slots=True)
 class Sent:
-    """Answers a DecisionRequest."""
+    """The answer to a DecisionRequest that was sent or failed."""
 
     error: Exception | None = None
 
 
 @dataclass(slots=True)
 class GaveWay:
-    """The call of tick `k` waited for the world, and was dropped for a newer `call`, or for the `safe` one."""
+    """The event that the call of tick `k` waited for the world, and was dropped for a newer `call` or for the `safe`
+    call."""
 
     k: int
     to: Literal["call", "safe"]
@@ -267,7 +273,7 @@ class GaveWay:
 
 @dataclass(slots=True)
 class Withdrawn:
-    """Answers `Withdraw`. `dropped`: False where the call of tick `k` does not wait any more."""
+    """The answer to `Withdraw`. `dropped` is False if the call of tick `k` was not waiting any more."""
 
     k: int
     dropped: bool
@@ -275,7 +281,8 @@ class Withdrawn:
 
 @dataclass(slots=True)
 class SafeState:
-    """Whether a safe call is to be attempted, and whether one that was demanded is not active yet."""
+    """The state of the safe calls: whether an attempt is still to come, and whether a demanded one is not active
+    yet."""
 
     attempting: bool
     pending: bool
@@ -283,7 +290,7 @@ class SafeState:
 
 @dataclass(slots=True)
 class Sampled:
-    """Answers `TakeSample`."""
+    """The answer to `TakeSample`."""
 
     k: int
     sample: EvidenceSample
@@ -291,26 +298,26 @@ class Sampled:
 
 @dataclass(slots=True)
 class Instructed:
-    """A new instruction: it is taken at a release, one at each."""
+    """The event of a new instruction. The core takes one instruction at each release."""
 
     text: str
 
 
 @dataclass(slots=True)
 class Stopped:
-    """The run is to end; the first reason stays."""
+    """The event that the run must end. The first reason stays."""
 
     why: str
 
 
 class Left:
-    """The ticks are over: the safe call is to be active, and nothing else acts."""
+    """The event that the ticks are over. From then on only the safe call may act."""
 
 
 @dataclass(slots=True)
 class Overdue:
-    """The ticks were over at `t_ns`: a release that was due by then and never started is missed. `sample`: of the time
-    since that release."""
+    """The event that the ticks ended at `t_ns`. A release that was due by then and never started counts as missed.
+    `sample` covers the time since that release."""
 
     t_ns: int
     sample: EvidenceSample
@@ -319,7 +326,7 @@ class Overdue:
 
 @dataclass(slots=True)
 class Closed:
-    """Nothing comes any more: what is open is recorded as it is."""
+    """The last event. Open ticks are recorded in their current state."""
 
     episodes: Sequence[Episode]
     acks: deque[Acknowledgement] | None = None
@@ -327,53 +334,54 @@ class Closed:
 
 # -- actions ----------------------------------------------------------------------------------------------------------
 
-Action = Any  # of a type in `DO` of loop/runner.py
+Action = Any  # one of the types in `DO` of loop/runner.py
 
 
 @dataclass(slots=True)
 class Advance:
-    """Let a world that waits run so long, or wait for the next observation to arrive."""
+    """The action to let a lockstep world run for a time, or to wait for the next observation to arrive."""
 
     dt_ns: int
 
 
 @dataclass(slots=True)
 class Observe:
-    """Take the freshest observation and let the agent read it, with a sample of the time since then, if any."""
+    """The action to take the newest observation and let the agent read it, and to sample the time since an instant, if
+    given."""
 
     sample_since_ns: int | None = None
 
 
 @dataclass(slots=True)
 class Cancel:
-    """The decision of tick `k` is not waited for any more."""
+    """The action to stop waiting for the decision of tick `k`."""
 
     k: int
 
 
 @dataclass(slots=True)
 class Withdraw:
-    """Drop the call of tick `k`, if it has not started."""
+    """The action to drop the call of tick `k` if the call has not started."""
 
     k: int
 
 
 @dataclass(slots=True)
 class Safe:
-    """Make the safe calls active; an emitting world receives the emission first."""
+    """The action to make the safe calls active. An emitting world receives the emission first."""
 
     why: str
     emission: Emission | None
 
 
 class Retry:
-    """Attempt again the safe calls that are not active yet."""
+    """The action to attempt again the safe calls that are not active yet."""
 
 
 @dataclass(slots=True)
 class Guard:
-    """Demand the safe calls without the loop where it is not back by `until_ns` (None: no limit), or at a person's
-    word; an emitting world receives the emission then."""
+    """The action to demand the safe calls without the loop if it is not back by `until_ns` (None: no limit), or if an
+    operator demands them. An emitting world then receives the emission."""
 
     until_ns: int | None
     emission: Emission | None
@@ -381,14 +389,15 @@ class Guard:
 
 @dataclass(slots=True)
 class Instruct:
-    """The world judges by this instruction from now on."""
+    """The action to give the world a new instruction to judge by."""
 
     text: str
 
 
 @dataclass(slots=True)
 class Question:
-    """A call waits for a person's yes; None: no longer. `unanswered`: its text, where no answer came."""
+    """The action to show a call that waits for an operator's yes; None: no call waits any more. `unanswered`: the text
+    of a call that got no answer."""
 
     approval: PendingApproval | None
     unanswered: str = ""
@@ -396,22 +405,22 @@ class Question:
 
 @dataclass(slots=True)
 class Record:
-    """A line for the record."""
+    """The action to write a line to the record."""
 
     line: dict[str, Any]
 
 
 @dataclass(slots=True)
 class Notify:
-    """A line for people."""
+    """The action to show a line to people."""
 
     text: str
 
 
 @dataclass(slots=True)
 class LoopReport:
-    """For the run's listener: an instruction (`text`) is accepted, refused or doubted (`why`), or the operator's view
-    changed."""
+    """The action to inform the run's listener that an instruction (`text`) is accepted, refused or in doubt (`why`), or
+    that the operator's view changed."""
 
     kind: Literal["accepted", "refused", "doubted", "changed"]
     text: str = ""
@@ -420,7 +429,7 @@ class LoopReport:
 
 @dataclass(slots=True)
 class TakeSample:
-    """Sample the evidence of tick `k` since this instant."""
+    """The action to sample the evidence for tick `k` since an instant."""
 
     k: int
     since_ns: int
@@ -428,6 +437,6 @@ class TakeSample:
 
 @dataclass(slots=True)
 class Stop:
-    """The ticks are over."""
+    """The action to end the ticks."""
 
     why: str

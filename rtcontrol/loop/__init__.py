@@ -1,1 +1,1 @@
-"""The control loop: clock, deadlines and their misses' causes, actuator, fallback."""
+"""The control loop: clock, deadlines, causes of misses, actuator and fallback."""

@@ -1,4 +1,4 @@
-"""What is active: the instruction, and the call, how long that is held and what acts after it. Pure."""
+"""Keep the active instruction and the active call, and decide what follows a missing call. Pure: no thread or clock."""
 
 from __future__ import annotations
 
@@ -12,64 +12,65 @@ from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call
 from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 
-ECHO = 120  # people are shown this much of an instruction
-TRIALS = 3  # so many unsure decisions refuse a new instruction; one does where it has unknown words
-EXAMPLES = 4  # goals that people are shown when an instruction is not understood
-MAX_WAITING = 16  # one is taken a tick; the oldest are dropped
+ECHO = 120  # characters of an instruction that people see
+TRIALS = 3  # unsure decisions that refuse a new instruction; with unknown words one is enough
+EXAMPLES = 4  # goals that people see if an instruction is not understood
+MAX_WAITING = 16  # waiting instructions: one is taken per tick, and the oldest are dropped
 
-# What to do where no fresh call acts.
+# What to do if no fresh call acts.
 Measure = Literal["none", "hold", "safe", "stop"]
 Status = Literal["fresh", "held", "safe"]
 
 
 class FallbackPolicy:
-    """Keeps the age of the active call. Times are the world's (`ReleaseGrid.world_ns`), in nanoseconds.
+    """The fallback policy, which tracks the age of the active call. Times are the world's (`ReleaseGrid.world_ns`), in
+    ns.
 
-    Under `hold`, a miss leaves the call active until it has not been renewed for `hold_ns`; then the safe call is
-    demanded, also between two ticks: at `expires_ns` (None: no call is being held). It is not demanded again until a
-    fresh call acted or a new epoch started; whether it is active is the actuator's to say.
+    Under `hold`, a miss leaves the call active for at most `hold_ns` after the call was last renewed. Then, also
+    between two ticks, the safe call is demanded at `expires_ns` (None: no call is held). The policy demands a safe call
+    again only after a fresh call acted or a new epoch started; the actuator knows whether it is active.
     """
 
     def __init__(self, on_miss: str, hold_ns: int) -> None:
         self._on_miss, self.hold_ns = on_miss, hold_ns
-        self.limit_ns = hold_ns  # until then the active call may be held
+        self.limit_ns = hold_ns  # how long the active call may be held
         self.expires_ns: int | None = None
         self.safe = False  # the safe call took over
-        self.suspended = False  # people hold the calls back: the safe call is active, whatever is missed
+        self.suspended = False  # operators hold the calls back, so the safe call stays active after any miss
 
     def renew(self, now_ns: int) -> None:
-        """A fresh decision was made: its call, or the null function's consent to the active call."""
+        """Renew the active call after a fresh decision, which is this call or a null function."""
         self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
 
     def fresh_call(self, now_ns: int) -> None:
-        """A fresh call was executed; the safe call is no longer active."""
+        """Record that a fresh call was executed, so that the safe call is no longer active."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
-    epoch = fresh_call  # a new world: nothing is active, and the hold limit runs from here
+    epoch = fresh_call  # in a new world nothing is active, and the hold limit starts here
 
     def suspend(self, now_ns: int, lasting: bool) -> None:
-        """The safe call took over at a person's word, which still holds (`lasting`) or not any more; after a resume
-        nothing older may be held."""
+        """Record that the safe call took over on an operator's command, which still applies (`lasting`) or not any
+        more. After a resume no older call may be held."""
         self.suspended, self.safe = lasting, True
         self.limit_ns, self.expires_ns = now_ns, None
 
     def miss(self, now_ns: int) -> Measure:
-        """Return what to do where there is no fresh call."""
+        """Return what to do if there is no fresh call."""
         if self.suspended:
-            return self._take_over()  # in a new epoch; else it has
+            return self._take_over()  # only in a new epoch; otherwise the safe call has taken over
         if self._on_miss == "stop":
             return "stop"
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
 
     def unsure(self, now_ns: int) -> Measure:
-        """Return what to do where the confidence gate withholds a call: the active one is held, but not renewed."""
+        """Return what to do if the confidence gate withholds a call: the active call is held, but not renewed."""
         if now_ns < self.limit_ns:
             self.expires_ns = self.limit_ns
             return "hold"
         return self._take_over()
 
     def expire(self, now_ns: int) -> Measure:
-        """Return what to do where the hold limit may be reached."""
+        """Return what to do if the hold limit may be reached."""
         return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
 
     def _take_over(self) -> Measure:
@@ -81,7 +82,7 @@ class FallbackPolicy:
 
 
 class FallbackState:
-    """The policy, and what an emitting world (`emits`) receives of each tick. `last`: the last tick emitted."""
+    """The fallback policy, and the emissions for an emitting world (`emits`). `last` is the last emitted tick."""
 
     def __init__(self, policy: FallbackPolicy, emits: bool, safe_calls: tuple[Call, ...]) -> None:
         self.policy = policy
@@ -99,7 +100,8 @@ class FallbackState:
         error: str | None = None,
         more: bool = False,
     ) -> Emission | None:
-        """Return a tick's emission; None where the world takes none. `more`: another one of the tick may follow."""
+        """Return the emission of a tick, or None if the world takes none. `more`: another emission of the tick may
+        follow."""
         self.last = tick
         if not self.emits:
             return None
@@ -124,37 +126,38 @@ class FallbackState:
         )
 
     def parting(self, tick: Tick | None = None) -> Emission | None:
-        """Return the emission of a safe call between two ticks: it is of the last tick, else of this one."""
+        """Return the emission of a safe call between two ticks. It belongs to the last emitted tick, or else to the
+        given one."""
         last = self.last or tick
         return None if last is None else self.emission(last, "safe")
 
 
 class Instructions:
-    """`now` is active, `proven` the last one that a decision was made by, `waiting` are to come. `refusal`: the last
-    one if it was refused, and why. Where the agent has `goals` (`GoalTools`), a new instruction whose decisions must
-    not act is not understood, and the one before is restored."""
+    """The instructions of a run: `now` is active, `proven` is the last one with a decision, `waiting` are to come.
+    `refusal` is the last instruction if it was refused, and why. If the agent has `goals` (`GoalTools`), a new
+    instruction whose decisions must not act counts as not understood, and the previous instruction is restored."""
 
     def __init__(self, first: str, out: list[Action], ledger: Ledger, goals: Any = None) -> None:
         self.now = self.proven = first
         self.goals = goals
         self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
         self.refusal: tuple[str, str] | None = None
-        self._unsure = 0  # decisions by the new instruction
+        self._unsure = 0  # decisions under the new instruction
         self._out, self._ledger = out, ledger
 
     def start(self, text: str) -> None:
-        """Use it from the first release on."""
+        """Use an instruction from the first release on."""
         self.now = self.proven = text
 
     def change(self, now_ns: int) -> None:
-        """Take the next one that waits."""
+        """Activate the next waiting instruction."""
         self.refusal, self._unsure = None, 0
         self._use(self.waiting.popleft(), now_ns)
         self._out.append(Notify(f"instruction: {echo(self.now)}"))
 
     def judge(self, tick: Tick, reply: DecisionReply, unsure: bool, now_ns: int) -> None:
-        """Accept a new instruction by its first decision, or refuse it where the decider cannot take it (it does not
-        fit, say) or does not understand it. `unsure`: the decision must not act."""
+        """Accept a new instruction after its first decision, or refuse it if the decider cannot use it (for example
+        because it does not fit) or does not understand it. `unsure`: the decision must not act."""
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
@@ -168,7 +171,8 @@ class Instructions:
             self.proven = self.now
 
     def _doubt(self, unknown: bool, now_ns: int) -> None:
-        """A decision by the new instruction failed or must not act; `unknown`: the model never learnt some words."""
+        """Count a failed or withheld decision under the new instruction, and refuse the instruction after enough of
+        them. `unknown`: the model never learnt some words."""
         self._unsure += 1
         if unknown or self._unsure >= TRIALS:
             shown = f'"{echo(self.now)}" is not understood, continuing with "{echo(self.proven)}".'
@@ -183,48 +187,49 @@ class Instructions:
         self._out.append(LoopReport("refused", refused, error))
 
     def _use(self, text: str, now_ns: int, **more: str) -> None:
-        """Decide, and judge, by it from now on."""
+        """Decide and judge by an instruction from now on."""
         self.now = text
         self._out.append(Instruct(text))
         self._ledger.write({"instruction": text, "t_s": self._ledger.t_s(now_ns), **more})
 
 
 def echo(text: str) -> str:
-    """Return the start of an instruction, as people are shown it."""
+    """Return the start of an instruction that people see."""
     return text if len(text) <= ECHO else text[: ECHO - 3] + "..."
 
 
 class Requests:
-    """Makes requests. `history`: the last calls that acted, as text: by the loop's word, or by the world's where that
-    acknowledges them. `policy`: where there is hysteresis. That compares with the call that acted last, but not of
-    another epoch or instruction, nor one that a client did not carry out, nor after a safe call."""
+    """A maker of decision requests. `history`: the texts of the last calls that acted, according to the world if it
+    acknowledges calls, else to the loop. `policy` is set if there is hysteresis, which compares with the call that
+    acted last, but not across epochs, instructions or safe calls, nor with a call that a client did not execute."""
 
     def __init__(self, instructions: Instructions, history: int, policy: FallbackPolicy | None) -> None:
         self.instructions = instructions
         self.history: deque[str] = deque(maxlen=history)
         self._acknowledges = False
         self._policy = policy
-        self._call: tuple[int, tuple[int, str], Call] | None = None  # tick, epoch and instruction
+        self._call: tuple[int, tuple[int, str], Call] | None = None  # tick, epoch and instruction of that call
 
     def acknowledge(self, calls: Sequence[Call]) -> None:
-        """The world says which calls were executed since the last time."""
+        """Add the calls that were executed since the last time according to the world."""
         self._acknowledges = True
         self.history.extend([call.text() for call in calls])
 
     def acted(self, tick: Tick, call: Call, text: str) -> None:
-        """A call of the tick acted."""
+        """Record that a call of the tick acted."""
         if not self._acknowledges:
             self.history.append(text)
         self._call = tick.k, (tick.epoch, tick.request.instruction), call
 
     def carried_out(self, acks: Iterable[Acknowledgement]) -> None:
-        """A client acknowledged calls."""
+        """Take acknowledgements of a client into account."""
         for ack in acks:
             if self._call is not None and self._call[0] == ack.tick and ack.status != "executed" and ack.why != "safe":
                 self._call = None
 
     def make(self, k: int, observation: Observation, text: str, within_ns: int = 0) -> DecisionRequest:
-        """Return the request of tick `k`, to be answered within so long; `text` is the agent's of the observation."""
+        """Return the request of tick `k`, to be answered within `within_ns`. `text` is the agent's text of the
+        observation."""
         instruction, policy = self.instructions.now, self._policy
         if policy is not None and policy.safe:
             self._call = None

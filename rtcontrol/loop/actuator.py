@@ -1,4 +1,4 @@
-"""The actuator's thread: carries out in an environment what its core decides. All of that may block."""
+"""The actuator's thread, which executes in an environment what the actuator's core decides, and which may block."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rtcontrol.records import Command, Instruct
 
 P = ParamSpec("P")
 T = TypeVar("T")
-JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # how long the end waits for the thread: the latter where the safe calls are untried
+JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # how long `close` waits for the thread; longer if the safe calls were not tried yet
 
 
 class Acting:
-    """The environment, and the agent's functions for tools that it has no binding for."""
+    """The environment, with the agent's functions for tools that the environment has no binding for."""
 
     def __init__(self, agent: Agent, env: Environment) -> None:
         self.functions = {tool.name: tool.function for tool in agent.tools}
@@ -31,7 +31,8 @@ class Acting:
         self._stepping = env if isinstance(env, Stepping) else None
 
     def act(self, call: Call, command: Command | None = None) -> Effect:
-        """Execute the call; without a command: a safe call, which nothing holds back. Raises what it raises."""
+        """Execute a call; without a command it is a safe call, which no barrier holds back. Raises the errors of the
+        call."""
         if call.name in self._bindings:
             epoch, not_after_ns = (None, None) if command is None else (command.epoch, command.not_after_ns)
             return self._env.execute(call, epoch, not_after_ns, command)
@@ -46,14 +47,14 @@ class Acting:
         return "acted"
 
     def perform(self, command: Command) -> tuple[Effect | Literal["failed"], BaseException | None]:
-        """Execute a command. Return its effect, and what it raises."""
+        """Execute a command. Return its effect and its error."""
         try:
             return self.act(command.call, command), None
-        except BaseException as error:  # also SystemExit: a tool must not end the one thread that can stop it
+        except BaseException as error:  # also SystemExit, which must not end this thread
             return "failed", error
 
     def attempt(self, attempt: Attempt) -> AttemptResult:
-        """Execute a safe call, and ask whether the world has stepped with it."""
+        """Execute a safe call, and check whether the world has made a step with it."""
         effect: Effect = "acted"
         acted_ns, call = attempt.acted_ns, attempt.safe.call
         stepped: bool | None = True
@@ -63,12 +64,12 @@ class Acting:
                 acted_ns = time.monotonic_ns()
             if effect == "acted" and acted_ns is not None and self._stepping is not None:
                 stepped = self._stepping.settle(acted_ns)
-        except BaseException as error:  # it is tried again
+        except BaseException as error:  # the call is tried again
             return AttemptResult(effect, acted_ns, stepped, error)
         return AttemptResult(effect, acted_ns, stepped)
 
     def send(self, job: Emit | Instruct) -> BaseException | None:
-        """Send it to the world. Return what that raises."""
+        """Send a job to the world. Return the error that this raises, if any."""
         try:
             self._env.instruct(job.text) if isinstance(job, Instruct) else self.emit(job.emission)
         except BaseException as error:
@@ -77,9 +78,10 @@ class Acting:
 
 
 class Actuator:
-    """The thread, lock and bell around an `ActuatorCore`, which decides.
+    """The thread and the lock around an `ActuatorCore`, which decides what acts.
 
-    A world that blocks stops this thread alone. Any thread may give orders: none blocks. `wake` announces effects."""
+    A world that blocks stops only this thread. Any thread may give orders without blocking. `wake` announces
+    effects."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._acting, self._wake = Acting(agent, env), wake
@@ -92,18 +94,18 @@ class Actuator:
         self.thread.start()
 
     def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
-        """Expect the loop to call this again by `guard_ns` (None: no limit)."""
+        """Demand the safe calls unless the loop calls this again by `guard_ns` (None: no limit)."""
         with self._lock:
             first = self.core.guard_ns is None and guard_ns is not None
             self.core.guard_ns, self.core.parting = guard_ns, parting
-        if first:  # else the thread wakes by itself
+        if first:  # otherwise the thread wakes by itself
             self._bell.put(None)
 
     def disarm(self) -> None:
-        self.core.guard_ns = None  # nothing is expected of the loop until it arms again
+        self.core.guard_ns = None  # no limit applies until the loop arms the guard again
 
     def order(self, order: Callable[Concatenate[ActuatorCore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Give the core an order, such as `ActuatorCore.execute`, and return its answer."""
+        """Run an order on the core, such as `ActuatorCore.execute`, and return the result."""
         with self._lock:
             answer = order(self.core, *args, **kwargs)
             if self._active.is_set() and not self.core.safe.active:
@@ -112,12 +114,12 @@ class Actuator:
         return answer
 
     def wait_safe(self, timeout_s: float) -> bool:
-        """Whether the safe calls that were demanded are active, or the world over, within the time."""
+        """Wait until the demanded safe calls are active or the world is over. Return False after the timeout."""
         return self._active.wait(timeout_s)
 
     def close(self) -> None:
-        """Start nothing any more but what is wanted and was not tried: an interrupt comes here before it, and the world
-        is closed next. A world that blocks is left to the process's end: the thread is a daemon."""
+        """Stop the thread after wanted safe calls that were not tried yet, since an interrupt may come first and the
+        world is closed next. The thread is a daemon, so a world that blocks lasts until the process ends."""
         self.core.closed = True
         self._bell.put(None)
         if self.thread.ident is not None:
@@ -129,7 +131,7 @@ class Actuator:
                 self._bell.get(timeout=self.work())
 
     def work(self) -> float | None:
-        """Do all that is to be done now. Return for how long nothing is, in s; None: until an order comes."""
+        """Do all due work. Return the seconds until the next work is due; None: wait for an order."""
         while True:
             now_ns = time.monotonic_ns()
             with self._lock:
@@ -151,14 +153,14 @@ class Actuator:
         elif action.threaded:
             try:
                 threading.Thread(target=self._attempt, args=(action,), name="safe-call", daemon=True).start()
-            except RuntimeError:  # no thread can be had
+            except RuntimeError:  # no thread can be started
                 self._attempt(action)
         else:
             self._attempt(action)
 
     def _perform(self, command: Command) -> None:
         effect, error = self._acting.perform(command)
-        with self._lock:  # a world elsewhere receives no call after a bar
+        with self._lock:  # a remote world receives no call after a bar
             if (emit := self.core.confirmation(command, effect)) is not None:
                 error = self._acting.send(emit)
             self.core.performed(command, effect, error, time.monotonic_ns())

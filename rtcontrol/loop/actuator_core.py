@@ -1,8 +1,8 @@
-"""Decide what reaches the environment, and when: state machines without thread, lock, clock or environment.
+"""Decide which calls reach the environment, and when, in state machines without thread, lock, clock or environment.
 
-`ActuatorCore` takes orders: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next` action, does it
-and reports the result: `performed` of a Command, `attempted`, `sent`. The shell (actuator.py) holds a lock around every
-use. Instants are CLOCK_MONOTONIC nanoseconds.
+`ActuatorCore` takes orders: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next` action,
+executes it and reports the result: `performed` for a Command, `attempted` or `sent`. The shell (actuator.py) holds a
+lock around every use. Instants are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from rtcontrol.envs.base import Effect, Emission
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Completion, Fault, Instruct, OperatorCommand, SafeAttempt, SafeState
 
-EXIT_RETRY_NS = 50_000_000  # between two attempts at the end of a run, where no clock of the world's says when
-# So long one of several safe calls is waited for before the next one starts; and where the world waits.
+EXIT_RETRY_NS = 50_000_000  # between two attempts at the end of a run, if no world clock gives the time
+# How long one of several safe calls may hold up the next one, in real time and in lockstep.
 PATIENCE_NS, PATIENCE_LOCKSTEP_NS = 20_000_000, 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
 class SafeCall:
-    """One of the agent's safe calls (None: it has none, and the world only receives an emission). `wanted`: demanded
-    and not active. While the world has yet to step with it: when it acted, and the `number` of that attempt."""
+    """A safe call of the agent (None: the agent has none, and the world only receives an emission). `wanted`: the call
+    is demanded and not active. Until the world has made a step with the call: when it acted, and the `number` of that
+    attempt."""
 
     call: Call | None
     wanted: bool = False
@@ -35,8 +36,8 @@ class SafeCall:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Execute a safe call, unless it has acted; then ask a stepping world to settle it. `threaded`: on its own thread;
-    `error`: what sending its demand's emission raised."""
+    """The action to execute a safe call unless it has acted, and then to ask a stepping world to settle it. `threaded`:
+    use a separate thread; `error`: the error from sending the emission of the demand."""
 
     safe: SafeCall
     demand: int
@@ -49,7 +50,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """The result of an attempt. `stepped`: what the world's `settle` returned; True where it has none."""
+    """The result of an attempt. `stepped`: what the world's `settle` returned, or True if it has no `settle`."""
 
     effect: Effect = "acted"
     acted_ns: int | None = None
@@ -59,7 +60,8 @@ class AttemptResult:
 
 @dataclass(slots=True)
 class Emit:
-    """Send it to the world. `demand`: the demand of the safe calls that it is of."""
+    """The action to send an emission to the world. `demand`: the number of the safe calls' demand that it belongs
+    to."""
 
     emission: Emission
     demand: int = 0
@@ -71,8 +73,9 @@ Report = Completion | SafeAttempt | Fault | OperatorCommand
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """One attempt at each safe call that is wanted and not under way. `left` are to start; None: the emission comes
-    first, and `error` is what that raised. `last` started last, at `last_ns`."""
+    """A round of attempts, one for each safe call that is wanted and not being attempted. `left` are still to start;
+    None: the emission comes first, and `error` is its error. `last` is the latest attempt, which started at
+    `last_ns`."""
 
     left: deque[SafeCall] | None = None
     started_ns: int = 0
@@ -82,16 +85,16 @@ class Round:
 
 
 class SafeCalls:
-    """The safe calls, from a demand until they are active.
+    """The state of the safe calls, from a demand until they are active.
 
-    One that fails is tried again every `retry_ns` (None: when the world has moved on) until it is active or a newer
-    call of its tool acted. One that acted is not called again: the world is asked so often whether it has stepped with
-    it. Several start in order, on a thread each: one that hangs or fails holds up none of the others. Where the
-    emission could not be sent, its calls have failed too.
+    A safe call that fails is tried again every `retry_ns` (None: when the world has moved on) until it is active or a
+    newer call of its tool acted. A call that acted is not repeated: each retry only checks whether the world has made a
+    step with it. Several calls start in order, each on a thread, so that a call that hangs or fails does not hold up
+    the others. If the emission could not be sent, its calls count as failed, too.
 
-    `demand` counts demands, `number` the attempts since. `due_ns`: when the next round opens, 0 at once; `unsent`: the
-    demand's emission waits among the jobs; `again`: it could not be sent. `over`: since the demand, the world took no
-    calls any more, or made no step with one."""
+    `demand` counts demands, `number` the attempts since then. `due_ns`: when the next round opens (0: at once);
+    `unsent`: the emission of the demand waits among the jobs; `again`: that emission could not be sent. `over`: since
+    the demand, the world took no calls any more, or made no step with a call."""
 
     def __init__(self, calls: Sequence[Call], retry_ns: int | None, post: Callable[[SafeAttempt], None]) -> None:
         self.calls = [SafeCall(call) for call in calls] or [SafeCall(None)]
@@ -106,24 +109,24 @@ class SafeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether one was demanded that is not active."""
+        """Return whether a demanded safe call is not active."""
         return any(safe.wanted for safe in self.calls)
 
     @property
     def busy(self) -> bool:
-        """Whether an attempt is under way, or a round open."""
+        """Return whether an attempt is running or a round is open."""
         return self.round is not None or any(safe.under_way for safe in self.calls)
 
     @property
     def patience_ns(self) -> int | None:
-        """Until when the attempt that started last holds up the next one; None: it does not."""
+        """Return until when the latest attempt holds up the next one, or None if it does not."""
         round_ = self.round
         if round_ is None or round_.last is None or not round_.last.under_way:
             return None
         return round_.last_ns + (PATIENCE_LOCKSTEP_NS if self._retry_ns is None else PATIENCE_NS)
 
     def require(self, why: str, unsent: bool) -> int:
-        """Demand all of them, whatever became of the demand before. Return the demand's number."""
+        """Demand all safe calls again, regardless of the previous demand. Return the number of the demand."""
         self._overtake(None)
         self.active = self.over = False
         self.round, self.number, self._why, self.unsent = None, 0, why, unsent
@@ -134,7 +137,7 @@ class SafeCalls:
         return self.demand
 
     def replace(self, tool: str) -> None:
-        """Drop the safe call of this tool, of which a newer call acted."""
+        """Drop the safe call of a tool after a newer call of this tool acted."""
         self._overtake(tool)
         for safe in self.calls:
             if safe.call is None or safe.call.name == tool:
@@ -143,8 +146,8 @@ class SafeCalls:
             self.due_ns = self.again = None
 
     def _overtake(self, tool: str | None) -> None:
-        """Report the calls that acted and give way before the world stepped with them: to a newer call of the tool (of
-        any tool, where there is one safe call), or to a newer demand (None)."""
+        """Report safe calls that acted, but were replaced before the world stepped with them: by a newer call of the
+        tool (of any tool, if there is only one safe call), or by a newer demand (None)."""
         for safe in self.calls:
             concerned = tool is None or len(self.calls) == 1 or (safe.call is not None and safe.call.name == tool)
             if concerned and safe.wanted and safe.acted_ns is not None:
@@ -152,25 +155,27 @@ class SafeCalls:
                 safe.wanted, safe.acted_ns = False, None
 
     def open(self, now_ns: int) -> Round | None:
-        """Open a round if one is due. Return the round that is open."""
+        """Open a round if one is due. Return the open round, if any."""
         if self.due_ns is not None and self.due_ns <= now_ns:
             self.round, self.due_ns = Round(), None
         return self.round
 
     def start(self, now_ns: int, looks: bool = False) -> bool:
-        """Start a round of all that is wanted and not under way (`looks`: and acted); return whether there is any."""
+        """Start a round of all wanted calls that are not being attempted (with `looks`: and that acted); return whether
+        there are any."""
         left = deque(s for s in self.calls if s.wanted and not s.under_way and (s.acted_ns is not None or not looks))
         self.number += any(safe.acted_ns is None for safe in left)
         self.round = Round(left, now_ns, None if self.round is None else self.round.error)
         return bool(left)
 
     def look(self, now_ns: int) -> bool:
-        """Start a round that asks whether the world has stepped with the calls that acted; return whether any have."""
+        """Start a round that checks whether the world has stepped with the calls that acted; return whether there are
+        such calls."""
         acted = any(safe.wanted and safe.acted_ns is not None for safe in self.calls)
         return acted and self.start(now_ns, looks=True)
 
     def next_attempt(self, now_ns: int) -> Attempt | None:
-        """Return the round's next attempt; None: the one before is waited for, or the round is over."""
+        """Return the next attempt of the round, or None if the previous one holds it up or the round is over."""
         while (round_ := self.round) is not None and round_.left:
             if now_ns < (self.patience_ns or 0):
                 return None
@@ -182,12 +187,12 @@ class SafeCalls:
             attempt = Attempt(safe, self.demand, self._why, number, safe.acted_ns, round_.error, threaded)
             if safe.call is not None:
                 return attempt
-            self.ended(attempt, AttemptResult(), now_ns)  # the emission was sent, which is all
+            self.ended(attempt, AttemptResult(), now_ns)  # without a safe call, sending the emission is enough
         self._close(now_ns)
         return None
 
     def ended(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
-        """An attempt ended. One of an older demand is made again for the newest."""
+        """Handle the end of an attempt. An attempt for an older demand is repeated for the newest demand."""
         safe, error = attempt.safe, result.error or attempt.error
         current, acted = attempt.demand == self.demand, result.effect == "acted"
         over = error is None and (not acted or result.stepped is None)
@@ -198,14 +203,14 @@ class SafeCalls:
         elif error is None and not waits:
             safe.wanted = False
             self.over |= over
-        if not waits and (current or attempt.acted_ns is None):  # else it was reported when it gave way
+        if not waits and (current or attempt.acted_ns is None):  # otherwise it was reported when it was replaced
             active = current and not self.wanted and not self.over
             self._post(SafeAttempt(safe.call, attempt.why, attempt.number, now_ns, active, acted, error, over))
         safe.under_way = False
         self._close(now_ns)
 
     def _close(self, now_ns: int) -> None:
-        """End the round once all its attempts have started, and the last one ended or was waited for."""
+        """End the round if all its attempts have started, and the last one has ended or used up its time."""
         round_ = self.round
         started = round_ is not None and round_.left is not None and not round_.left
         if round_ is not None and started and now_ns >= (self.patience_ns or 0):
@@ -217,24 +222,25 @@ class SafeCalls:
 
 
 class ActuatorCore:
-    """What waits, what is under way, and the results. At most one command waits: the newest wins. A demand for the safe
-    calls clears it, and they act first; other calls wait for all of them. Emissions are sent in order.
+    """The state machine of the actuator: waiting and running work, and the results. At most one command waits, the
+    newest. A demand for the safe calls removes the waiting command; the safe calls act first, and other calls wait for
+    all of them. Emissions are sent in order.
 
-    `effects`: the results, in order, which the loop takes; `news` grows with each, with a demand, and when an attempt
-    ends. `doings`: start and end (0: not yet) of the last calls. `shut`: why only the safe calls may act; what was
-    requested before `open_ns` does not act. Where the loop is not back by `guard_ns` (None: no limit), the safe calls
-    are demanded, and the world receives `parting`."""
+    `effects`: the results in order, which the loop removes; `news` grows with each result or demand, and when an
+    attempt ends. `doings`: start and end (0: not yet) of the last calls. `shut`: why only the safe calls may act; a
+    call that was requested before `open_ns` does not act. If the loop is not back by `guard_ns` (None: no limit), the
+    core demands the safe calls, and the world receives `parting`."""
 
     def __init__(self, safe_calls: Sequence[Call], retry_ns: int | None) -> None:
         self.effects: deque[Report] = deque()
         self.doings: deque[list[int]] = deque(maxlen=8)
         self.news = 0
         self.safe = SafeCalls(safe_calls, retry_ns, self._post)
-        self.jobs: deque[Command | Emit | Instruct] = deque()  # in order; at most one command and one instruction
+        self.jobs: deque[Command | Emit | Instruct] = deque()  # in order, with at most one command and one instruction
         self.shut: str | None = None
         self.open_ns = 0
         self._acting: Command | None = None
-        self._looked: Command | None = None  # before it the world was asked whether it has stepped
+        self._looked: Command | None = None  # before this instant the world was asked whether it has stepped
         self.guard_ns: int | None = None
         self.parting: Emission | None = None
         self.closed = False
@@ -242,7 +248,7 @@ class ActuatorCore:
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def execute(self, command: Command) -> Command | None:
-        """Let the command wait for its turn. Return the one that waited until now, which is dropped."""
+        """Let a command wait for execution. Return the command that waited until now, which is dropped."""
         replaced = self._clear()
         command.demand = self.safe.demand
         command.shut = self.shut or ("paused" if command.requested_ns < self.open_ns else None)
@@ -250,12 +256,13 @@ class ActuatorCore:
         return replaced
 
     def withdraw(self, tick: int) -> bool:
-        """Drop the command of `tick`; False if it does not wait any more."""
+        """Drop the command of `tick`. Return False if the command does not wait any more."""
         waiting = self.waiting
         return waiting is not None and waiting.tick == tick and self._clear() is not None
 
     def bar(self, why: str | None, now_ns: int) -> None:
-        """Let no command act from now on, nor one that waits or is under way; None: those requested from now on may."""
+        """Let no command act from now on, including waiting and running ones. None: commands that are requested from
+        now on may act."""
         self.shut = why
         if why is None:
             self.open_ns = now_ns
@@ -265,9 +272,10 @@ class ActuatorCore:
                 command.shut = why
 
     def demand(self, why: str, emission: Emission | None) -> Command | None:
-        """Make each safe call active, after the emission. Return the command that waited: it is dropped."""
+        """Demand that all safe calls become active, after the emission. Return the waiting command, which is
+        dropped."""
         cleared = self._clear()
-        if self.safe.again is not None:  # of the demand before: it comes first
+        if self.safe.again is not None:  # the emission of the previous demand comes first
             self.jobs.appendleft(self.safe.again)
             self.safe.again = None
         number = self.safe.require(why, emission is not None)
@@ -277,7 +285,7 @@ class ActuatorCore:
         return cleared
 
     def retry(self) -> bool:
-        """Try again at once what is not active; False if all is."""
+        """Retry at once the safe calls that are not active. Return False if all are active."""
         if self.safe.wanted:
             self.safe.due_ns = 0
         return self.safe.wanted
@@ -286,25 +294,25 @@ class ActuatorCore:
         self.jobs.append(Emit(emission))
 
     def instruct(self, text: str) -> None:
-        """Give the world its instruction; of several that wait, the newest."""
+        """Give the world a new instruction, which replaces a waiting one."""
         for job in [job for job in self.jobs if isinstance(job, Instruct)]:
             self.jobs.remove(job)
         self.jobs.append(Instruct(text))
 
     @property
     def waiting(self) -> Command | None:
-        """The command that waits."""
+        """Return the waiting command, if any."""
         return next((job for job in self.jobs if isinstance(job, Command)), None)
 
     def _clear(self) -> Command | None:
-        """Remove the command that waits, and return it."""
+        """Remove the waiting command, and return it."""
         waiting = self.waiting
         if waiting is not None:
             self.jobs.remove(waiting)
         return waiting
 
     def _take_emission(self) -> Emit | None:
-        """Remove and return the first emission that no command comes before."""
+        """Remove and return the first emission, unless a command comes before it."""
         for job in self.jobs:
             if isinstance(job, Command):
                 break
@@ -322,18 +330,18 @@ class ActuatorCore:
 
     @property
     def done(self) -> bool:
-        """Whether it is closed, and what is wanted was tried once."""
+        """Return whether the core is closed and all wanted safe calls were tried once."""
         safe = self.safe
         return self.closed and safe.round is None and (safe.number > 0 or not safe.wanted)
 
     @property
     def wake_ns(self) -> int | None:
-        """When `next` may have an action by itself; None: not before something is called."""
+        """Return when `next` may have an action by itself, or None if only an order or a result can lead to one."""
         times = (self.safe.due_ns, self.safe.patience_ns, None if self.closed else self.guard_ns)
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def next(self, now_ns: int) -> Action | None:
-        """Return what to do now; None: nothing until `wake_ns`, or until something is called."""
+        """Return the next action, or None if there is none until `wake_ns`, an order or a result."""
         if self.done:
             return None
         if self.guard_ns is not None and now_ns >= self.guard_ns and not self.closed:
@@ -341,12 +349,12 @@ class ActuatorCore:
         while (round_ := self.safe.open(now_ns)) is not None:
             if (action := self._of_round(round_, now_ns)) is not None:
                 return action
-            if round_ is self.safe.round:  # the attempt before is waited for
+            if round_ is self.safe.round:  # the previous attempt holds up the next one
                 break
         return None if self.closed else self._of_jobs(now_ns)
 
     def _take_over(self, now_ns: int) -> None:
-        """The loop did not come back in time: demand the safe calls in its place."""
+        """Demand the safe calls, because the loop did not come back in time."""
         self.guard_ns = None
         if (cleared := self.demand("loop", self.parting)) is not None:
             self._complete(cleared, "too_late", now_ns, now_ns)
@@ -360,7 +368,7 @@ class ActuatorCore:
         return self._attempt(now_ns)
 
     def _emission_first(self) -> Emit | None:
-        """Return what is sent before the round's calls: all up to the emission of their demand."""
+        """Return what to send before the round's calls: all emissions up to the one of their demand."""
         safe = self.safe
         emit = safe.again
         safe.again = None
@@ -396,7 +404,8 @@ class ActuatorCore:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def confirmation(self, command: Command, effect: Effect | Literal["failed"]) -> Emit | None:
-        """Return what the world receives of a call that acted: nothing after a bar, which must not come between."""
+        """Return the emission for a call that acted, or None after a bar, since the call then must not reach the
+        world."""
         if effect != "acted" or command.fresh is None or command.shut is not None:
             return None
         return Emit(command.fresh)
@@ -404,11 +413,11 @@ class ActuatorCore:
     def performed(
         self, command: Command, effect: Effect | Literal["failed"], error: BaseException | None, now_ns: int
     ) -> None:
-        """A command ended so, or raised the `error`, or its emission did."""
+        """Handle the result of a command. `error` is what the command or its emission raised."""
         if error is not None:
             effect = "failed"
         elif command.fresh is not None and effect == "acted" and command.shut is not None:
-            effect = "refused"  # the world did not receive it
+            effect = "refused"  # the world did not receive the call
         elif command.void is not None and effect == "epoch_over":
             self.jobs.appendleft(Emit(command.void))
         self._acting = self._looked = None
@@ -416,13 +425,13 @@ class ActuatorCore:
         self._complete(command, effect, self.doings[-1][0], now_ns, error)
 
     def attempted(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
-        """An attempt ended."""
+        """Handle the result of an attempt."""
         self.safe.ended(attempt, result, now_ns)
         self.news += 1
         self._did(now_ns)
 
     def sent(self, job: Emit | Instruct, error: BaseException | None) -> None:
-        """The world received it, or raised the `error`."""
+        """Handle the result of a job that was sent to the world. `error` is what the world raised."""
         round_ = self.safe.round
         if error is None:
             return
@@ -451,12 +460,12 @@ class ActuatorCore:
         self.news += 1
 
     def _does(self, now_ns: int) -> None:
-        """Calls are at work from now on."""
+        """Record that calls are running from now on."""
         if not (self.doings and self.doings[-1][1] == 0):
             self.doings.append([now_ns, 0])
 
     def _did(self, now_ns: int) -> None:
-        """The safe calls are not at work any more, if so."""
+        """Record the end of the running safe calls, if no attempt is running any more."""
         if self.doings and self.doings[-1][1] == 0 and not self.safe.busy:
             self.doings[-1][1] = now_ns
             self.news += 1
