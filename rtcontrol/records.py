@@ -179,8 +179,7 @@ class Doubt(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
     """The state of a thread (a letter; X: the thread is gone), and how long it ran and waited for a processor since its
-    start. Major faults, and throttled time of its group, count since the previous sample. None if the kernel does not
-    report a value."""
+    start. Major faults, and throttled time of its group, count since the previous sample. None: not reported."""
 
     role: str
     state: str | None = None
@@ -264,8 +263,8 @@ class Sent:
 
 @dataclass(slots=True)
 class GaveWay:
-    """The event that the call of tick `k` waited for the world, and was dropped for a newer `call` or for the `safe`
-    call."""
+    """The event that the call of tick `k` waited for the world, and was dropped for a newer `call` or the `safe`
+    one."""
 
     k: int
     to: Literal["call", "safe"]
@@ -281,8 +280,7 @@ class Withdrawn:
 
 @dataclass(slots=True)
 class SafeState:
-    """The state of the safe calls: whether an attempt is still to come, and whether a demanded one is not active
-    yet."""
+    """The state of the safe calls: whether an attempt is to come, and whether a demanded one is inactive."""
 
     attempting: bool
     pending: bool
@@ -346,7 +344,7 @@ class Advance:
 
 @dataclass(slots=True)
 class Observe:
-    """The action to take the newest observation and let the agent read it, and to sample the time since an instant, if
+    """The action to take the newest observation and let the agent read it, and to sample the time since then, if
     given."""
 
     sample_since_ns: int | None = None

@@ -43,7 +43,7 @@ class FallbackPolicy:
         self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
 
     def fresh_call(self, now_ns: int) -> None:
-        """Record that a fresh call was executed, so that the safe call is no longer active."""
+        """Record that a fresh call was executed, which replaced the safe call."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
     epoch = fresh_call  # in a new world nothing is active, and the hold limit starts here
@@ -100,8 +100,7 @@ class FallbackState:
         error: str | None = None,
         more: bool = False,
     ) -> Emission | None:
-        """Return the emission of a tick, or None if the world takes none. `more`: another emission of the tick may
-        follow."""
+        """Return the emission of a tick, or None if the world takes none. `more`: another one may follow."""
         self.last = tick
         if not self.emits:
             return None
@@ -126,8 +125,7 @@ class FallbackState:
         )
 
     def parting(self, tick: Tick | None = None) -> Emission | None:
-        """Return the emission of a safe call between two ticks. It belongs to the last emitted tick, or else to the
-        given one."""
+        """Return the emission of a safe call between two ticks. It belongs to the last emitted tick, else to `tick`."""
         last = self.last or tick
         return None if last is None else self.emission(last, "safe")
 
@@ -228,8 +226,7 @@ class Requests:
                 self._call = None
 
     def make(self, k: int, observation: Observation, text: str, within_ns: int = 0) -> DecisionRequest:
-        """Return the request of tick `k`, to be answered within `within_ns`. `text` is the agent's text of the
-        observation."""
+        """Return the request of tick `k`, to be answered within `within_ns`. `text` is the agent's text."""
         instruction, policy = self.instructions.now, self._policy
         if policy is not None and policy.safe:
             self._call = None

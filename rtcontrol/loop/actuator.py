@@ -31,8 +31,7 @@ class Acting:
         self._stepping = env if isinstance(env, Stepping) else None
 
     def act(self, call: Call, command: Command | None = None) -> Effect:
-        """Execute a call; without a command it is a safe call, which no barrier holds back. Raises the errors of the
-        call."""
+        """Execute a call; without a command it is a safe call, which no barrier holds back. Raises its errors."""
         if call.name in self._bindings:
             epoch, not_after_ns = (None, None) if command is None else (command.epoch, command.not_after_ns)
             return self._env.execute(call, epoch, not_after_ns, command)

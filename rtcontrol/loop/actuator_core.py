@@ -161,7 +161,7 @@ class SafeCalls:
         return self.round
 
     def start(self, now_ns: int, looks: bool = False) -> bool:
-        """Start a round of all wanted calls that are not being attempted (with `looks`: and that acted); return whether
+        """Start a round of all wanted calls that are not being attempted (with `looks`: and that acted); return if
         there are any."""
         left = deque(s for s in self.calls if s.wanted and not s.under_way and (s.acted_ns is not None or not looks))
         self.number += any(safe.acted_ns is None for safe in left)
@@ -169,8 +169,7 @@ class SafeCalls:
         return bool(left)
 
     def look(self, now_ns: int) -> bool:
-        """Start a round that checks whether the world has stepped with the calls that acted; return whether there are
-        such calls."""
+        """Start a round that checks whether the world has stepped with the calls that acted; return if any did."""
         acted = any(safe.wanted and safe.acted_ns is not None for safe in self.calls)
         return acted and self.start(now_ns, looks=True)
 
@@ -272,8 +271,7 @@ class ActuatorCore:
                 command.shut = why
 
     def demand(self, why: str, emission: Emission | None) -> Command | None:
-        """Demand that all safe calls become active, after the emission. Return the waiting command, which is
-        dropped."""
+        """Demand that all safe calls become active, after the emission. Return the dropped command."""
         cleared = self._clear()
         if self.safe.again is not None:  # the emission of the previous demand comes first
             self.jobs.appendleft(self.safe.again)
@@ -404,8 +402,7 @@ class ActuatorCore:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def confirmation(self, command: Command, effect: Effect | Literal["failed"]) -> Emit | None:
-        """Return the emission for a call that acted, or None after a bar, since the call then must not reach the
-        world."""
+        """Return the emission for a call that acted, or None after a bar, which the call must not pass."""
         if effect != "acted" or command.fresh is None or command.shut is not None:
             return None
         return Emit(command.fresh)

@@ -1,4 +1,4 @@
-"""From a tick's stamps and a sample of the process to the evidence of its miss, and from that to the one cause. Pure.
+"""Turn the stamps of a tick and a sample of the process into evidence of a miss, and the evidence into one cause. Pure.
 
     sampling.Sampler -> EvidenceSample -> Witness -> Evidence -> attribute -> Verdict -> the record's line
 
@@ -29,20 +29,21 @@ STEPS = (
     ("wait", "executing"),
     ("execute", "executed"),
 )
-LEAST_MS = 1.0  # less than this explains nothing, however little the tick was late
-NOTHING_MS = 0.1  # a thread that ran for less had no processor
-STOPPED, GONE = ("T", "t"), ("X", "Z")  # the kernel's letters
-USUAL = 15  # the newest ticks on time that say what is usual
-LOCAL = 2  # a sample's first threads, the loop's and the actuator's, stay the same after a restart of the decoder
+LEAST_MS = 1.0  # a shorter time explains nothing, even if the tick was late by less
+NOTHING_MS = 0.1  # a thread that ran for less time had no processor
+STOPPED, GONE = ("T", "t"), ("X", "Z")  # thread states, as the kernel's letters
+USUAL = 15  # how many of the newest ticks on time define the usual times
+LOCAL = 2  # a sample's first threads, which stay the same after a restart of the decoder
 
 Span = tuple[float, float]
 
 
-# -- what is known -----------------------------------------------------------------------------------------------------
+# -- evidence ----------------------------------------------------------------------------------------------------------
 
 
 class Verdict(NamedTuple):
-    """`explained_ms`: how much of the lateness the evidence accounts for; None where time is not what failed."""
+    """The cause of a miss. `explained_ms`: how much of the lateness the evidence explains; None if the miss is not a
+    matter of time."""
 
     cause: Cause
     subcause: str | None = None
@@ -51,8 +52,9 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadUsage:
-    """What the kernel counted of a thread since the tick's release. `waking_ms` of waiting for a processor, from the
-    release before until it woke; `state` when the miss was named. None: the kernel does not say."""
+    """The kernel's counts for a thread since the tick's release. `waking_ms`: how long the thread waited for a
+    processor from the previous release until it woke; `state`: its state when the cause was named. None: the kernel
+    does not report the value."""
 
     state: str | None = None
     ran_ms: float | None = None
@@ -67,14 +69,15 @@ USAGE = tuple(usage.name for usage in fields(ThreadUsage))
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a tick that missed.
+    """The evidence about a tick that missed.
 
-    `end_ms`: when its call had acted, or where there is none (`over` is False) when the miss was named. `fault`: what
-    the loop itself saw. `late_ms`: the lateness where it is an observation's, `since_ms`: from when on that grew.
-    `usual`: the steps of ticks on time, lately. `apart`: the decoder is its own process, with `gaps` in its heartbeat.
-    `behind`: older requests are not answered yet. `arrival`: the release was an observation's arrival. `host`: what is
-    wrong with the decoder's. `texts`, `acting`: when the loop's thread was at work on texts, the actuator's on calls.
-    `loop`, `actuator`, `decoder`, `sockets`: these threads, the last those that carry requests and replies.
+    `end_ms`: when the call had acted, or without a call (`over` is False) when the cause was named. `fault`: what the
+    loop itself detected. `late_ms`: the lateness of an observation, if that is judged; `since_ms`: from when on it
+    grew. `usual`: the steps of recent ticks on time. `apart`: the decoder is a separate process, with `gaps` in its
+    heartbeat. `behind`: older requests are not answered yet. `arrival`: the release was the arrival of an observation.
+    `host`: the failure of the decoder's host. `texts`, `acting`: when the loop's thread worked on texts, and the
+    actuator's on calls. `loop`, `actuator`, `decoder`, `sockets`: usage of these threads; `sockets` carries requests
+    and replies.
     """
 
     deadline_ms: float
@@ -100,13 +103,13 @@ class Evidence:
 
     @property
     def lateness_ms(self) -> float:
-        """By how much it was late: after its deadline, or while nothing acted yet, beyond what a tick usually takes."""
+        """Return by how much the tick was late: after its deadline, or, if nothing acted yet, beyond the usual time."""
         return self.end_ms - self.deadline_ms if self.over and self.late_ms is None else self.excess_ms
 
     @property
     def excess_ms(self) -> float:
-        """By how much it took longer than a tick usually does. Not less than its lateness: a tick that is late by a
-        hair is so for what took long, and not for the first trifle."""
+        """Return by how much the tick took longer than usual, but at least the lateness, so that a slight lateness is
+        blamed on what took long, and not on the first small delay."""
         if self.late_ms is not None:
             return self.late_ms
         return self.end_ms - min(sum(self.usual.values()), self.deadline_ms)
@@ -117,13 +120,13 @@ class Evidence:
 
     @property
     def open(self) -> bool:
-        """Whether later evidence may change the verdict: only a matter of time, or the unknown."""
+        """Return whether later evidence may change the verdict, which is so for causes of time and for unknown ones."""
         verdict = self.verdict
         return verdict.explained_ms is not None or verdict.cause is Cause.UNKNOWN
 
     def fields(self) -> dict[str, Any]:
-        """Return the record's fields: cause, sub-cause, and evidence (numbers first, then what stood still, then what
-        the kernel counted)."""
+        """Return the record's fields: cause, sub-cause, and evidence (numbers, then pauses, then the kernel's
+        counts)."""
         cause, subcause, explained_ms = self.verdict
         fields: dict[str, Any] = {"cause": cause.value}
         if subcause is not None:
@@ -142,14 +145,14 @@ class Evidence:
         return {**fields, "evidence": line}
 
     def steps(self) -> dict[str, float]:
-        """Return how long each step took; the one that is not over until the end."""
+        """Return how long each step took; an unfinished step counts until the end."""
         took = steps(self.spans)
         if not self.over:
             reached = max((i for i, (_, stamp) in enumerate(STEPS) if stamp in self.spans), default=-1)
             if reached + 1 < len(STEPS):
                 name = STEPS[reached + 1][0]
                 if name == "queue" and not self.behind:
-                    name = "decide"  # no stamp says that it started; nothing else keeps the decoder
+                    name = "decide"  # no stamp marks the start, and nothing else occupies the decoder
                 last = max((self.spans[stamp] for _, stamp in STEPS if stamp in self.spans), default=0.0)
                 took[name] = took.get(name, 0.0) + max(0.0, self.end_ms - last)
         return took
@@ -159,9 +162,9 @@ class Evidence:
 
 
 class Witness:
-    """Keeps what evidence needs beyond the tick itself: spans of ticks `on_time`, when the loop's thread was long at
-    work on `texts`, and the `gaps` in which the decoder stood still (by its newest reply). `periodic`: a release comes
-    by the clock, not by an arrival."""
+    """A collector of evidence beyond the tick itself: spans of ticks `on_time`, when the loop's thread worked on
+    `texts` for long, and heartbeat `gaps` of the decoder (from its newest reply). `periodic`: releases follow the
+    clock, not arrivals."""
 
     def __init__(self, periodic: bool) -> None:
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)
@@ -172,8 +175,7 @@ class Witness:
     def of_miss(
         self, outcome: ev.TickOutcome, sample: ev.EvidenceSample, host: ev.HostChanged, end_ns: int
     ) -> Evidence:
-        """Return what is known of a tick that was over at `end_ns`: with a call, or a reply, that came after its
-        deadline, or without."""
+        """Return the evidence about a tick that was over at `end_ns`, with a late call or reply, or none."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         spans = spans_of(tick, reply, outcome.done)
         late_ms, since_ms = self._lateness(outcome)
@@ -193,8 +195,8 @@ class Witness:
     def again(
         self, tick: ev.Tick, before: Evidence, reply: DecisionReply | None = None, done: ev.Completion | None = None
     ) -> Evidence:
-        """Return what is known of a miss now, of the time until it was named: with the gaps that replies reported
-        since, and all steps where its `reply` came or its call is `done`."""
+        """Return the evidence known by now about a miss, for the time until the cause was named. This includes
+        heartbeat gaps that later replies reported, and all steps if the `reply` came or the call is `done`."""
         gaps = [gap for gap in _clip(tick, self.gaps, before.end_ms) if gap not in before.gaps]
         if not before.open:
             return before
@@ -205,7 +207,8 @@ class Witness:
         return replace(evidence, spans={name: min(t, before.end_ms) for name, t in spans.items()}, host=None)
 
     def skip_fields(self, tick: ev.Tick, first_ns: int, sample: ev.EvidenceSample) -> dict[str, Any]:
-        """Return why the releases from `first_ns` until the tick's did not start: the loop's thread was away."""
+        """Return the record's fields that say why the releases from `first_ns` to the tick's release did not start: the
+        loop's thread was away."""
         skipped = replace(tick, release_ns=first_ns)
         woke = to_ms(tick.woke_ns - first_ns)
         away: dict[str, Any] = {"over": True, "late_ms": woke, "decoder": ThreadUsage()}
@@ -221,7 +224,7 @@ class Witness:
         since: float = 0.0,
         **more: Any,
     ) -> Evidence:
-        """Return what is known of a tick from its release until `end`."""
+        """Return the evidence about a tick from its release until `end`."""
         known: dict[str, Any] = {
             "usual": usual(self.on_time),
             "pauses": _pauses(tick, sample, since, end),
@@ -236,25 +239,26 @@ class Witness:
         return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
 
     def _lateness(self, outcome: ev.TickOutcome) -> tuple[float | None, float]:
-        """Return an observation's lateness, and from when on it grew, where that is what is judged."""
+        """Return the lateness of an observation, and from when on it grew, if the observation is what was late."""
         tick, fault = outcome.tick, outcome.fault
         if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
             return None, 0.0
-        # What kept the loop from looking kept the world's thread, too.
+        # The delay of the loop's thread also delayed the world's thread.
         ages = [spans["woke"] - spans["captured"] for spans in self.on_time if "captured" in spans]
         late_ms = to_ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         return late_ms, to_ms(tick.capture_ns - tick.release_ns)
 
 
 def ran_and_delayed(raw: bytes) -> tuple[int, int]:
-    """Return nanoseconds on a processor, and of waiting for one, from a schedstat file. ValueError for another."""
+    """Return the nanoseconds on a processor, and waiting for one, from the text of a schedstat file. Raises ValueError
+    for another text."""
     ran, delayed = raw.split()[:2]
     return int(ran), int(delayed)
 
 
 def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
-    """Return the spans with the decoder's, where its clock is another: it started so long before its reply was
-    there."""
+    """Return the spans including the decoder's. If the decoder has another clock, its start is counted back from the
+    arrival of its reply."""
     filled = {name: t for name, t in spans.items() if name not in ("captured", "received")}
     if reply is not None and "begun" not in filled and "submitted" in filled and "replied" in filled:
         filled["decided"] = filled["replied"]
@@ -263,7 +267,7 @@ def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str
 
 
 def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
-    """Return what is wrong with the decoder of the request; None: nothing."""
+    """Return the failure of the decoder that had the request, or None."""
     if host.gave_up is not None:
         return "gave_up"
     if host.incarnation != tick.incarnation:
@@ -275,12 +279,12 @@ def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
 
 
 def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
-    """Return by role what the kernel counted since the release; of several threads, of the one that waited longest for
-    a processor."""
-    # After a restart other threads decide.
+    """Return the kernel's counts since the release by role. If a role has several threads, take the one that waited
+    longest for a processor."""
+    # After a restart of the decoder, other threads decide.
     runs = tick.runs if tick.incarnation == sample.incarnation else tick.runs[:LOCAL]
     worst: dict[str, ThreadUsage] = {}
-    # Faults and throttling are counted since the sample before: what is older is not this tick's.
+    # Faults and throttling count since the previous sample; older ones do not belong to this tick.
     recent = sample.before_ns >= 2 * tick.release_ns - tick.deadline_ns
     for i, thread in enumerate(sample.threads):
         usage = ThreadUsage(thread.state)
@@ -296,7 +300,7 @@ def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
 
 
 def _usage(thread: ev.ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
-    """Return what a thread did since its schedstat file was `raw`; unknown where that cannot be read."""
+    """Return the usage of a thread since its schedstat file was `raw`; unknown if the file cannot be read."""
     try:
         ran, delayed = ran_and_delayed(raw)
         waking = None if before is None else to_ms(delayed - ran_and_delayed(before)[1])
@@ -311,7 +315,7 @@ def _pauses(tick: ev.Tick, sample: ev.EvidenceSample, since: float, until: float
 
 
 def _acting(tick: ev.Tick, sample: ev.EvidenceSample, until: float) -> list[Span]:
-    # One that has not ended goes on, or did so until the next started.
+    # A call without an end is still running, or ran until the next one started.
     starts = [*(start for start, _ in sample.acting[1:]), sample.t_ns]
     spans = [(start, end or next_) for (start, end), next_ in zip(sample.acting, starts, strict=False)]
     return _clip(tick, spans, until)
@@ -332,7 +336,7 @@ def attribute(e: Evidence) -> Verdict:
     have failed just the same.
     """
     in_time = e.late_ms is None and e.end_ms < e.deadline_ms
-    gave_way = in_time and e.fault == (Cause.EXECUTE, "busy")  # for a reason that is to be determined
+    gave_way = in_time and e.fault == (Cause.EXECUTE, "busy")  # the rules below determine the reason
     if e.fault is not None and ((in_time and not gave_way) or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.excess_ms / 2, LEAST_MS)
@@ -351,16 +355,16 @@ def attribute(e: Evidence) -> Verdict:
 
 
 def _pause(e: Evidence, need: float) -> Verdict | None:
-    """The process stood still while it had something to do."""
+    """Return the verdict that the process was paused while it had work to do, or None."""
     awaited = (e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms))
     windows = [(e.since_ms, e.end_ms)]
     if e.apart and awaited[0] is not None and awaited[1] is not None and awaited[0] < awaited[1]:
-        # Meanwhile the decoder was at work: the tick would have waited all the same.
+        # The decoder was working meanwhile, so the tick would have waited without the pause, too.
         windows = [(e.since_ms, awaited[0]), (awaited[1], e.end_ms)]
     paused = covered_ms([(b, end) for b, end, _ in e.pauses], windows)
     if paused < need:
         return None
-    # The heartbeat misses its turn in a collection, too: only what is left is the stall's.
+    # A collection also delays the heartbeat, so only the rest counts as a stall.
     collected = covered_ms([(b, end) for b, end, kind in e.pauses if kind == "gc"], windows)
     if collected >= paused / 2:
         return Verdict(Cause.PAUSE, "gc", paused)
@@ -368,8 +372,8 @@ def _pause(e: Evidence, need: float) -> Verdict | None:
 
 
 def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
-    """The loop's thread was not there at the release, or not when the reply was; or it, or the actuator's, wanted a
-    processor for its part of the tick and had none."""
+    """Return the verdict that a thread woke up late, or None: the loop's thread was late for the release or the reply,
+    or it or the actuator's thread had no processor for its part of the tick."""
     windows = _away(e)
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
@@ -389,7 +393,7 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
 
 
 def _away(e: Evidence) -> list[Span]:
-    """Return when the tick waited for the loop's thread: for its release, and for the reply that was there."""
+    """Return when the tick waited for the loop's thread: for the release, and with an arrived reply."""
     windows = [(0.0, e.spans.get("woke", 0.0))]
     if "decided" in e.spans:
         windows.append((e.spans["decided"], e.spans.get("replied", e.end_ms)))
@@ -397,8 +401,8 @@ def _away(e: Evidence) -> list[Span]:
 
 
 def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """Return by sub-cause where the time between the release and the reply went."""
-    # Other ticks' texts kept the loop from this tick's release, or from its reply.
+    """Return the times between the release and the reply by sub-cause."""
+    # Texts of other ticks delayed the loop at this tick's release or reply.
     observe = took.get("observe", 0.0) + covered_ms(e.texts, _away(e))
     parts = {"observe": observe, "send": took.get("send", 0.0)}
     submitted = e.spans.get("submitted")
@@ -410,8 +414,8 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
     still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
-    # While it stood still it neither decided nor kept the request waiting. The kernel alone does not say when that was:
-    # such time is the decision's first.
+    # While paused, the decoder neither decided nor kept the request waiting. The kernel does not report when that was,
+    # so such time is first subtracted from the decision.
     started = e.spans.get("begun", until if queued else submitted)
     in_queue = covered_ms(e.gaps, [(submitted, started)])
     in_decide = covered_ms(e.gaps, [(started, e.spans.get("decided", until))])
@@ -422,20 +426,19 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
 
 
 def _executing(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """Return by sub-cause where the time after the reply went: only while the actuator was at work the world was
-    busy."""
+    """Return the times after the reply by sub-cause. The world counts as busy only while the actuator was working."""
     if (replied := e.spans.get("replied")) is None:
         return {}
     if e.fault is not None and e.fault[1] is not None:
-        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the loop knows which, and not since when
+        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the loop does not know since when
     if (started := e.spans.get("executing")) is None:
         return {}
     return {"busy": covered_ms(e.acting, [(replied, started)]), "slow": took.get("execute", 0.0)}
 
 
 def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
-    """Return what all parts together took beyond the usual, if that explains enough; the sub-cause is the most of
-    it."""
+    """Return the verdict that all parts together took too much beyond the usual, or None if that does not explain
+    enough. The sub-cause is the largest part."""
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
     beyond = {name: max(0.0, took - usual.get(normal.get(name, name), 0.0)) for name, took in parts.items()}
     if (explained := sum(beyond.values())) < need:
@@ -444,21 +447,21 @@ def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], n
 
 
 def _kept(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
-    """Return how long of `waited` the thread had no processor. The kernel counts it when it is over: a thread that has
-    not run at all, and wants to, has had none all the time."""
+    """Return how much of `waited` the thread spent without a processor. The kernel counts such time only when it ends,
+    so a runnable thread that has not run at all had none all the time."""
     if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:
         return waited
     return min(kernel.delayed_ms or 0.0, waited)
 
 
 def steps(spans: Mapping[str, float]) -> dict[str, float]:
-    """Return how long each step took whose end is known."""
+    """Return the duration of each step whose end is known."""
     took: dict[str, float] = {}
     at = 0.0
     for name, stamp in STEPS:
         if (t := spans.get(stamp)) is not None:
             if stamp == "submitted":
-                t = min(t, spans.get("begun", t))  # decided inside: no queue
+                t = min(t, spans.get("begun", t))  # decided in the loop's process, without a queue
             took[name] = max(0.0, t - at)
             at = max(at, t)
     return took
@@ -474,7 +477,7 @@ def usual(recent: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
-    """Return how much of the windows the spans cover, each instant once."""
+    """Return how much of the windows the spans cover. Each instant counts once."""
     clipped = [(max(b, start), min(e, end)) for start, end in windows for b, e in spans]
     total, reached = 0.0, float("-inf")
     for b, e in sorted(span for span in clipped if span[1] > span[0]):

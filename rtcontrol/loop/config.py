@@ -1,4 +1,4 @@
-"""What a run is: one frozen, validated value."""
+"""The configuration of a run, as one frozen, validated value."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from rtcontrol.agents import Agent
 
 MAX_INSTRUCTION_BYTES = LIMITS.max_string_bytes
-NOT_RECORDED = ("tools", "skip_unsupported")  # the record has the agent's tools
+NOT_RECORDED = ("tools", "skip_unsupported")  # the record contains the agent's tools
 
 
 def plain_text(text: str) -> str:
-    """Return `text` with a question mark for each lone surrogate, which undecodable bytes leave: none can be sent."""
+    """Return `text` with a question mark for each lone surrogate. Undecodable bytes leave such surrogates."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -30,15 +30,15 @@ def instruction_text(text: str) -> str:
     text = plain_text(text)
     if len(text) > MAX_INSTRUCTION_BYTES // 4 and (size := len(text.encode())) > MAX_INSTRUCTION_BYTES:
         what = f"The instruction is {size} bytes long; {MAX_INSTRUCTION_BYTES} is the most."
-        raise UserError(what, "Say it in fewer words.")
+        raise UserError(what, "Write it in fewer words.")
     return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(LoopGroup):
-    """A run's settings. None takes the default that the property of the same meaning computes.
+    """The settings of a run. None selects the default that the property of the same meaning computes.
 
-    `warmup` decisions come before the first release, and more as long as `warmup_s` are not over. Raises UserError
+    `warmup` decisions come before the first release, and further ones until `warmup_s` have passed. Raises UserError
     unless deadline <= pipeline * period.
     """
 
@@ -56,7 +56,7 @@ class RunConfig(LoopGroup):
 
     @property
     def floors(self) -> dict[str, float]:
-        """Return the least confidence by head; by the empty name, of all."""
+        """Return the least confidence by head. The empty name means all heads."""
         least = self.min_confidence
         return dict(least) if isinstance(least, dict) else {"": least or 0.0}
 
@@ -77,9 +77,10 @@ class RunConfig(LoopGroup):
         return max(4 * self.period_ns, 250_000_000)
 
     def header(self, hold_ms: float, agent: Agent | None = None) -> dict[str, Any]:
-        """Return what a record starts with: settings, machine, and what makes rows of the agent's decisions.
+        """Return the header of a record: settings, machine, and the data of the agent that training rows need.
 
-        `hold_ms` is the agent's; of it come tools in head order, how much history, and whether a call may be null.
+        `hold_ms` is the agent's setting. The agent gives tools in head order, the length of the history, and whether a
+        call may be null.
         """
         decides: dict[str, Any] = {}
         if agent is not None:

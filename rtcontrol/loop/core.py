@@ -1,12 +1,13 @@
-"""The control loop without a clock: events and `now_ns` in, actions out. Top to bottom it is the life of a tick.
+"""The control loop without a clock: events and `now_ns` in, actions out. The code follows a tick from top to bottom.
 
     release -> observe -> request -> wait -> check -> dispatch -> execute -> settle, or miss -> account
 
-The runner (`runner.py`, or the simulation) answers an action that has an answer by an event, before the next event. By
-`wake_ns` the core wants `Woke`, if nothing else comes before.
+If an action has an answer, the runner (`runner.py`, or the simulation) answers with an event before any other event.
+The core needs `Woke` at `wake_ns` if no other event comes before.
 
-To limit what may act: `_dispatch`, which every call passes. To add a cause of misses: name it in `telemetry.causes`;
-what the loop sees by itself is a `_miss` with that cause, what follows from times is a rule in `attribution`.
+To limit what may act, change `_dispatch`, which every call passes. To add a cause of misses, name it in
+`telemetry.causes`; if the loop detects the cause itself, call `_miss` with it; if the cause follows from times, add a
+rule in `attribution`.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ TOO_LATE = "the call was too late when the world was free for it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """The numbers of a run. `pipeline`: decisions under way at once. `records`: the record keeps observations. `emits`:
-    the world receives an emission of each tick. `steady`: there is hysteresis. `cuts`: a further call that would be too
-    late is not made."""
+    """The numeric settings of a run. `pipeline`: how many decisions may run at once. `records`: the record keeps
+    observations. `emits`: the world receives an emission of each tick. `steady`: there is hysteresis. `cuts`: do not
+    request a further call that would be too late."""
 
     instruction: str
     hz: float
@@ -57,15 +58,15 @@ class LoopSettings:
 
     @property
     def guard_ns(self) -> int:
-        """Return how long the loop may stay away after a release: a call is held no longer than it may be."""
+        """Return how long the loop may be away after a release, so that a call is not held longer than allowed."""
         return 2 * self.period_ns + (self.hold_ns if self.on_miss == "hold" else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What an agent brings. `check` returns a legal call, ready to act, and its text; it raises ValueError for any
-    other. `doubt` says why a decision must not act, `confirm` are the tools that wait for a yes. Requests show the last
-    `history` calls. `describe` returns an exception's text and place, `plain` a copy of a value for the record."""
+    """The rules of an agent. `check` returns a legal call, ready to act, and its text; it raises ValueError for any
+    other. `doubt` returns why a decision must not act, `confirm` has the tools that wait for a yes. Requests show the
+    last `history` calls. `describe` returns an exception's text and place, `plain` a copy of a value for the record."""
 
     check: Callable[[Call], tuple[Call, str]]
     describe: Describe
@@ -79,8 +80,8 @@ class Rules:
 
 @dataclass(slots=True, eq=False)
 class OpenMiss:
-    """A tick that missed and is not recorded yet: it waits for evidence until `until_ns` at most. Its `line` is
-    recorded at `slot`; `measure` is what the fallback does."""
+    """A tick that missed and is not recorded yet, because it waits for evidence until `until_ns` at most. Its `line`
+    will be recorded at `slot`; `measure` is what the fallback does."""
 
     outcome: ev.TickOutcome
     slot: LineSlot
@@ -93,9 +94,9 @@ class OpenMiss:
 
 @dataclass(slots=True)
 class Outstanding:
-    """Ticks whose decision is `pending` or `late`, calls that the actuator has (`ordered`), `misses` not yet recorded.
-    `newest_k`: the last release; `ordered_k`: the newest tick of which a call was ordered. `called`: one was since the
-    safe call was demanded last, so it may act, or have acted and raised."""
+    """All open work: ticks whose decision is `pending` or `late`, calls that the actuator has (`ordered`), and `misses`
+    not yet recorded. `newest_k`: the last release; `ordered_k`: the newest tick with an ordered call. `called`: a call
+    was ordered after the last demand for the safe call, so it may act, or may have acted and raised an error."""
 
     pending: dict[int, ev.Tick] = field(default_factory=dict)
     late: dict[int, ev.Tick] = field(default_factory=dict)
@@ -106,20 +107,21 @@ class Outstanding:
     called: bool = False
 
     def unsettled(self) -> list[ev.OrderedCall]:
-        """Return the calls whose tick is not over."""
+        """Return the ordered calls whose tick is not over."""
         return [order for order in self.ordered.values() if not (order.settled or order.late)]
 
 
 @dataclass(slots=True)
 class World:
-    """What the core knows of the world, the decoder's host and the safe calls. `tick`: the newest, or the one whose
-    further call is requested. `observation` (of `epoch`): the newest; `runs`: the schedstat files at its release.
-    `retried`: the safe call was, at this release. `stopped`: no further tick starts; `left`: only the safe call acts.
+    """The core's knowledge of the world, the decoder's host and the safe calls. `tick`: the newest tick, or the one
+    whose further call is requested. `observation` (of `epoch`): the newest one; `runs`: the schedstat files at the
+    tick's release. `retried`: the safe call was retried at this release. `stopped`: no further tick starts; `left`:
+    only the safe call may act.
     """
 
     host: ev.HostChanged = field(default_factory=ev.HostChanged)
     safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
-    started_ns: int = 0  # by the world's time
+    started_ns: int = 0  # in the world's time
     tick: ev.Tick | None = None
     observation: Observation | None = None
     epoch: int = -1
@@ -130,7 +132,7 @@ class World:
 
 
 class LoopCore:
-    """The loop of one run."""
+    """The state machine of one run's control loop."""
 
     def __init__(self, settings: LoopSettings, rules: Rules, grid: ReleaseGrid) -> None:
         self.settings, self.rules, self.grid = settings, rules, grid
@@ -147,7 +149,7 @@ class LoopCore:
         self.requests = Requests(instructions, rules.history, policy if settings.steady else None)
 
     def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
-        """Take an event at `now_ns`. Return what is to be done, in order: a list that the next event clears."""
+        """Handle an event at `now_ns`. Return the actions in order, in a list that the next event clears."""
         self.now_ns = now_ns
         if self.out:
             self.out.clear()
@@ -156,14 +158,14 @@ class LoopCore:
 
     @property
     def open(self) -> list[ev.Tick]:
-        """The ticks that are not over."""
+        """Return the ticks that are not over."""
         outstanding = self.outstanding
         ticks = [*outstanding.pending.values(), *(order.tick for order in outstanding.unsettled())]
         return [tick for tick in ticks if not tick.calls]
 
     @property
     def busy(self) -> bool:
-        """Whether something is outstanding that may end."""
+        """Return whether open work may still end."""
         outstanding = self.outstanding
         return bool(
             outstanding.pending or outstanding.ordered or (self.world.safe.attempting and not self.grid.enforced)
@@ -171,12 +173,12 @@ class LoopCore:
 
     @property
     def awaits_late(self) -> bool:
-        """Whether a miss waits for its tick's reply."""
+        """Return whether a miss waits for the reply to its tick."""
         return any(k in self.outstanding.late for k in self.outstanding.misses)
 
     @property
     def wake_ns(self) -> int | None:
-        """By when the core wants `Woke`, where nothing else comes; None: whenever, but soon."""
+        """Return by when the core needs `Woke` if no other event comes, or None for any time soon."""
         grid, outstanding = self.grid, self.outstanding
         if not grid.enforced:
             waits = self.busy or (grid.waits and not self.world.host.alive)
@@ -197,10 +199,10 @@ class LoopCore:
         return first
 
     def slack_ns(self, now_ns: int) -> int:
-        """Return how long nothing is due."""
+        """Return the nanoseconds until something is due."""
         if self.busy:
             return 0
-        # Time costs nothing in lockstep; the next arrival may be there already.
+        # In lockstep time does not matter, and the next arrival may have come already.
         return self.grid.next_release_ns - now_ns if self.grid.enforced else SLACK_NS * self.grid.waits
 
     @property
@@ -255,7 +257,7 @@ class LoopCore:
         self.out.append(ev.Observe(self._skipped_ns(tick) if tick.skip else None))
 
     def _take(self, due_ns: int, woke_ns: int) -> ev.Tick:
-        """Return the tick of the release that was due by then."""
+        """Return a new tick for the release that was due at `due_ns`."""
         k, release_ns, skipped = self.grid.take(due_ns)
         tick = ev.Tick(k, release_ns, release_ns + self.settings.deadline_ns, woke_ns)
         tick.incarnation = self.world.host.incarnation
@@ -268,7 +270,7 @@ class LoopCore:
         return tick.release_ns - int(tick.skip["skipped"]) * self.settings.period_ns
 
     def _sample(self, tick: ev.Tick, event: ev.Observed | ev.Overdue) -> None:
-        """Keep evidence as of the tick's release, and why releases before it did not start."""
+        """Store the evidence at the tick's release, and why earlier releases did not start."""
         world = self.world
         tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
         if tick.skip:
@@ -293,13 +295,13 @@ class LoopCore:
         self._look(tick, event)
 
     def _look(self, tick: ev.Tick, event: ev.Observed) -> None:
-        """Request a decision upon the observation, if it is fresh enough and a decoder is there."""
+        """Request a decision for the observation if it is fresh enough and a decoder is available."""
         world, enforced, observation = self.world, self.grid.enforced, event.observation
         if observation is None:
             self._miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
             return
         captured_ns, before, world.observation = observation.t_capture_ns, world.observation, observation
-        # Where the world waits, an observation from before the first release is as fresh as at that release.
+        # In a world that waits, an observation from before the first release counts as made at that release.
         tick.capture_ns = captured_ns if enforced else max(captured_ns, self.ledger.t0_ns)
         tick.seq, tick.epoch = observation.seq, observation.epoch
         if before is not None:
@@ -311,7 +313,7 @@ class LoopCore:
             self.fallback.policy.epoch(self.grid.world_ns(tick.woke_ns))
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
-        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # also of a stale one: the next release is late
+        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # or the next release is late
             self.witness.texts.append((tick.woke_ns, self.now_ns))
         if enforced and tick.woke_ns - captured_ns > self.settings.max_age_ns:
             frozen = before is not None and observation.seq == before.seq
@@ -333,7 +335,7 @@ class LoopCore:
     def _sent(self, event: ev.Sent) -> None:
         tick, observation = self.world.tick, self.world.observation
         assert tick is not None and observation is not None, "a request was sent"
-        if event.error is not None:  # costs the tick, not the run
+        if event.error is not None:  # this error costs the tick, not the run
             self._miss(tick, (Cause.DECIDE, "send"), error=event.error, doing="submit: ")
             return
         tick.submitted_ns = self.now_ns
@@ -345,7 +347,8 @@ class LoopCore:
     # -- wait ----------------------------------------------------------------------------------------------------------
 
     def _expire(self) -> None:
-        """End what is over by now: deadlines, holds, misses; in lockstep only decisions of a decoder that died."""
+        """End everything that is over by now: deadlines, holds and misses; in lockstep only a dead decoder's
+        decisions."""
         enforced, now, outstanding, host = self.grid.enforced, self.now_ns, self.outstanding, self.world.host
         for tick in tuple(outstanding.pending.values()):
             lost = not host.alive or host.incarnation != tick.incarnation
@@ -365,7 +368,7 @@ class LoopCore:
             self._expire_hold()
 
     def _expire_hold(self) -> None:
-        """Demand the safe call where a call is held for too long, also between two ticks."""
+        """Demand the safe call if a call has been held for too long, also between two ticks."""
         policy = self.fallback.policy
         ends_ns = policy.expires_ns
         if ends_ns is None:
@@ -381,7 +384,7 @@ class LoopCore:
     def _expect_late(self, tick: ev.Tick) -> None:
         self.out.append(ev.Cancel(tick.k))
         if tick.incarnation != self.world.host.incarnation:
-            return  # it died with its decoder
+            return  # the reply was lost with its decoder
         late = self.outstanding.late
         late[tick.k] = tick
         while len(late) > 2 * self.settings.pipeline:
@@ -390,7 +393,7 @@ class LoopCore:
     def _replied(self, reply: DecisionReply) -> None:
         outstanding = self.outstanding
         if self.world.left and reply.tick not in outstanding.late:
-            return  # no release any more
+            return  # no further release
         if outstanding.late:
             oldest = reply.tick - self.settings.pipeline
             for k in [k for k in outstanding.late if k <= oldest]:
@@ -415,7 +418,7 @@ class LoopCore:
             unsure = reply.decision is not None and self.operator.unsure(reply.decision)
             instructions.judge(tick, reply, unsure, self.now_ns)
         tick.replied_ns = self.now_ns
-        if (older := reply.answers) is not None:  # its call is of that observation
+        if (older := reply.answers) is not None:  # the call belongs to that observation
             tick.seq, tick.capture_ns, tick.requested_ns = older.seq, older.captured_ns, older.captured_ns
 
     def _drop(self, tick: ev.Tick | None, reply: DecisionReply) -> None:
@@ -423,7 +426,7 @@ class LoopCore:
         for waiting in self.outstanding.pending.values():
             waiting.behind = len(self.outstanding.late) >= self.settings.pipeline
         if tick is not None and tick.calls:
-            return  # it was cut
+            return  # the further call was cut
         self.ledger.late(tick, reply, None, self.now_ns)
         if tick is not None:
             self._complete(tick, reply)
@@ -431,7 +434,7 @@ class LoopCore:
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def _check(self, tick: ev.Tick, reply: DecisionReply) -> None:
-        """Dispatch the decision's call, if nothing speaks against it."""
+        """Dispatch the call of a decision unless a rule holds it back."""
         decision = reply.decision
         if decision is None:
             self._miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
@@ -449,19 +452,19 @@ class LoopCore:
             self._dispatch(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
 
     def _hold(self, tick: ev.Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
-        """The tick has a decision that must not act (yet)."""
+        """Settle a tick whose decision must not act, or not yet."""
         if why == "state":
             self._withhold(tick, reply, call)
             return
         if why == "confirm" and call is not None:
             self.operator.ask(tick, reply, call, self.now_ns)
-        # The active call continues, and is not renewed.
+        # The active call continues without being renewed.
         measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
         self._settle(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
         self._fall_back(measure, tick, reply=reply)
 
     def _withhold(self, tick: ev.Tick, reply: DecisionReply, call: Call | None) -> None:
-        """People hold the calls back: the safe call acts alone, in a new episode too."""
+        """Withhold a call while operators hold calls back. Only the safe call acts, also in a new episode."""
         if self.fallback.policy.safe:
             self._tell(tick, "safe", reply)
         else:
@@ -479,8 +482,8 @@ class LoopCore:
     def _dispatch(
         self, tick: ev.Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
     ) -> None:
-        """Let a call act, if the agent's rules allow it. Every call passes here, confirmed ones (`late`: their tick is
-        over) too: this is the place for limits of range, step, rate and dwell."""
+        """Let a call act if the agent's rules allow the call. Every call passes here, also a confirmed one (`late`: its
+        tick is over), so limits of range, step, rate and dwell belong here."""
         try:
             ready, text = self.rules.check(call)
         except ValueError as error:
@@ -494,7 +497,7 @@ class LoopCore:
     # -- execute -------------------------------------------------------------------------------------------------------
 
     def _execute(self, order: ev.OrderedCall, ready: Call, not_after_ns: int | None) -> None:
-        """Give the call to the actuator. Its result settles the tick."""
+        """Pass a call to the actuator. The result of the call will settle the tick."""
         tick, outstanding = order.tick, self.outstanding
         command = ev.Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
         if self.fallback.emits:
@@ -506,9 +509,9 @@ class LoopCore:
         self.out.append(command)
 
     def _gave_way(self, event: ev.GaveWay) -> None:
-        """A call that waited for the world was dropped for a newer one, or for the safe call."""
+        """Handle the drop of a call that waited for the world, in favour of a newer call or the safe call."""
         if self.world.left:
-            return  # what waits when the run ends is not a release
+            return  # a waiting call does not count as a release when the run ends
         order = self.outstanding.ordered.pop(event.k)
         newer = event.to == "call"
         if order.late:
@@ -519,13 +522,13 @@ class LoopCore:
             self._overrun(order, "the call could not begin, and gave way to a newer one" if newer else GAVE_WAY)
 
     def _withdrawn(self, event: ev.Withdrawn) -> None:
-        """The deadline is here and the call has not ended: it was dropped if it had not started."""
+        """Handle a deadline that passed before the call ended. The call was dropped if it had not started."""
         order = self.outstanding.ordered.get(event.k)
         if order is not None and not order.settled:
             if event.dropped:
                 del self.outstanding.ordered[event.k]
-                self._overrun(order, "the call could not begin by its deadline, and is dropped")
-            elif not self.fallback.emits:  # a world that does not block has sent it already
+                self._overrun(order, "the call could not start by its deadline, and was dropped")
+            elif not self.fallback.emits:  # a world that does not block has sent the call already
                 order.settled = True
                 self._overrun(order, "the call has not ended by its deadline", "slow")
         self._expire_hold()
@@ -556,7 +559,7 @@ class LoopCore:
             self._miss(tick, fault, reply, error=error, call=order.text, done=done)
 
     def _acted(self, order: ev.OrderedCall, done: ev.Completion) -> None:
-        """The call is active from now on."""
+        """Record that the call is active from now on."""
         tick, call = order.tick, order.call
         if done.current:
             self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
@@ -565,9 +568,9 @@ class LoopCore:
         self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
 
     def _ask_further(self, order: ev.OrderedCall, done: ev.Completion) -> None:
-        """Request the tick's next call (`calls_per_tick`), of the same observation and by the same deadline. Not where
-        the safe call was demanded meanwhile. It is cut where the decoder is lost, or less time is left than the last
-        decision took: it would be dropped, and keep the decoder from the next tick."""
+        """Request the tick's next call (`calls_per_tick`) for the same observation and deadline, unless the safe call
+        was demanded meanwhile. The call is cut if the decoder is lost, or if less time is left than the last decision
+        took, since it would be too late and would delay the next tick."""
         last, settings, now = order.tick, self.settings, self.now_ns
         if len(last.calls) + 1 == settings.calls_per_tick or not done.current:
             return
@@ -586,12 +589,12 @@ class LoopCore:
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
     def _settle(self, outcome: ev.TickOutcome, reply: DecisionReply) -> None:
-        """The tick has its decision, and its call where there is one. It is on time unless that acted too late."""
+        """Settle a tick that has its decision, and its call if there is one. It is on time unless the call was late."""
         tick, done = outcome.tick, outcome.done
         end_ns = done.ended_ns if done is not None else self.now_ns
         line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
         if end_ns <= tick.deadline_ns:
-            if not tick.calls and outcome.kind != "epoch_over":  # which did nothing: not what a call usually takes
+            if not tick.calls and outcome.kind != "epoch_over":  # this call did nothing, so its time is not a usual one
                 self.witness.on_time.append(line["spans_ms"])
             self.ledger.write(line)
             return
@@ -605,7 +608,8 @@ class LoopCore:
     def _miss(
         self, tick: ev.Tick, fault: ev.KnownCause | None, reply: DecisionReply | None = None, **more: Any
     ) -> None:
-        """The tick has no call in time. `fault` is what the loop itself saw, `more` of `TickOutcome`."""
+        """Settle a tick that has no call in time. `fault` is what the loop itself detected, `more` are outcome
+        fields."""
         outcome = ev.TickOutcome(tick, "miss", reply, fault=fault, **more)
         line = self.ledger.tick_line(outcome)
         if tick.calls:
@@ -615,8 +619,8 @@ class LoopCore:
         self._judge(OpenMiss(outcome, self.ledger.reserve(), line, self.now_ns, measure))
 
     def _cut(self, outcome: ev.TickOutcome, line: Line) -> None:
-        """There is no further call of the tick. The last one continues; but one that started and failed may have acted
-        in part."""
+        """End the further calls of a tick. The last call continues, unless a further one started and failed, which may
+        have acted in part."""
         line |= cut_fields(outcome)
         cause = line.get("cause")
         failed = cause == Cause.EXECUTE.value
@@ -643,24 +647,24 @@ class LoopCore:
             self._close(miss, evidence)
 
     def _follow_up(self, outcome: ev.TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
-        """Do what the fallback policy says. An emitting world receives the cause that is known now."""
+        """Apply the fallback policy to a miss. An emitting world receives the cause that is known now."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         if cause is not None:
             self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
-        # A remote world executes nothing: why a call waited here does not concern it.
+        # A remote world executes no call here, so the reason why a call waited does not concern it.
         local = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
         line["action"] = self._fall_back(measure, tick, cause, reply, None if local else line.get("error"))
         if reply is not None and fault is not None:
             line["decide_ms"] = to_ms(reply.decide_ns)
 
     def _expects(self, miss: OpenMiss, evidence: Evidence) -> bool:
-        """Whether evidence is still to come that may change the cause: the tick's reply, or the end of its call."""
+        """Return whether the tick's reply, or the end of its call, may still change the cause."""
         k, outstanding = miss.outcome.tick.k, self.outstanding
         comes = k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
         return comes and self.grid.enforced and evidence.open and not self.world.left
 
     def _complete(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
-        """All steps of the tick are known: judge its miss by them, if it waits for that."""
+        """Judge the miss of a tick again if all steps of the tick are known now and the miss waits for them."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.evidence is not None:
             self._close(miss, self.witness.again(tick, miss.evidence, reply, done))
@@ -678,8 +682,8 @@ class LoopCore:
         reply: DecisionReply | None = None,
         error: str | None = None,
     ) -> str:
-        """Take the measure, and tell the world. Return the record's word for it: `none` where the safe call is active
-        since an earlier tick, `pending` where it was demanded and is not active yet."""
+        """Apply a measure, and inform the world. Return the record's name for the measure: `none` if the safe call is
+        active since an earlier tick, `pending` if it was demanded and is not active yet."""
         if measure == "stop":
             self._stop("miss")
         emission = self.fallback.emission(tick, "held" if measure == "hold" else "safe", None, reply, cause, error)
@@ -691,25 +695,25 @@ class LoopCore:
         return "pending" if measure == "none" and self.world.safe.pending else measure
 
     def _demand(self, why: str, emission: Any, k: int) -> None:
-        """Demand the safe call, for the sake of tick `k`."""
+        """Demand the safe call because of tick `k`."""
         self.ledger.safe_k, self.outstanding.called = k, False
         self.world.safe = ev.SafeState(True, True)
         self.out.append(ev.Safe(why, emission))
 
     def _tell(self, tick: ev.Tick, status: Status, reply: DecisionReply) -> None:
-        """Tell an emitting world of a tick that brought no call."""
+        """Inform an emitting world of a tick without a call."""
         if self.fallback.emits and (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
             self.out.append(emission)
 
     def _suspend(self, k: int) -> None:
-        """People hold the calls back: the safe call was demanded, at tick `k`."""
+        """Record that operators hold calls back, and that the safe call was demanded at tick `k`."""
         self.fallback.policy.suspend(self._world_ns, self.operator.state != "running")
         self.ledger.safe_k = k
 
     # -- account: what else happens to a run ---------------------------------------------------------------------------
 
     def _commanded(self, command: ev.OperatorCommand) -> None:
-        """A person gave a command; a pause or stop has shut the actuator already."""
+        """Handle an operator's command. A pause or stop has already shut the actuator."""
         confirmed = self.operator.commanded(command, self.now_ns)
         if command.word in ("pause", "stop"):
             self.outstanding.called = False
@@ -731,8 +735,8 @@ class LoopCore:
             self._stop("host")
 
     def _acknowledge(self, acks: deque[Acknowledgement]) -> None:
-        """Take a client's acknowledgements of calls, but of those whose tick is not over."""
-        taken = [acks.popleft() for _ in range(len(acks))]  # more may come meanwhile
+        """Take the acknowledgements of a client, except those for calls whose tick is not over."""
+        taken = [acks.popleft() for _ in range(len(acks))]  # the client may add more meanwhile
         self.requests.carried_out(taken)
         for ack in taken:
             if ack.tick in self.outstanding.ordered:
@@ -747,14 +751,14 @@ class LoopCore:
         self.out.append(ev.Stop(why))
 
     def _left(self, event: ev.Left) -> None:
-        """Nothing but the safe call acts from here on, whatever the end is."""
+        """Handle the end of the ticks. From here on only the safe call may act."""
         self.world.stopped = self.world.left = True
         self.operator.state = "stopped"
         self.operator.drop(self.now_ns)
         self._demand("exit", self.fallback.parting(), self.outstanding.newest_k)
 
     def _overdue(self, event: ev.Overdue) -> None:
-        """The loop was away when the run ended: what was due a period before is missed all the same."""
+        """Count releases that were due before the run ended as missed, because the loop was away."""
         due_ns = event.t_ns - self.settings.period_ns
         if not (self.ledger.t0_ns and self.grid.enforced and self.grid.due(due_ns)):
             return
@@ -762,23 +766,23 @@ class LoopCore:
         tick = self._take(due_ns, event.t_ns)
         self._sample(tick, event)
         self._miss(tick, None)
-        self.outstanding.misses[tick.k].end_ns = event.t_ns  # what came since is not part of it
+        self.outstanding.misses[tick.k].end_ns = event.t_ns  # later replies do not belong to this miss
 
     def _closed(self, event: ev.Closed) -> None:
         for miss in tuple(self.outstanding.misses.values()):
             evidence = miss.evidence
-            if evidence is None:  # an interrupt came before its sample
+            if evidence is None:  # an interrupt came before the sample of this miss
                 evidence = self.witness.of_miss(miss.outcome, ev.EvidenceSample(), self.world.host, miss.end_ns)
             self._close(miss, self.witness.again(miss.outcome.tick, evidence))
         if event.acks:
-            self.outstanding.ordered.clear()  # their effects will not come any more
+            self.outstanding.ordered.clear()  # no result of these calls will come any more
             self._acknowledge(event.acks)
         self.ledger.ended(event.episodes)
         self.ledger.finish()
 
 
 def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
-    """Return a copy of what the world showed: it may change it, and a large array would wait in memory."""
+    """Return a plain copy of an observation's data, since the world may change it, and large arrays take memory."""
     if isinstance(data, dict) and IMMUTABLE.issuperset(map(type, data.values())):
         return data.copy()
     return plain(data)

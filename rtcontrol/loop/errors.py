@@ -1,4 +1,4 @@
-"""Describe an exception for people: its text, and their own file and line that it came from."""
+"""Describe an exception for users: its text, and the file and line of their code that raised it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 from rtcontrol.models.errors import UserError
 
-# Not the user's code: Python's files, and installed packages, also of an environment below this one.
+# Folders of code that is not the user's: Python's files, and installed packages, also of an environment below this one.
 INSTALLED = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
@@ -19,9 +19,9 @@ INSTALLED = tuple(
 
 
 def where(error: BaseException) -> str | None:
-    """Return `file.py:12` of the innermost frame outside rtcontrol (and installed packages), else of the innermost.
+    """Return `file.py:12` of the innermost frame outside rtcontrol and installed packages, else of the innermost frame.
 
-    None where it was never raised, and for a UserError of our code, which names the place itself.
+    Return None if the error was never raised, or is a UserError of rtcontrol, which names the place itself.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     outside = [(frame, line) for frame, line in frames if not is_ours(frame)]
@@ -31,12 +31,12 @@ def where(error: BaseException) -> str | None:
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Return whether it runs rtcontrol's code."""
+    """Return whether a frame runs code of rtcontrol."""
     return str(frame.f_globals.get("__name__", "")).startswith("rtcontrol.")
 
 
 def is_user_code(frame: FrameType) -> bool:
-    """Return whether it runs the user's code: neither rtcontrol's, nor an installed package's, nor Python's."""
+    """Return whether a frame runs the user's code, which is outside rtcontrol, installed packages and Python."""
     return not is_ours(frame) and not frame.f_code.co_filename.startswith((*INSTALLED, "<"))
 
 
@@ -51,9 +51,9 @@ def place(frame: FrameType, line: int | None) -> str:
 
 
 def text(error: BaseException) -> str:
-    """Return type and message, in one line; of a UserError the message alone."""
+    """Return type and message of an error in one line; for a UserError only the message."""
     try:
         message = str(error)
-    except Exception as fault:  # of the user's own class
+    except Exception as fault:  # an exception class of the user
         message = f"(no message: its __str__ raises {type(fault).__name__})"
     return " ".join((message if isinstance(error, UserError) else f"{type(error).__name__}: {message}").split())

@@ -1,7 +1,9 @@
-"""When the next tick is due: on an absolute grid of real time, or as a world that waits moves on. No clock.
+"""Compute when the next tick is due, on an absolute grid of real time, or from the steps of a world that waits. No
+clock.
 
-Where a grid is `enforced`, a deadline ends a tick; otherwise it is compared with afterwards. `waits`: for a decoder
-that is away. `world_ns`: the world's time, which limits how long a call is held. Instants are CLOCK_MONOTONIC ns.
+If a grid is `enforced`, a deadline ends a tick; otherwise the deadline is only compared afterwards. `waits`: the grid
+waits for a decoder that is away. `world_ns`: the world's time, which limits how long a call is held. Instants are
+CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ LEAD_NS = 1_000_000  # from the start of the clock to release 0
 
 
 class WallGrid:
-    """The world runs on whatever the controller does: releases r_k = t0 + k * period, deadlines enforced.
+    """A grid for a world that does not wait for the controller: releases r_k = t0 + k * period, deadlines enforced.
 
-    Late by whole periods, it skips those releases and keeps the phase; it never bursts to catch up.
+    If the loop is late by whole periods, the grid skips those releases and keeps the phase. It never bursts to catch
+    up.
     """
 
     enforced, waits = True, False
@@ -24,7 +27,7 @@ class WallGrid:
         self._t0_ns = self.next_release_ns = self._next = 0
 
     def start(self, now_ns: int) -> tuple[int, int]:
-        """Set the first release; return its instant, and the world's time then."""
+        """Set the first release; return the instant of this release, and the world's time at that instant."""
         self._t0_ns = self.next_release_ns = now_ns + min(LEAD_NS, self.period_ns)
         return self._t0_ns, self._t0_ns
 
@@ -32,8 +35,8 @@ class WallGrid:
         return now_ns >= self.next_release_ns
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the release that is due; return its index k, r_k, and how many before it were skipped. Afterwards
-        r_k <= now < r_k + period. ValueError where no release is due."""
+        """Start the due release; return the index k, r_k, and how many earlier releases were skipped. Afterwards r_k <=
+        now < r_k + period. Raises ValueError if no release is due."""
         late_ns = now_ns - self.next_release_ns
         if late_ns < 0:
             raise ValueError(f"release {self._next} is {-late_ns} ns ahead")
@@ -51,8 +54,9 @@ class WallGrid:
 
 
 class StepGrid:
-    """Each release comes when the tick before is settled and the world has moved on by a period (lockstep), or has made
-    an observation (arrival). Deadlines are counted, not enforced; holds are measured in periods."""
+    """A grid for a world that waits. A release is due when the previous tick is settled and the world has advanced by a
+    period (lockstep), or has made an observation (arrival). Deadlines are counted, not enforced; holds are measured in
+    periods."""
 
     enforced = False
     next_release_ns = 0
@@ -72,7 +76,7 @@ class StepGrid:
         return self.due_ns is not None
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the release that is due: in lockstep it is now, of an arrival when that came."""
+        """Start the due release. Its instant is now in lockstep, or the time of the arrival."""
         release_ns = now_ns if self.waits or self.due_ns is None else self.due_ns
         self.due_ns = None
         self._k += 1
@@ -82,7 +86,7 @@ class StepGrid:
         return (self._k + 1) * self.period_ns
 
     def advanced(self, due_ns: int | None) -> None:
-        """The world moved on: a release is due since then (None: not yet)."""
+        """Record that the world advanced, and that a release is due since `due_ns` (None: not yet)."""
         self.due_ns = due_ns
 
 

@@ -1,4 +1,4 @@
-"""Map sentences to goals of an agent off the clock, by a decider whose tools are the goals."""
+"""Map sentences to the goals of an agent outside the ticks, with a decider whose tools are the goals."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rtcontrol.models.in_flight import result
 GATE, LIMIT_S = 0.5, 5.0
 ITSELF = "itself"  # canonical words need no decider
 EXAMPLES, DETAIL = 4, 200
-LOOK_S = 0.02  # between two looks whether the caller gave up
-# For people; other reasons are failures, named as hosts name them.
+LOOK_S = 0.02  # seconds between two checks whether the caller gave up
+# Texts for people. Other reasons are failures, with the names that hosts use.
 WHY = {
     "none": "it asks for none of the goals",
     "unsure": "nobody can be sure enough what it asks for",
@@ -34,8 +34,8 @@ WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """The result for a sentence. `text`: the canonical instruction, None if there is none: `why`, in a word, and
-    `detail`. `by`: the interpreter; `sure`: its least confident part (None: unknown)."""
+    """The result for a sentence. `text`: the canonical instruction, or None with the reason `why` and the `detail`.
+    `by`: the interpreter; `sure`: the confidence of its least confident part (None: unknown)."""
 
     said: str
     text: str | None
@@ -47,12 +47,12 @@ class Understood:
 
     @property
     def reason(self) -> str:
-        """Return why it was not understood, for people."""
+        """Return for people why the sentence was not understood."""
         reason = WHY.get(self.why or "", f"the interpreter failed ({self.why})")
         return f"{reason} ({self.detail})" if self.detail else reason
 
     def event(self, t_s: float) -> dict[str, Any]:
-        """Return its line for the record."""
+        """Return the record's line for this result."""
         line = {"said": self.said, "understood": self.text, "by": self.by, "took_ms": round(self.took_ms, 3)}
         if self.why is not None:
             line |= {"not_understood": self.why, **({"detail": self.detail} if self.detail else {})}
@@ -62,7 +62,7 @@ class Understood:
 
 
 class Interpreter:
-    """Maps sentences to one of `goals` by a decider of them, one at a time; any thread may ask.
+    """An interpreter that maps a sentence to one of `goals` with a decider, one at a time. Any thread may use it.
 
     An answer below the confidence `gate`, in any part, counts as not understood, and so does one after `limit_s`.
     """
@@ -76,13 +76,13 @@ class Interpreter:
         self._turn = threading.Lock()
 
     def start(self) -> None:
-        """Build the decider, unless it is there. Raises UserError."""
+        """Build the decider if that was not done yet. Raises UserError if the decider cannot be built."""
         with self._turn:
             self._built()
 
     def understand(self, sentence: str, given_up: Callable[[], bool] = lambda: False) -> Understood | None:
-        """Block for at most `limit_s`, and not at all for canonical words. None if the caller gave up. Never raises:
-        `why` has the error."""
+        """Return the result for a sentence, or None if the caller gave up. Blocks for at most `limit_s`, and not at all
+        for canonical words. Never raises: `why` has the error."""
         if (goal := self.goals.canonical(sentence)) is not None:
             return Understood(sentence, goal.text(), ITSELF, sure=1.0)
         began = time.monotonic()
@@ -116,7 +116,7 @@ class Interpreter:
         return self._decider
 
     def _ask(self, sentence: str, over: Callable[[int], bool]) -> Understood | None:
-        """Return None where the caller gave up, or the time is over."""
+        """Return the reply of the decider, or None if the caller gave up or the time is over."""
         request = DecisionRequest(0, 0, "", sentence, within_ns=round(self.limit_s * 1e9))
         (reply,) = result(deciders.answer_together([(self._built(), request)], over))
         return None if reply is None or over(0) else self._read(sentence, reply)
@@ -140,9 +140,10 @@ class Interpreter:
 
 
 class Interpretation:
-    """Passes interpreted instructions to `take`, the newest alone, and the result for each sentence to `answered`.
+    """A worker that passes the newest interpreted instruction to `take`, and the result for each sentence to
+    `answered`.
 
-    `hear` never waits; any thread may call it. One worker interprets; a sentence gives way to a newer one.
+    Any thread may call `hear`, which never waits. One thread interprets, and a newer sentence replaces a waiting one.
     """
 
     def __init__(
@@ -162,8 +163,8 @@ class Interpretation:
         threading.Thread(target=self._work, name="interpreter", daemon=True).start()
 
     def first(self, sentence: str, stopped: Callable[[], bool]) -> str:
-        """Return the first instruction in canonical words. Blocks. UserError if it is not understood: there is no older
-        one to follow."""
+        """Return the first instruction in canonical words. Blocks. Raises UserError if the sentence is not understood,
+        since there is no older instruction to follow."""
         understood = self.interpreter.understand(instruction_text(sentence), stopped)
         if understood is None:  # the run is over
             return sentence
@@ -175,12 +176,13 @@ class Interpretation:
         return understood.text
 
     def hear(self, sentence: str) -> bool:
-        """Interpret a sentence. Return False after the end. UserError if it is too long."""
+        """Interpret a sentence in the background. Return False if the run is over. Raises UserError if it is too
+        long."""
         self._sentences.put(instruction_text(sentence))
         return not self._closed
 
     def close(self) -> None:
-        """Drop what is pending."""
+        """Drop the pending sentence and stop."""
         self._closed = True
         self._sentences.put("")
 

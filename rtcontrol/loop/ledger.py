@@ -1,6 +1,6 @@
-"""The lines of a run's record, in the order of its ticks. Pure: a line is an action.
+"""Make the lines of a run's record, in the order of ticks. Pure: a line is an action.
 
-A miss whose evidence is still to come keeps its place: later lines wait for it, for a period at most.
+A miss that still waits for evidence keeps its place, and later lines wait for the miss, for a period at most.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-MAX_SHOWN = 256  # different errors shown to people; what differs every time must not fill the memory
+MAX_SHOWN = 256  # different errors shown to people, limited since texts that differ every time would fill the memory
 Line = dict[str, Any]
-LineSlot = list[Line]  # the place of a line: empty until that is known
-# Return an exception's text, and where it came from (None: not from code that people can change).
+LineSlot = list[Line]  # the place of a line, empty until the line is known
+# Returns the text of an exception, and the place that raised it (None: not in code that users can change).
 Describe = Callable[[BaseException], tuple[str, str | None]]
 
 
 class Ledger:
-    """Makes the lines. `t0_ns`: the first release (0: not yet). `acted_k`, `acted_ns`: tick and instant of the last
-    fresh call that acted. `safe_k`: the tick for which the safe call took over last. `episodes` and `events`: how many
-    are recorded."""
+    """A maker of record lines. `t0_ns`: the first release (0: not yet). `acted_k`, `acted_ns`: tick and instant of the
+    last fresh call that acted. `safe_k`: the tick for which the safe call took over last. `episodes` and `events`: how
+    many are recorded."""
 
     def __init__(self, out: list[ev.Action], describe: Describe) -> None:
         self.t0_ns = 0
@@ -37,39 +37,39 @@ class Ledger:
         self._slots: deque[LineSlot] = deque()
 
     def t_s(self, t_ns: int) -> float:
-        """Return seconds since the first release; 0 before there is one."""
+        """Return the seconds since the first release, or 0 before that release."""
         return round((t_ns - self.t0_ns) / 1e9, 6) if self.t0_ns else 0.0
 
     # -- order ---------------------------------------------------------------------------------------------------------
 
     def write(self, line: Line) -> None:
-        """Record a line, after those that wait."""
+        """Record a line, after the waiting ones."""
         if self._slots:
             self._slots.append([line])
         else:
             self._out.append(ev.Record(line))
 
     def reserve(self) -> LineSlot:
-        """Keep a place for a line."""
+        """Keep a place for a later line, and return the place."""
         slot: LineSlot = []
         self._slots.append(slot)
         return slot
 
     def fill(self, slot: LineSlot, line: Line) -> None:
-        """Record the line at its place, and what waited for it."""
+        """Record a line at its kept place, and the lines that waited for it."""
         slot.append(line)
         while self._slots and self._slots[0]:
             self._out.append(ev.Record(self._slots.popleft()[0]))
 
     def finish(self) -> None:
-        """Record what waits: no line is to come any more."""
+        """Record all waiting lines, since no further line will come."""
         self._out += [ev.Record(line) for slot in self._slots for line in slot]
         self._slots.clear()
 
     # -- lines of ticks ------------------------------------------------------------------------------------------------
 
     def tick_line(self, outcome: ev.TickOutcome) -> Line:
-        """Return the line of a tick that is over, or of a further call of one, without its times and its cause."""
+        """Return the line of a tick that is over, or of its further call, without times and cause."""
         tick, kind, reply = outcome.tick, outcome.kind, outcome.reply
         t_s = self.t_s(tick.release_ns)
         line: Line = {"k": tick.k, "t_s": t_s, "kind": kind}
@@ -97,8 +97,8 @@ class Ledger:
         return line
 
     def decided_line(self, outcome: ev.TickOutcome, reply: DecisionReply, now_ns: int, period_ns: int) -> Line:
-        """Return the line of a tick that has its decision, and its call where there is one, at `now_ns`. A `period_ns`
-        of 0: there is no rate to keep."""
+        """Return the line of a tick at `now_ns` that has its decision, and its call if there is one. A `period_ns` of 0
+        means that there is no rate to keep."""
         tick, done = outcome.tick, outcome.done
         line = self.tick_line(outcome)
         if outcome.why is not None:
@@ -119,7 +119,7 @@ class Ledger:
         return line
 
     def observed(self, request: DecisionRequest, observation: Observation, captured_ns: int, data: Any) -> None:
-        """Record a request and its observation; `data` is a copy of what the world showed."""
+        """Record a request and its observation. `data` is a copy of the observation's data."""
         line: Line = {"k": request.tick, "t_s": self.t_s(captured_ns), "seq": observation.seq}
         line["epoch"], line["observation"] = observation.epoch, request.observation
         line["instruction"], line["history"] = request.instruction, request.history
@@ -136,10 +136,9 @@ class Ledger:
         self.write({**line, "why": why, "t_s": self.t_s(t_ns), **more})
 
     def late(self, tick: ev.Tick | None, reply: DecisionReply, done: ev.Completion | None, now_ns: int) -> None:
-        """Record a decision that came after its tick was over, or whose call waited for a yes, with the result of the
-        call."""
+        """Record a decision that came after the end of its tick, or whose call waited for a yes, with its result."""
         used = done is not None and done.effect == "acted"
-        waited_ns = 0 if tick is None else tick.waited_ns  # a person's time: not part of the loop's figures
+        waited_ns = 0 if tick is None else tick.waited_ns  # an operator's time does not belong to the loop's figures
         line: Line = {"late": reply.tick, "used": used}
         line |= {"waited_ms": to_ms(waited_ns)} if waited_ns else {"decide_ms": to_ms(reply.decide_ns)}
         if tick is not None and not waited_ns:
@@ -151,13 +150,13 @@ class Ledger:
             line["t_s"] = self.t_s(done.ended_ns)
         if done is not None and done.error is not None:
             self.put_error(line, done.error, "late call: ")
-        elif waited_ns and not used:  # a person said yes, and believes that it acts
+        elif waited_ns and not used:  # the operator said yes, and expects that the call acts
             why = "it gave way" if done is None else done.effect
             self.put_error(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
         self.write(line)
 
     def overran(self, order: ev.OrderedCall, done: ev.Completion) -> None:
-        """Record the end of a call whose deadline, and tick, was over before."""
+        """Record the end of a call that ended after its deadline and its tick."""
         tick = order.tick
         line: Line = {"overran": tick.k, "call": order.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
         line["spans_ms"] = spans_of(tick, order.reply, done)
@@ -187,7 +186,7 @@ class Ledger:
         self.episodes = len(episodes)
 
     def attempted(self, attempt: ev.SafeAttempt) -> None:
-        """Record an attempt of a safe call: it counts as safe only when all of them are active."""
+        """Record an attempt of a safe call. The run counts as safe only when all safe calls are active."""
         call, t_s = attempt.call, self.t_s(attempt.ended_ns)
         text = None if call is None else call.text()
         if call is not None and attempt.acted and attempt.error is None:
@@ -216,8 +215,8 @@ class Ledger:
         self.write(line)
 
     def put_error(self, line: Line, error: str | BaseException | None, about: str | None, doing: str = "") -> None:
-        """Set `error` (after `doing`) and `where` in `line`. People are shown each error once, after `about` (None:
-        they know of it)."""
+        """Set `error` (after `doing`) and `where` in `line`. Show people each error once, after `about` (None: they
+        know it)."""
         if error is None:
             return
         text, place = (error, None) if isinstance(error, str) else self._describe(error)
@@ -232,7 +231,7 @@ class Ledger:
 
 
 def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | None) -> dict[str, float]:
-    """Return when each step was done, in ms from the release on, as far as it is known."""
+    """Return when each step was done, in ms after the release, as far as known."""
     release_ns = tick.release_ns
     stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
     if reply is not None:
@@ -248,12 +247,12 @@ def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | N
 
 
 def to_ms(ns: int) -> float:
-    """Return milliseconds, as the record has them."""
+    """Return milliseconds in the precision of the record."""
     return round(ns / 1e6, 4)
 
 
 def cut_fields(outcome: ev.TickOutcome) -> Line:
-    """Return why there is no further call: it is cut where it was not there, or had not started, by the deadline."""
+    """Return the fields that say why a further call was cut: it had not arrived, or not started, by the deadline."""
     fault = outcome.fault
     if fault is None or fault == (Cause.EXECUTE, "busy"):
         return {"outcome": "cut"}

@@ -1,4 +1,4 @@
-"""The control loop: one run of an agent in an environment, from its start to the safe call at its end."""
+"""The control loop: one run of an agent in an environment, from the start to the safe call at the end."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from rtcontrol.telemetry.account import Account, Recent
 from rtcontrol.telemetry.recorder import Recorder
 
 LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
-LEAVE_AT_ONCE_S = 0.5  # the same after the third signal: time enough for a world that is free
+LEAVE_AT_ONCE_S = 0.5  # the same after the third signal, which is enough for a world that is not busy
 RETRY_NS = 1_000_000_000  # a safe call that is not active is tried again every period, but at least as often as this
 UNSAFE = "THE SAFE CALL IS NOT ACTIVE in the world: {}. Whatever acted last may act still: stop it by other means."
 OVER = "The last episode is over: its world takes no safe call any more."
 
 
 class Listener:
-    """Follows a run, on the threads of what it reports: must not block."""
+    """A listener to events of a run. Its methods are called on the threads that report, and must not block."""
 
     def report(self, report: LoopReport) -> None:
-        """An instruction was accepted, refused or doubted, or what the operator may see has changed."""
+        """Handle the report that an instruction was accepted, refused or in doubt, or the operator's view changed."""
 
     def understood(self, result: Understood) -> None:
-        """The interpreter's result for a sentence."""
+        """Handle the interpreter's result for a sentence."""
 
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What a loop may have besides. `sample`: an observation to warm up with before the environment starts. `notify`
-    takes lines for people. `watch`: the process's, already entered, where many loops share it and garbage is collected
-    for all. `interpreter` is closed with the loop. `retake` takes back signals that user code took, and returns the
-    names of new ones. `goals`: the agent's, if any."""
+    """Optional parts of a loop. `sample`: an observation for the warm-up before the environment starts. `notify` takes
+    lines for people. `watch`: the entered watch of the process, if many loops share it and garbage is collected for
+    all. `interpreter` is closed with the loop. `retake` takes back signals that user code took, and returns the names
+    of new ones. `goals`: the agent's goals, if any."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
@@ -64,8 +64,8 @@ class LoopOptions:
 
 @dataclass(slots=True)
 class RunState:
-    """How far a run is, and how it ended. `failure`: how the world broke down. `safe_active`: False where the run was
-    over and its safe call was not active; `unsafe`: the same, unless the world's last episode had ended by itself.
+    """The progress and the end of a run. `failure`: how the world broke down. `safe_active`: False if the run was over
+    and the safe call was not active; `unsafe`: the same, unless the world's last episode had ended by itself.
     `t_end_ns`: when the ticks were over."""
 
     phase: str = "not started"
@@ -80,15 +80,15 @@ class RunState:
     end_written: bool = False
 
     def stopped(self) -> bool:
-        """Return whether the run is to end."""
+        """Return whether the run must end."""
         return self.ended_by is not None
 
 
 class ControlLoop:
-    """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
+    """A control loop that runs one agent in one environment. `run` starts and closes `host` and `env`.
 
-    Its ticks happen on the thread that calls `run` (`LoopRunner`), what reaches the environment on the actuator's; all
-    but `run` and `suspend` may be called by any thread (or signal handler).
+    Ticks run on the thread that calls `run` (`LoopRunner`), and calls reach the environment on the actuator's thread.
+    Any thread or signal handler may call all methods but `run` and `suspend`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ControlLoop:
             self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
 
     def _assemble(self) -> LoopRunner:
-        """Return what runs the ticks."""
+        """Return the runner of the ticks."""
         config, agent, env, host, options = self.config, self.agent, self.env, self.host, self.options
         clock = options.clock
         if clock is None:
@@ -135,11 +135,11 @@ class ControlLoop:
         )
         return LoopRunner(core, clock, ports)
 
-    # -- what others look at ------------------------------------------------------------------------------------------
+    # -- state for other threads --------------------------------------------------------------------------------------
 
     @property
     def ended_by(self) -> str | None:
-        """Why it ends; None: it does not yet."""
+        """Return why the run ends, or None if it continues."""
         return self.state.ended_by
 
     @property
@@ -148,7 +148,7 @@ class ControlLoop:
 
     @property
     def recent(self) -> Recent:
-        """The newest ticks and counts."""
+        """Return the newest ticks and counts."""
         return self.recorder.recent
 
     @property
@@ -157,7 +157,7 @@ class ControlLoop:
 
     @property
     def operator(self) -> OperatorControl:
-        """What people may do to the run."""
+        """Return the operator's control over the run."""
         return self.runner.ports.operator
 
     @property
@@ -172,22 +172,22 @@ class ControlLoop:
         """Return the run's time: seconds since the first release."""
         return self.runner.core.ledger.t_s(time.monotonic_ns())
 
-    # -- what others may do -------------------------------------------------------------------------------------------
+    # -- commands of other threads ------------------------------------------------------------------------------------
 
     def instruct(self, text: str) -> bool:
-        """From the next release on, decide (and judge) by `text`, or by what an interpreter makes of it. False where
-        the run is over. UserError for one that is too long."""
+        """Decide (and judge) by `text` from the next release on, or by its interpretation if there is an interpreter.
+        Return False if the run is over. Raises UserError if `text` is too long."""
         if self.interpretation is not None:
             return self.interpretation.hear(text) and self.ended_by is None
         self.put(text)
         return self.ended_by is None
 
     def put(self, text: str) -> None:
-        """Decide by this text, as it is."""
+        """Decide by a text without interpreting it."""
         self.runner.inbox.append(Instructed(instruction_text(text)))
 
     def tell(self, line: str) -> None:
-        """Show people a line, and record it."""
+        """Show people a line, and record the line."""
         self.recorder.write({"log": line, "t_s": self.now_s()})
         self.options.notify(line)
 
@@ -198,8 +198,8 @@ class ControlLoop:
             self.runner.inbox.append(Stopped(why))
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Call `halt`, which stops the process, once the safe call is active; for a signal handler of this thread.
-        Before the first tick nothing has acted; a run that ends brings its safe call anyway, and does not stop."""
+        """Call `halt`, which stops the process, once the safe call is active. This is for a signal handler of this
+        thread. Before the first tick the process stops at once; a run that is ending does not stop."""
         if self.phase == "running":
             self.runner.halt = halt
         elif self.phase != "ending":
@@ -208,8 +208,8 @@ class ControlLoop:
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run from start to end. On every exit the safe call is executed: `state.failure` says how the world broke
-        down, other exceptions pass through. A KeyboardInterrupt while the run is ending leaves at once."""
+        """Run from start to end, and execute the safe call on every exit. `state.failure` says how the world broke
+        down; other exceptions pass through. A KeyboardInterrupt while the run is ending leaves at once."""
         state, patience_s = self.state, LEAVE_S
         try:
             prepare(self)
@@ -239,7 +239,7 @@ class ControlLoop:
 
 
 def prepare(loop: ControlLoop) -> None:
-    """Understand the first instruction, start the decoder, warm up. Raises UserError."""
+    """Interpret the first instruction, start the decoder, and warm up. Raises UserError if one of these fails."""
     state = loop.state
     if (interpretation := loop.interpretation) is not None:
         state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
@@ -256,13 +256,13 @@ def prepare(loop: ControlLoop) -> None:
 
 
 def launch(loop: ControlLoop) -> None:
-    """Start the world. It runs on from here, so all that takes time and can be done before is done."""
+    """Start the world. Everything else that takes time must happen before, since the world runs from here on."""
     config, state, env = loop.config, loop.state, loop.env
     loop.recorder.file.keep()
     env.instruct(loop.instruction)
     env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
     state.launched = True
-    state.safe_active, state.unsafe = False, True  # until the end shows that it is active
+    state.safe_active, state.unsafe = False, True  # until the end of the run proves that it is active
     loop.runner.retake()
     loop.runner.ports.actuator.start()
     first = first_observation(config, env, state.stopped, loop.tell)
@@ -272,14 +272,14 @@ def launch(loop: ControlLoop) -> None:
 
 
 def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
-    """Decide upon an observation a few times; nothing where there is none."""
+    """Decide for an observation a few times, if there is an observation."""
     config, host, warmup = loop.config, loop.host, Warmup(loop.config.pipeline)
     if observation is not None and config.warmup:
         make = loop.runner.core.requests.make
         ask = lambda tick: make(tick, observation, read(loop.agent, observation.data))  # noqa: E731
         warmup.decide(host, ask, config.warmup, config.warmup_s)
     loop.state.warmup = warmup
-    # By a plan's steps ticks are in time that the plan itself is not.
+    # A plan takes longer than a tick: its steps serve the ticks in time.
     if not executes_plans(host) and (warning := warmup.warning(config)):
         loop.tell(warning)
 
@@ -288,8 +288,8 @@ def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
 
 
 def finish(loop: ControlLoop, patience_s: float) -> None:
-    """Make the safe call active, waiting for it so long, and close everything."""
-    with ExitStack() as then:  # each of them, whatever the one before raises; the last comes first
+    """Make the safe call active, wait for it for at most `patience_s`, and close everything."""
+    with ExitStack() as then:  # all of these, even if one raises an error; the last comes first
         then.callback(loop.env.close)
         then.callback(loop.host.close)
         then.callback(write_end, loop)
@@ -301,7 +301,7 @@ def finish(loop: ControlLoop, patience_s: float) -> None:
 def _leave(loop: ControlLoop, patience_s: float) -> None:
     state, runner = loop.state, loop.runner
     actuator = runner.ports.actuator
-    with ExitStack() as then:  # whatever interrupts what comes before, the safe call is demanded
+    with ExitStack() as then:  # the safe call is demanded even if the code above is interrupted
         then.callback(_demand_safe, runner)
         actuator.disarm()
         loop.env.conclude()
@@ -315,7 +315,7 @@ def _leave(loop: ControlLoop, patience_s: float) -> None:
         loop.tell(UNSAFE.format(why) if state.unsafe else OVER)
     sampler = runner.ports.sampler
     runner.dispatch(Overdue(state.t_end_ns, sampler.sample(runner.core.grid.next_release_ns), sampler.runs()))
-    # The loop may have been stopped while replies waited: they are evidence of misses. A wake ends the first wait.
+    # The loop may have been stopped while replies waited, which are evidence for misses. A wake ends the first wait.
     while runner.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
         runner.dispatch(reply)
 
@@ -340,11 +340,11 @@ def _close_world(loop: ControlLoop) -> None:
 
 
 def write_end(loop: ControlLoop) -> None:
-    """Write the record's last line, unless it is written: an interrupt of `run` may have cut it short."""
+    """Write the last line of the record unless it is written already, since an interrupt may have come before."""
     state, core = loop.state, loop.runner.core
     if state.end_written:
         return
-    # What is outstanding is not a release: it was not waited for until its deadline. What was skipped before is.
+    # Open ticks do not count as releases, since the run ended before their deadlines. Releases skipped before do count.
     open_ticks = core.open
     end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(open_ticks)}
     for tick in open_ticks:
@@ -355,7 +355,7 @@ def write_end(loop: ControlLoop) -> None:
 
 
 def broke_down(loop: ControlLoop, error: WorldError) -> str:
-    """Record that the world's code raised. Return the line for people."""
+    """Record that the world's code raised an error. Return the line for people."""
     line: dict[str, Any] = {"fault": "world", "t_s": loop.now_s()}
     loop.runner.core.ledger.put_error(line, error.__cause__ or error, None)
     loop.recorder.write(line)

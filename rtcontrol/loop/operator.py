@@ -1,7 +1,7 @@
-"""People over the loop: pause, resume, stop, the yes that named tools wait for, and calls too unsure to act. Pure.
+"""Control by operators: pause, resume, stop, confirmation of named tools, and calls that are too unsure to act. Pure.
 
-A command goes to `OperatorState`, on the caller's thread: it answers at once. The loop's `OperatorGate` takes it
-afterwards.
+`OperatorState` takes a command on the caller's thread and answers at once. The loop's `OperatorGate` handles the
+command afterwards.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Action, Doubt, LoopReport, Notify, OperatorCommand, PendingApproval, Question, Tick
 
-DOUBT_S = 0.5  # so long, less what was sure meanwhile, decisions must be unsure: an understood instruction may waver
+DOUBT_S = 0.5  # how long decisions must be unsure, minus sure ones: with an understood instruction some may be unsure
 NAMED = 3  # words
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
-SETTLE_NS = 1_000_000_000  # so long a command without a number may be meant for the question before
+SETTLE_NS = 1_000_000_000  # how long a command without a number may still be meant for the previous question
 NOTHING = "No call waits for a yes."
 CHANGED = "The question has changed: look at what is asked now, and say it again."
 ANSWERS = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
@@ -29,21 +29,23 @@ STATES: dict[str, State] = {"pause": "paused", "resume": "running", "stop": "sto
 
 
 class OperatorState:
-    """Takes commands. `state`: running, paused or stopped, which is final; `asking`: the call that waits for a yes.
+    """The state that operators control. `state`: running, paused or stopped, which is final; `asking`: the call that
+    waits for a yes.
 
-    At most one call waits: a command that does not say which call it answers is not taken where an unanswered call has
-    just given way to another.
+    At most one call waits. If another call has just replaced an unanswered one, a command must say which call it
+    answers.
     """
 
     def __init__(self, wait_ns: int) -> None:
         self.state: State = "running"
         self.asking: PendingApproval | None = None
         self._wait_ns = wait_ns
-        self._left: tuple[int, str] | None = None  # when the last question ended without an answer, and its call
-        self._settled_ns = 0  # until then a command may be meant for that one
+        self._left: tuple[int, str] | None = None  # the last question without an answer: when it ended, and its call
+        self._settled_ns = 0  # until then a command may be meant for that question
 
     def take(self, command: OperatorCommand) -> tuple[str, OperatorCommand | None]:
-        """Return one sentence about it, and what is to be done (None: nothing). Raises ValueError for another word."""
+        """Take a command. Return one sentence about the result, and the command to execute, if any. Raises ValueError
+        for an unknown word."""
         word = command.word
         if word not in COMMANDS:
             raise ValueError(f"{word!r} is none of {', '.join(COMMANDS)}")
@@ -57,7 +59,7 @@ class OperatorState:
         return f"{ANSWERS[word]} ({command.by})", command
 
     def show(self, question: Question, now_ns: int) -> None:
-        """This is asked from now on, or the question before is over."""
+        """Show a new question, or None if the previous one is over."""
         approval = self.asking = question.approval
         if approval is None:
             if question.unanswered:
@@ -79,7 +81,7 @@ class OperatorState:
 
 
 class ConfidenceMonitor:
-    """Notices when decisions by an instruction stay unsure: people and the run's listener are notified, once."""
+    """A monitor that notifies people and the run's listener once if the decisions under an instruction stay unsure."""
 
     def __init__(self, hz: float, out: list[Action]) -> None:
         self._ticks = max(1, math.ceil(DOUBT_S * hz))
@@ -88,8 +90,8 @@ class ConfidenceMonitor:
         self._doubt, self._notified = 0, False
 
     def decided(self, instruction: str, unsure: bool, unknown: Sequence[str] = ()) -> None:
-        """A decision by this instruction was or was not too unsure to act; the model never learnt its `unknown`
-        words."""
+        """Count a decision under an instruction that was, or was not, too unsure to act. The model never learnt the
+        `unknown` words."""
         if instruction != self._instruction:
             self._instruction, self._doubt, self._notified = instruction, 0, False
         self._doubt = self._doubt + 1 if unsure else max(0, self._doubt - 1)
@@ -97,21 +99,22 @@ class ConfidenceMonitor:
             self._notified = True
             because = f"{never_taught(unknown)}; its" if unknown else "its"
             text = f'"{echo(instruction)}" is not understood: {because} calls are unsure, and held back.'
-            self._out.append(Notify(f"{text} Say it in other words."))
+            self._out.append(Notify(f"{text} Try other words."))
             self._out.append(LoopReport("doubted", instruction, text))
 
 
 def never_taught(unknown: Sequence[str]) -> str:
-    """Return the words that the model never learnt, for people."""
+    """Return a text for people that lists words which the model never learnt."""
     named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
     more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
     return f"{named}{more} {'is a word' if len(unknown) == 1 else 'are words'} that it was never taught"
 
 
 class OperatorGate:
-    """What the loop knows of its operator, and why a decision must not act. Where `state` is not running no call acts;
-    nor does one that was requested before `open_ns`, the last resume. While a call waits for a yes (`asking`), other
-    calls of named tools are withheld; after a no, until its time is over. `doubt` says why a decision is unsure."""
+    """The loop's view of the operator, which determines why a decision must not act. No call acts unless `state` is
+    running, and no call that was requested before `open_ns`, the last resume. While a call waits for a yes (`asking`),
+    or after a no until its time is over, other calls of named tools are withheld. `doubt` returns why a decision is
+    unsure."""
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class OperatorGate:
         return self._doubt is not None and self._doubt(decision) is not None
 
     def holds(self, tick: Tick, decision: Decision) -> Literal["state", "confidence", "confirm"] | None:
-        """Return why the decision's call must not act (yet); None: it may."""
+        """Return why the call of a decision must not act (yet), or None if it may."""
         if self.state != "running" or (tick.requested_ns or tick.woke_ns) < self.open_ns:
             return "state"
         if not self.careful:
@@ -147,7 +150,7 @@ class OperatorGate:
         return "confirm" if decision.call is not None and decision.call.name in self._named else None
 
     def ask(self, tick: Tick, reply: DecisionReply, call: Call, now_ns: int) -> None:
-        """Ask for a yes, unless another call waits for one."""
+        """Ask the operator for a yes, unless another call waits for one."""
         if self.asking is not None:
             return
         seconds = self._wait_ns / 1e9
@@ -159,7 +162,7 @@ class OperatorGate:
         self._out.append(LoopReport("changed"))
 
     def commanded(self, command: OperatorCommand, now_ns: int) -> PendingApproval | None:
-        """Take a command. Return the call that it confirms."""
+        """Handle a command. Return the call that the command confirms, if any."""
         word, approval = command.word, self.asking
         line: dict[str, Any] = {"people": word, "by": command.by, "t_s": self._ledger.t_s(command.t_ns)}
         confirmed = None
@@ -184,14 +187,14 @@ class OperatorGate:
         return confirmed
 
     def expire(self, now_ns: int) -> None:
-        """Refuse the call that waits for a yes, if it was not answered in time."""
+        """Refuse the call that waits for a yes if no answer came in time."""
         if (approval := self.asking) is not None and now_ns > approval.expires_ns:
             if not approval.denied:
                 self._out.append(Notify(f"{approval.call.text()} got neither yes nor no in time: it is refused"))
             self.drop(now_ns)
 
     def drop(self, now_ns: int) -> None:
-        """The call that waits for a yes does not act."""
+        """Drop the call that waits for a yes."""
         approval, self.asking = self.asking, None
         if approval is None:
             return

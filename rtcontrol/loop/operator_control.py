@@ -1,4 +1,4 @@
-"""People's commands from any thread: a pause or stop shuts the actuator at once, the loop learns of it afterwards.
+"""Take operators' commands from any thread. A pause or stop shuts the actuator at once; the loop handles it afterwards.
 
 A line that people type, or a page sends, is a command (`TYPED`), a question, or an instruction.
 """
@@ -17,7 +17,7 @@ from rtcontrol.records import Completion, OperatorCommand, PendingApproval, Ques
 
 TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
 HELP, GOALS = "/help", "/goals"
-# A process is stopped when the safe call is active, and its emission has left for a world elsewhere.
+# A process is stopped when the safe call is active, and a remote world has been sent the emission.
 HALT_WAIT_S, HALT_SETTLE_S = 2.0, 0.05
 NOT_HALTED = (
     "Not stopped: the safe call is not active within {:g} s. The run is paused and tries on; press Ctrl-Z again, or "
@@ -26,11 +26,11 @@ NOT_HALTED = (
 
 
 class OperatorControl:
-    """What people may do to a run: `say`, from any thread; the rest is the loop's.
+    """The control of operators over a run. Any thread may call `say`; the other methods are for the loop.
 
-    Where the state is not running, the actuator is shut (`Actuator.bar`): no call acts, as the world checks under its
-    lock; the safe call alone does. Nor does one that was requested before a resume. `stop` ends the run, `wake` its
-    wait.
+    Unless the state is running, the actuator is shut (`Actuator.bar`): only the safe call acts, which the world checks
+    under its lock. A call that was requested before a resume does not act, either. `stop` ends the run, `wake` ends a
+    wait of the run.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class OperatorControl:
 
     @property
     def state(self) -> State:
-        """Running, paused or stopped."""
+        """Return the state: running, paused or stopped."""
         return self._operator.state
 
     @property
     def asking(self) -> PendingApproval | None:
-        """The call that waits for a yes."""
+        """Return the call that waits for a yes, if any."""
         return self._operator.asking
 
     def say(self, word: str, by: str, k: int | None = None) -> str:
-        """Do it now, and return one sentence about it. A yes or no is for the call of tick `k`, or for the one that
-        waits. Raises ValueError for another word."""
+        """Execute a command now, and return one sentence about the result. A yes or no answers the call of tick `k`, or
+        else the waiting call. Raises ValueError for an unknown word."""
         with self._lock:
             answer, command = self._operator.take(OperatorCommand(word, by, time.monotonic_ns(), k))
             if command is None:
@@ -68,18 +68,18 @@ class OperatorControl:
         return answer
 
     def show(self, question: Question) -> None:
-        """This is asked from now on, or the question before is over."""
+        """Show a new question, or None if the previous one is over."""
         with self._lock:
             self._operator.show(question, time.monotonic_ns())
 
     def suspend(self, lockstep: bool, collect: Callable[[], None], halt: Callable[[], None]) -> str | None:
-        """Pause, stop the process (`halt`), as Ctrl-Z does, once the safe call is active, and resume when it is
-        continued. Return why it was not stopped, for people. `collect` lets the loop take what happened meanwhile."""
+        """Pause, stop the process (`halt`), as Ctrl-Z does, once the safe call is active, and resume when the process
+        continues. Return for people why it was not stopped, if so. `collect` lets the loop handle events meanwhile."""
         pauses = self.state == "running"
         if pauses:
             self.say("pause", "SIGTSTP")
         self._actuator.disarm()  # the next release arms it again
-        # A world in lockstep is idle while it waits for us, so its step with the safe call is not waited for.
+        # A lockstep world does not step while it waits for us, so we do not wait for its step with the safe call.
         active = self._actuator.wait_safe(HALT_SETTLE_S if lockstep else HALT_WAIT_S) or lockstep
         collect()
         if not active:
@@ -91,21 +91,21 @@ class OperatorControl:
         return None
 
     def end(self) -> None:
-        """The run is over: whatever its end is, nothing but the safe call acts from here on."""
+        """End the operator's control when the run is over. From here on only the safe call may act."""
         with self._lock:
             self._operator.state = "stopped"
             self._actuator.order(ActuatorCore.bar, "stopped", 0)
 
     def _shut(self, why: str) -> None:
         actuator, now = self._actuator, time.monotonic_ns()
-        # First: a call that waits for the world now meets it under the world's lock.
+        # This comes first, so that a call that waits for the world finds the bar under the world's lock.
         actuator.order(ActuatorCore.bar, self._operator.state, now)
         if (cleared := actuator.order(ActuatorCore.demand, why, actuator.core.parting)) is not None:
             actuator.core.effects.append(Completion(cleared.tick, "refused", now, now, False))
 
 
 def take_word(text: str, by: str, operator: OperatorControl, instructions: Instructions) -> str | None:
-    """Do what a typed line says (one of TYPED, `/help`, `/goals`), and return one sentence about it; None for an
+    """Execute a typed command (one of TYPED, `/help`, `/goals`), and return one sentence about the result; None for an
     instruction."""
     if text in TYPED:
         return operator.say(TYPED[text], by)

@@ -1,4 +1,4 @@
-"""What makes Python steady enough: no garbage collection inside a tick."""
+"""Make Python steady enough for real time: no garbage collection within a tick."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import sys
 import time
 from typing import Self
 
-# A thread that waits for the interpreter asks for it after this long. A decision takes it again for each operation:
-# next to a thread that computes, Python's 5 ms would be felt at 16 Hz, and 0.5 ms at 30.
+# A thread that waits for the interpreter requests it after this time. A decision needs the interpreter again for each
+# operation: next to a computing thread, Python's 5 ms would cause delays at 16 Hz, and 0.5 ms at 30 Hz.
 SWITCH_INTERVAL_S = 0.0001
 
 
 class SlackCollector:
-    """Takes over garbage collection while it is entered: nothing is collected by itself, and `collect` uses idle time
+    """A context that takes over garbage collection: Python collects nothing by itself, and `collect` uses idle time
     between ticks.
 
-    Each round collects the young objects. One in `FULL_ROUNDS`, or the first after `FULL_NS`, collects all, if the last
-    full collections fit into the slack; four times as late it does so all the same.
+    Each round collects the young objects. One in `FULL_ROUNDS`, or the first after `FULL_NS`, collects all objects if
+    the last full collections would fit into the slack, and after four times as long in any case.
     """
 
-    THRESHOLD, FORCED = 2_000, 200_000  # young objects: less is not worth it; more is collected without slack, too
+    THRESHOLD, FORCED = 2_000, 200_000  # young objects that are worth a round, and that force one
     MARGIN_NS = 2_000_000
     FULL_ROUNDS, FULL_NS = 32, 60_000_000_000
 
     def __init__(self) -> None:
-        self._rounds = self._cost_ns = 0  # since the last full collection; what that took
+        self._rounds = self._cost_ns = 0  # rounds and time since the last full collections, and their durations
         self._full_ns = time.monotonic_ns()
         self._was_enabled = self._was_frozen = False
         self._switch_s = 0.0
@@ -42,7 +42,7 @@ class SlackCollector:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._was_frozen:  # by a caller that continues after the run
+        if not self._was_frozen:  # for a caller that continues after the run
             gc.unfreeze()
         sys.setswitchinterval(self._switch_s)
         if self._was_enabled:

@@ -1,4 +1,4 @@
-"""What a loop's core is made of: numbers of the configuration, and the agent's rules: what is legal, what is sure."""
+"""Make the settings and rules of a loop's core from the configuration and the agent: legal calls, and confidence."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt
 from rtcontrol.telemetry.events import plain
 
-MAX_KNOWN = 1024  # legal calls that are kept; a schema of free values has no end of them
+MAX_KNOWN = 1024  # cached legal calls, limited since a schema with free values allows any number of calls
 IMMUTABLE = (int, float, str, Enum, type(None))
 
 
 class LegalCalls:
-    """Checks calls, and keeps the legal ones by name and arguments as text: (ready to act, text)."""
+    """A checker of calls, which caches legal ones by name and arguments as (call ready to act, text)."""
 
     def __init__(self, tools: Tools) -> None:
         self.known: dict[str, tuple[Call, str]] = {}
         self._tools = tools
 
     def check(self, call: Call) -> tuple[Call, str]:
-        """Return a legal call with its arguments as the annotated types, and its text. Raises InvalidCall."""
+        """Return a legal call with arguments of the annotated types, and the text of the call. Raises InvalidCall."""
         key = f"{call.name}{call.arguments}"
         if (known := self.known.get(key)) is not None:
             return known
@@ -42,18 +42,18 @@ class LegalCalls:
 
 
 class ConfidenceGate:
-    """`floors`: the least confidence by head or parameter, of all under the empty name. `null_is_doubt`: a null
-    function says that the instruction is not understood."""
+    """A gate that withholds unsure decisions. `floors`: the least confidence by head or parameter; the empty name means
+    all. `null_is_doubt`: a null function means that the instruction is not understood."""
 
     def __init__(self, floors: Mapping[str, float], tools: Iterable[Tool], null_is_doubt: bool = False) -> None:
         self._floors = dict(floors)
         self._least = self._floors.pop("", 0.0)
         self._null_is_doubt = null_is_doubt
         self._heads = heads_of(tools)
-        self.closed = bool(self._floors or self._least > 0 or null_is_doubt)  # it may withhold a decision
+        self.closed = bool(self._floors or self._least > 0 or null_is_doubt)  # whether the gate may withhold a decision
 
     def doubt(self, decision: Decision) -> Doubt | None:
-        """Return why a decision must not act; None where it may."""
+        """Return why a decision must not act, or None if it may."""
         call, confidence = decision.call, decision.confidence
         if call is None and self._null_is_doubt:
             return Doubt("function", 1.0 - confidence.get("function", 1.0), 1.0)
@@ -68,7 +68,7 @@ class ConfidenceGate:
 
 
 def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
-    """Return by tool the head of each parameter."""
+    """Return the head of each parameter by tool."""
     return {
         t.name: {p.name: ARGUMENTS[i] for i, slot in enumerate(t.schema.slots()) for p in slot.parameters}
         for t in tools
@@ -76,7 +76,7 @@ def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
 
 
 def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None) -> LoopSettings:
-    """Return the numbers of a run; None: its world is more than one environment."""
+    """Return the settings of a run. `env` is None if the world has several environments."""
     hold_ms = config.hold_ms if config.hold_ms is not None else agent.fallback.hold_ms
     duration_s = config.duration_s
     return LoopSettings(
@@ -99,7 +99,7 @@ def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None)
 
 
 def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) -> Rules:
-    """Return what the agent, and the run's options about it, bring."""
+    """Return the rules of an agent and of the run's options about it."""
     gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
     return Rules(
         check=LegalCalls(agent.tools).check,
@@ -114,8 +114,8 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
 
 
 def check_named(config: RunConfig, agent: Agent) -> None:
-    """Raise UserError where loop.confirm or loop.min_confidence names what this agent has not, or its model would not
-    be shown the calls of a tick."""
+    """Raise UserError if loop.confirm or loop.min_confidence has a name that this agent lacks, or if the history is too
+    short for the calls of a tick."""
     if config.calls_per_tick > agent.history + 1:
         raise UserError(
             f"loop.calls_per_tick={config.calls_per_tick}: the model of {agent.name} is shown its last {agent.history} "

@@ -1,6 +1,6 @@
-"""Run a loop's core in real time: wait, do what it says, and answer it. Decides nothing.
+"""Run the core of a loop in real time: wait for events, execute the core's actions, and answer them. Decides nothing.
 
-All on the thread that calls `run`. Of the environment only a lockstep world's `advance` can block it.
+Everything happens on the thread that calls `run`. Only `advance` of a lockstep world can block this thread.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from rtcontrol.loop.sampling import Sampler
 from rtcontrol.records import HostChanged
 
 SPIN_NS = 200_000  # the kernel wakes a sleeper up to 0.1 ms late (timer slack, a context switch): the rest is polled
-MAX_SLEEP_NS = 50_000_000  # so that a signal's flag is read soon even at 0.1 Hz
+MAX_SLEEP_NS = 50_000_000  # so that a signal's flag is read soon, even at 0.1 Hz
 WOKE = ev.Woke()
 TAKEN_BACK = "{} was taken by the world's code or a library, and is taken back: it ends the run safely."
 RETAKE_NS = 10_000_000  # handlers of signals are checked once a tick, but not more often than this
 
 
 class LoopClock:
-    """Wait until a core has something to do. Polls the last `spin_ns`; 0 where many loops share a process.
+    """A clock that waits until a core has something to do. It polls for the last `spin_ns`, which is 0 if many loops
+    share a process.
 
-    Where the world waits, `advance` lets it run (or waits for the next arrival) for so many nanoseconds, and returns
-    since when a release is due, or None.
+    For a world that waits, `advance` lets the world run for so many nanoseconds (or waits for the next arrival), and
+    returns since when a release is due, or None.
     """
 
     def __init__(
@@ -48,13 +49,13 @@ class LoopClock:
         self._spin_ns = spin_ns
 
     def wait(self, core: LoopCore, host: Host) -> DecisionReply | None:
-        """Wait until the core's next instant or for a reply, whichever is first. It may return early."""
+        """Wait until the core's next instant or a reply, whichever is first. May return early."""
         until_ns, busy = core.wake_ns, core.busy
         if until_ns is None:
             return host.wait(MAX_SLEEP_NS)
         while (left := until_ns - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
-                # Sleeping in the host's wait: a reply, or the end of a call, ends the sleep.
+                # Sleep in the host's wait, so that a reply or the end of a call ends the sleep.
                 return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
             if busy and (reply := host.wait(0)) is not None:
                 return reply
@@ -62,15 +63,15 @@ class LoopClock:
 
 
 def wall_clock(period_ns: int, spin_ns: int = SPIN_NS) -> LoopClock:
-    """Return the clock of a world that runs on whatever the controller does."""
+    """Return the clock for a world that does not wait for the controller."""
     return LoopClock(WallGrid(period_ns), spin_ns)
 
 
 def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
-    """Return the clock of a world that is moved on by a period before each release.
+    """Return the clock for a world that advances by a period before each release.
 
     Decisions are measured in real time all the same, so one that took longer than the deadline counts as a miss; its
-    call is executed, because nothing happened meanwhile and the run must not depend on the machine.
+    call is executed nevertheless, because nothing happened meanwhile and the run must not depend on the machine.
     """
 
     def move(dt_ns: int) -> int:
@@ -81,15 +82,17 @@ def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
 
 
 def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> LoopClock:
-    """Return the clock by which each observation that arrives is a release, in order: one decision for each, however
-    long it takes. `arrival` waits at most so many nanoseconds for the next one and returns its instant, or None."""
+    """Return the clock for which each arriving observation is a release, in order, with one decision for each, however
+    long that takes. `arrival` waits at most so many nanoseconds for the next observation and returns its instant, or
+    None."""
     return LoopClock(StepGrid(period_ns, "arrival"), advance=lambda dt_ns: arrival(MAX_SLEEP_NS))
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a loop acts on. `write` takes a line for the record, `notify` one for people, `stop` why the run ends,
-    `report` is for the run's listener; `retake` takes back signals that user code took, and returns their names."""
+    """The outputs of a loop. `write` takes a line for the record, `notify` a line for people, `stop` the reason why the
+    run ends, `report` a report for the run's listener; `retake` takes back signals that user code took, and returns
+    their names."""
 
     agent: Agent
     env: Environment
@@ -105,13 +108,13 @@ class Ports:
 
 
 def read(agent: Agent, data: Any) -> str:
-    """Return the agent's text of an observation. Raises whatever the agent's code raises."""
+    """Return the agent's text for an observation. Raises the errors of the agent's code."""
     text = agent.observe(data)
     return text if isinstance(text, str) and text.isascii() else plain_text(text)
 
 
 class LoopRunner:
-    """Runs a core. `inbox` takes events from any thread; a signal handler sets `halt` to stop the process."""
+    """A runner of a core. `inbox` takes events from any thread; a signal handler sets `halt` to stop the process."""
 
     def __init__(self, core: LoopCore, clock: LoopClock, ports: Ports) -> None:
         self.core, self.clock, self.ports = core, clock, ports
@@ -120,10 +123,10 @@ class LoopRunner:
         self._world = ports.env if isinstance(ports.env, Acknowledging) else None
         self._retake_ns = 0
         self._safe: ev.SafeState | None = None
-        self._news = 0  # of the actuator's core
+        self._news = 0  # the `news` count of the actuator's core
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
-        self._epoch = -1  # whose episodes the core knows
-        self._reports: deque[Any] = getattr(ports.host, "reports", deque())  # besides its replies
+        self._epoch = -1  # the epoch whose episodes the core knows
+        self._reports: deque[Any] = getattr(ports.host, "reports", deque())  # host events other than replies
 
     def run(self, collector: SlackCollector | None) -> None:
         """Run until the core is over."""
@@ -141,23 +144,23 @@ class LoopRunner:
             woke_ns = time.monotonic_ns()
             self.collect()
             self.dispatch(WOKE, woke_ns)
-            # With a decision always under way there is never slack, but garbage must not grow without bounds.
+            # If a decision is always running there is never slack, but garbage must not grow without bounds.
             if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 
     def dispatch(self, event: ev.Event, now_ns: int | None = None) -> None:
-        """Let the core take the event (of `now_ns`), do what it says, and let it take the answers."""
+        """Pass an event at `now_ns` to the core, execute the core's actions, and pass their answers to the core."""
         events, advance = [event], self.core.advance
-        for event in events:  # which grow by the answers
+        for event in events:  # the list grows by the answers
             if type(event) is ev.Advanced:
-                self.collect()  # a world that waits took its time
+                self.collect()  # a world that waits may have taken time
             for action in advance(event, now_ns or time.monotonic_ns()):
                 if (answer := DO[type(action)](self, action)) is not None:
                     events.append(answer)
             now_ns = None
 
     def collect(self) -> None:
-        """Let the core take what happened meanwhile."""
+        """Pass all events that happened meanwhile to the core."""
         ports, host, actuator = self.ports, self.ports.host, self.ports.actuator.core
         while self._reports:
             report = self._reports.popleft()
@@ -210,7 +213,7 @@ class LoopRunner:
             event.text = read(self.ports.agent, data)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # the agent's code, SystemExit too
+        except BaseException as error:  # errors of the agent's code, including SystemExit
             event.error = error
 
     def _ask(self, request: DecisionRequest) -> ev.Sent:
@@ -226,7 +229,7 @@ class LoopRunner:
 
     def _demand(self, action: ev.Safe) -> ev.Event:
         cleared = self.ports.actuator.order(ActuatorCore.demand, action.why, action.emission)
-        self._safe = None  # the core supposes that it is wanted, until it learns more
+        self._safe = None  # the core assumes that the safe call is wanted, until it learns more
         return None if cleared is None else ev.GaveWay(cleared.tick, "safe")
 
     def _withdraw(self, k: int) -> ev.Withdrawn:
@@ -238,7 +241,7 @@ class LoopRunner:
         return ev.SafeState(again, again)
 
 
-# Each returns the core's next event, or None.
+# Each function returns the next event for the core, or None.
 DO: dict[type, Callable[[LoopRunner, Any], ev.Event]] = {
     ev.Observe: LoopRunner._observe,
     DecisionRequest: LoopRunner._ask,

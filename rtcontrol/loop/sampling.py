@@ -1,4 +1,5 @@
-"""Sample what only the process itself has about a miss: pauses, the actuator's work, the kernel's counts (Linux)."""
+"""Sample the evidence that only the process itself has: pauses, the actuator's work, and the kernel's counts
+(Linux)."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from rtcontrol.loop.attribution import ran_and_delayed
 from rtcontrol.records import EvidenceSample, ThreadReading
 
 PROC, CONTROL_GROUPS = Path("/proc"), "/sys/fs/cgroup"
-SIZE = 96  # of a schedstat file
+SIZE = 96  # bytes of a schedstat file
 SIZES, STARTS = repeat(SIZE), repeat(0)
 
 
 def socket_threads(pid: int) -> list[int]:
-    """Return the threads of a process that carry what goes through its ZeroMQ sockets."""
+    """Return the threads of a process that serve its ZeroMQ sockets."""
     threads = []
     with suppress(OSError):
         for task in (PROC / f"{pid}/task").iterdir():
@@ -38,7 +39,7 @@ def socket_threads(pid: int) -> list[int]:
 def _reading(role: str, schedule: int, stat: int, group: int | None) -> ThreadReading:
     try:
         ran, delayed = ran_and_delayed(os.pread(schedule, SIZE, 0))
-        # The name, in parentheses, may hold anything.
+        # The name in parentheses may contain any characters.
         fields = os.pread(stat, 4096, 0).rpartition(b")")[2].split()
         throttled = None if group is None else _throttled_ns(os.pread(group, 4096, 0))
         return ThreadReading(role, fields[0].decode(), ran, delayed, int(fields[9]), throttled)
@@ -59,7 +60,7 @@ def _since(now: int | None, before: int | None) -> int | None:
 
 
 class PauseWatch(Heartbeat):
-    """The heartbeat of the loop's process, and the collector's callbacks.
+    """A watch for pauses of the loop's process, by a heartbeat and the garbage collector's callbacks.
 
     A heartbeat that comes late by more than `threshold_ns` is a pause; so is every collection longer than 1 ms. The
     scale follows the period: a stall that a 16 Hz loop never feels matters at 100 Hz.
@@ -82,8 +83,8 @@ class PauseWatch(Heartbeat):
         gc.callbacks.remove(self._on_gc)
 
     def pauses(self, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
-        """Return start, end and kind (gc, stall) of those between two instants, clipped to them, in order; one that is
-        just ending included."""
+        """Return start, end and kind (gc, stall) of the pauses between two instants, in order and clipped to these
+        instants. A pause that is just ending is included."""
         collections = list(self._collections)
         now = time.monotonic_ns()
         if (began := self._gc_began_ns) and now - began > self.GC_MIN_NS:
@@ -102,20 +103,20 @@ class PauseWatch(Heartbeat):
 
 
 class Sampler:
-    """Samples evidence, on the loop's thread; `runs` alone is called at each tick. Nothing here raises: what the kernel
-    does not say is None."""
+    """A sampler of evidence on the loop's thread. Only `runs` is called at each tick. Nothing here raises; a value that
+    the kernel does not report is None."""
 
     def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator) -> None:
         self._watch, self._host, self._actuator = watch, host, actuator
-        self._incarnation = 0  # of the host whose threads are followed
+        self._incarnation = 0  # incarnation of the host whose threads are followed
         self._fds: tuple[int, ...] = ()  # the threads' schedstat files
         self._files: list[tuple[str, int, int, int | None]] = []  # role, schedstat, stat, its group's cpu.stat
         self._opened: list[int] = []
-        self._before: tuple[int, list[ThreadReading]] = (0, [])  # the last readings, and when
+        self._before: tuple[int, list[ThreadReading]] = (0, [])  # the last readings, and their time
 
     def follow(self) -> None:
-        """Follow the threads that count: this one, the actuator's, the host's, which are others after a restart, and
-        those that carry messages between them."""
+        """Follow the relevant threads: this one, the actuator's, the host's (which change after a restart), and those
+        that carry messages between them."""
         pid, loop, deciding = os.getpid(), threading.get_native_id(), list(self._host.threads)
         threads = [("loop", pid, loop), ("actuator", pid, self._actuator.thread.native_id or loop)]
         threads += [("decoder", *thread) for thread in deciding]
@@ -133,14 +134,14 @@ class Sampler:
         self._before = time.monotonic_ns(), [_reading(*files) for files in self._files]
 
     def runs(self) -> tuple[bytes, ...]:
-        """Return what the threads' schedstat files hold, unread; nothing where a thread is gone."""
+        """Return the unparsed contents of the threads' schedstat files; empty for a thread that is gone."""
         try:
             return tuple(map(os.pread, self._fds, SIZES, STARTS))
         except OSError:
             return ()
 
     def sample(self, since_ns: int) -> EvidenceSample:
-        """Return what is known now of the time since then."""
+        """Return a sample of the evidence since an instant."""
         now, deciding = time.monotonic_ns(), self._host.threads
         acting = [(start, end) for start, end in tuple(self._actuator.core.doings)]
         apart = not deciding or deciding[0][0] != os.getpid()
@@ -162,7 +163,7 @@ class Sampler:
             os.close(fd)
 
     def _open_group(self, pid: int) -> int | None:
-        """Open the cpu.stat of the process's control group; None where there is none."""
+        """Open the cpu.stat of the process's control group, or return None if there is no such file."""
         with suppress(OSError, IndexError):
             path = (PROC / f"{pid}/cgroup").read_text().partition("0::")[2].split()[0]
             return self._open(f"{CONTROL_GROUPS}{path}/cpu.stat")

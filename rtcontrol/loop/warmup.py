@@ -1,5 +1,5 @@
-"""Decisions before the clock starts: they make everything warm, show what rate the machine reaches, and stay out of
-the figures."""
+"""Make decisions before the clock starts, to warm up and to measure which rate the machine reaches. The report does not
+count them."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 
 TIMEOUT_S = 120.0
-MOST = 40  # decisions that show the p90
-MARGIN = 0.8  # a rate above this share of what the p90 allows is warned of
+MOST = 40  # decisions that are needed to measure the p90
+MARGIN = 0.8  # the share of the rate that the p90 allows, above which a warning is shown
 
 
 class DecisionFailed(UserError):
-    """The decider took the request, and made no call of it."""
+    """The decider accepted a request, but made no call."""
 
 
 @dataclass
 class Warmup:
-    """Round trips of the decisions before the first release, in milliseconds, in order; `pipeline` at once."""
+    """The round trips of decisions before the first release, in ms and in order, with `pipeline` requests at once."""
 
     pipeline: int = 1
     round_trip_ms: list[float] = field(default_factory=list)
 
     @property
     def p90_ms(self) -> float:
-        """What nine of ten decisions stayed under, once warm (the first one is left out); 0 before it was measured."""
+        """Return the time that nine of ten decisions did not exceed, without the first; 0 if unmeasured."""
         warm = self.round_trip_ms[1:]
         return float(np.percentile(warm, 90)) if warm else 0.0
 
     @property
     def max_hz(self) -> float:
-        """The rate at which nine of ten decisions are over when the next one is due; 0 before it was measured."""
+        """Return the rate at which nine of ten decisions end before the next one is due; 0 before any measurement."""
         return 1e3 * self.pipeline / self.p90_ms if self.p90_ms else 0.0
 
     def warning(self, config: RunConfig) -> str | None:
-        """Return what to tell people where rate or deadline leave less than a margin to the p90."""
+        """Return a warning for people if the rate or the deadline leaves too little margin above the p90."""
         if config.clock != "wall" or not self.p90_ms:
             return None
         if config.hz > MARGIN * self.max_hz:
@@ -69,11 +69,11 @@ class Warmup:
         return {"decisions": len(times), **shown, "max_hz": round(self.max_hz, 1)}
 
     def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int, seconds: float = 0.0) -> None:
-        """Decide `rounds` times, `pipeline` requests at once, and up to `MOST` while the `seconds` are not over; `ask`
-        makes the request of a (negative) tick.
+        """Decide `rounds` times with `pipeline` requests at once, and then up to `MOST` times until the `seconds` have
+        passed. `ask` makes the request of a (negative) tick.
 
-        Raises UserError when the decider fails, DecoderUnavailable when it does not answer. One that is elsewhere may
-        lose some, but not all.
+        Raises UserError if the decider fails, and DecoderUnavailable if it does not answer. A remote decider may lose
+        some requests, but not all.
         """
         lost: DecisionReply | None = None
         decided = 0
@@ -102,7 +102,8 @@ class Warmup:
 
 
 def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
-    """Yield the replies to these ticks. Raises UserError for a request that cannot be decided, DecoderUnavailable."""
+    """Yield the replies to these ticks. Raises UserError for a request that cannot be decided, and DecoderUnavailable
+    if no reply comes."""
     until = time.monotonic() + TIMEOUT_S
     while ticks:
         reply = host.wait(50_000_000)
@@ -121,7 +122,7 @@ def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
 def first_observation(
     config: RunConfig, env: Environment, stopped: Callable[[], bool], notify: Callable[[str], None]
 ) -> Observation | None:
-    """Wait for the started world's first observation; None when it does not come in time."""
+    """Wait for the first observation of the started world. Return None if it does not come in time."""
     give_up = time.monotonic() + config.first_observation_s
     # An environment that waits for its client wakes up when the observation comes.
     pause = getattr(env, "await_first", lambda: time.sleep(0.002))
