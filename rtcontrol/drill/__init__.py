@@ -1,1 +1,1 @@
-"""Drills: faults are injected into a run on purpose, and what it says of them is judged."""
+"""Drills, which inject faults into a run on purpose and judge the causes that the run reports."""

@@ -31,17 +31,18 @@ from rtcontrol.telemetry.timeline import Timeline
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Shutdown, rest
 
-# A decoder may take so long to be there, and a run so long to end, its safe call on the way.
+# Seconds that a decoder may take to start, and that a run may take to end with its safe call.
 START_S, END_S = 300.0, 60.0
-# A run is steady when for so long no two calls were further apart than that.
+# A run is steady if for so long no two calls were further apart than the second number.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
-DECISIONS = 7  # whose process is the decoder: the standby decides now and then, too
-AWAKE_NS = 50_000_000  # what was stopped needs a moment to continue
+DECISIONS = 7  # decisions that identify the decoder's process, since the standby decides at times, too
+AWAKE_NS = 50_000_000  # a stopped process needs a moment to continue
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated", "misses")
 
 
 class DrilledRun:
-    """While it is entered, a run of these `options` in `out`. `events` is what its wrapped world wrote so far."""
+    """A context with a run of these `options` in `out`. `events` are the events that the run's wrapped world wrote so
+    far."""
 
     def __init__(self, out: Path, options: dict[str, Any], ending: Shutdown) -> None:
         self._out, self._ending, self._options = out, ending, options
@@ -52,7 +53,7 @@ class DrilledRun:
         self.hang = path.with_name("hang")
         self.events: list[dict[str, Any]] = []
         self._deciders: deque[int] = deque(maxlen=DECISIONS)
-        self._acted_s = 0.0  # when a fresh call acted last
+        self._acted_s = 0.0  # the time of the last fresh call
 
     def __enter__(self) -> Self:
         options = json.dumps({**self._options, "out": str(self._out)})
@@ -67,7 +68,7 @@ class DrilledRun:
         return self
 
     def read(self) -> None:
-        """Take what was written since."""
+        """Read the events that were written since the last time."""
         for line in self._lines:
             event = json.loads(line)
             if event["event"] == "decision":
@@ -79,18 +80,18 @@ class DrilledRun:
 
     @property
     def decoder(self) -> int:
-        """The process that decides; 0 where that is the run's own."""
+        """Return the process that decides, or 0 if the run's own process does."""
         self.read()
         pid = Counter(self._deciders).most_common(1)[0][0] if self._deciders else 0
         return 0 if pid == self.process.pid else pid
 
     def over(self) -> bool:
-        """Whether the drill was requested to end, or the run has ended by itself."""
+        """Return whether the drill must end, or the run has ended by itself."""
         return self._ending.called() or self.process.poll() is not None
 
     def await_steady(self, until_s: float) -> bool:
-        """Wait until that instant, and until calls act at each tick for a while. False where that does not come: the
-        drill is to end, the run has ended by itself, or does not recover."""
+        """Wait until an instant, and then until calls have acted at each tick for a while. Return False if the drill
+        must end, the run has ended by itself, or the run does not recover."""
         steady_s = time.monotonic()
         while (now_s := time.monotonic()) < until_s or now_s - steady_s < STEADY_S:
             self.read()
@@ -102,7 +103,7 @@ class DrilledRun:
         return True
 
     def check(self) -> None:
-        """Raise UserError where the run ended by itself, or calls nothing."""
+        """Raise UserError if the run ended by itself or makes no calls."""
         if not (self._ending.called() or self._acted_s):
             message = f"The run that is drilled calls nothing: {self.last_line()}"
             raise UserError(message, f"See {self._out / 'run.log'}.")
@@ -112,7 +113,7 @@ class DrilledRun:
         return (self._out / "run.log").read_text(errors="replace").strip().rpartition("\n")[2]
 
     def end(self) -> int | None:
-        """End the run by SIGTERM; return its exit status, None if it had to be killed."""
+        """End the run by SIGTERM; return the exit status, or None if the run had to be killed."""
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         try:
@@ -132,8 +133,8 @@ class DrilledRun:
 
 
 def inject(run: DrilledRun, fault: DrillFault) -> Injection:
-    """Inject it for as long as it lasts, shorter where the run is over. Whatever happens, nothing stays stopped or
-    busy."""
+    """Inject a fault for its duration, or until the run is over. In any case, no process stays stopped or busy
+    afterwards."""
     begin_ns, hit = time.monotonic_ns(), True
     pid = run.decoder if fault.name.endswith("_decoder") else run.process.pid
     with contextlib.ExitStack() as after:
@@ -155,7 +156,7 @@ def inject(run: DrilledRun, fault: DrillFault) -> Injection:
 
 
 def _send(pid: int, number: int) -> bool:
-    """Return whether there is such a process."""
+    """Send a signal to a process. Return whether there is such a process."""
     if pid <= 1:
         return False
     try:
@@ -166,9 +167,10 @@ def _send(pid: int, number: int) -> bool:
 
 
 def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, ending: Shutdown, console: Console) -> int:
-    """Run with these options of `rtcontrol run`, inject, judge, write drill.json, show the table.
+    """Run with options of `rtcontrol run`, inject faults, judge the record, write drill.json, and show the table.
 
-    Return the exit status: 0 if every fault is attributed, nothing unknown and nothing violated; else 3, or a signal's.
+    Return the exit status: 0 if every fault is attributed, no miss is unknown and no rule is violated; else 3, or a
+    signal's status.
     """
 
     def show_line(line: str) -> None:
@@ -202,12 +204,12 @@ def _inject(
     run: DrilledRun, order: Sequence[DrillFault], seed: int, show_line: Callable[[str], None]
 ) -> list[Injection]:
     injections: list[Injection] = []
-    chance = random.Random(seed)  # of the pauses: not on a grid of our own, which might be idle against the releases'
+    chance = random.Random(seed)  # random pauses, since a fixed grid could always miss the same part of a period
     run.await_steady(time.monotonic())
     run.check()
     started_s = time.monotonic()
     for i, fault in enumerate(order, 1):
-        # A fault meets a run that has recovered from the one before.
+        # Inject a fault only after the run has recovered from the previous one.
         if not run.await_steady(time.monotonic() + chance.random()):
             break
         show_line(f"[{i:3}/{len(order)}] {time.monotonic() - started_s:6.1f} s  {fault.name}: {fault.about}")
@@ -229,7 +231,7 @@ def _ticks(config: RunOptions, out: Path) -> list[RecordedTick]:
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
-    """Print the drill's table, a row per kind of fault, then what went wrong."""
+    """Print the table of the drill with a row for each kind of fault, then the errors."""
     table = Table("fault", "injected", "attributed", "misses", "recovered in s, at most", "reported as", box=None)
     for kind in dict.fromkeys(fault["fault"] for fault in result["faults"]):
         faults = [fault for fault in result["faults"] if fault["fault"] == kind]

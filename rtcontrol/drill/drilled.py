@@ -1,7 +1,7 @@
-"""The drilled run, in its own process: `rtcontrol run` that writes down each act, and whose world hangs on demand.
+"""The drilled run in its own process: an `rtcontrol run` that logs each act, and whose world hangs on demand.
 
-`python -m rtcontrol.drill.drilled OPTIONS FOLDER`. The folder has `events`, a line a call or decision, and while there
-is a file `hang` the world's step hangs.
+`python -m rtcontrol.drill.drilled OPTIONS FOLDER`. The folder has a file `events` with a line for each call or
+decision. While it has a file `hang`, the world's step hangs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ PR_SET_PDEATHSIG = 1
 
 
 class EventFile:
-    """Lines of JSON that several processes append, each whole. Instants are nanoseconds of CLOCK_MONOTONIC."""
+    """A file of JSON lines that several processes append to, each line at once. Instants are CLOCK_MONOTONIC
+    nanoseconds."""
 
     def __init__(self, folder: str) -> None:
         self._file = os.open(Path(folder, "events"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -43,7 +44,7 @@ class EventFile:
 
 
 class WatchedSimulation:
-    """The world's own simulation, on its thread."""
+    """A wrapper of the world's simulation that logs calls, resets and steps, on the world's thread."""
 
     def __init__(self, world: PacedEnvironment, folder: str) -> None:
         self._world, self._inner = world, world._simulation
@@ -78,7 +79,7 @@ class WatchedSimulation:
 
 @dataclass(frozen=True)
 class WatchedSource:
-    """Built in the decoder's process."""
+    """A decider source that builds a `WatchedDecider` in the decoder's process."""
 
     source: DeciderSource
     folder: str
@@ -88,7 +89,7 @@ class WatchedSource:
 
 
 class WatchedDecider:
-    """Writes down in which process each decision is made."""
+    """A wrapper of a decider that logs the process of each decision."""
 
     def __init__(self, inner: Decider, events: EventFile) -> None:
         self._inner, self._events = inner, events
@@ -103,7 +104,8 @@ class WatchedDecider:
 
 
 def watched(folder: str, agent: Agent, env: Environment, source: DeciderSource) -> tuple[Any, Any, Any]:
-    """Return the run's parts, watched. There are no null decisions: a judge cannot tell one from silence."""
+    """Return the parts of the run with wrappers that log. Null decisions are off, since the judge could not distinguish
+    them from silence."""
     if not isinstance(env, PacedEnvironment):
         raise UserError(f"The environment {env.name} cannot be drilled.", "Give a bundled one, or a .py file.")
     env._simulation = WatchedSimulation(env, folder)  # type: ignore[assignment]
@@ -113,7 +115,7 @@ def watched(folder: str, agent: Agent, env: Environment, source: DeciderSource) 
 
 
 def main() -> None:
-    # However the drill's process ends, this one ends too.
+    # This process ends whenever the drill's process ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     settings, folder = json.loads(sys.argv[1]), sys.argv[2]
     out = Path(settings.pop("out"))

@@ -1,4 +1,4 @@
-"""The faults that only real time can show. `simulation/faults.py` has those that are injected by simulated time."""
+"""The faults that a drill injects in real time. `simulation/faults.py` has the faults in simulated time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DrillFault:
-    """`causes`: what a miss that it explains may be called, by words. It lasts `seconds`, and after it nothing is
-    injected for `rest_s`. `felt`: it must cost a tick."""
+    """A fault of a drill. `causes`: the names of misses that the fault explains, separated by spaces. The fault lasts
+    `seconds`, and for `rest_s` after it nothing is injected. `felt`: the fault must cost a tick."""
 
     name: str
     about: str
@@ -34,7 +34,7 @@ FAULTS = {
         ),
         DrillFault("stop_decoder", "SIGSTOP of the decoder's process", "decide.decoder_stopped decide.queued", 1.0),
         DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stall", 0.6),
-        # With a standby it may cost no tick. What comes back is slow at first, and to start it takes processors.
+        # With a standby this fault may cost no tick. The new decoder is slow at first, and its start needs processors.
         DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, rest_s=8.0, felt=False),
         DrillFault("hang", "the world's step hangs", _WORLD, 1.5),
     )

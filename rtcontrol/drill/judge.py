@@ -1,6 +1,6 @@
-"""What a drill comes to: what must hold of the calls that acted, and each injected fault next to its time's misses.
+"""Judge a drill: check rules on the calls that acted, and compare each injected fault with the misses at its time.
 
-What acted is known from the world alone: nothing that the run says of itself.
+Only the world's events show which calls acted; the run's own statements are not used.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from rtcontrol.drill.faults import DrillFault
 from rtcontrol.telemetry.causes import NAMES
 from rtcontrol.telemetry.timeline import Timeline
 
-# Between the last look at the deadline and the instant that is written down lie some lines of Python.
+# Tolerance: some lines of Python run between the last check of the deadline and the logged instant.
 LATE_NS = 2_000_000
-# The safe call is due at the end of the hold; two periods later, and so much for a busy machine, it has no excuse.
+# The safe call is due at the end of the hold, with a tolerance of two periods plus so much for a busy machine.
 SLACK_NS = 150_000_000
-# After the run was requested to end, the safe call acts within so long.
+# The safe call must act within so long after the run was stopped.
 END_NS = 1_000_000_000
 Event = Mapping[str, Any]
 Span = tuple[int, int]
-Violation = tuple[int, str]  # its instant, and the rule
+Violation = tuple[int, str]  # instant and rule
 
 
 def violations(
     events: Sequence[Event], end_ns: int, period_ns: int, hold_ns: int, excused: Sequence[Span] = ()
 ) -> list[Violation]:
-    """Return which rules the calls of a run broke, by its world's events (`act`, `reset`), in order.
+    """Return the rules that the calls of a run broke, according to the world's events (`act`, `reset`), in order.
 
-    The run was requested to end at `end_ns`; nothing could act in the spans that are `excused`.
+    The run was stopped at `end_ns`. Nothing could act within the `excused` spans.
     """
     acts = sorted((event for event in events if event["event"] == "act"), key=lambda act: act["t"])
     if not acts:
         return []
     broken = [*_of_calls(acts, end_ns)]
-    held = [*excused, *((act["t"], act["end"]) for act in acts)]  # while a call acts, no other can
+    held = [*excused, *((act["t"], act["end"]) for act in acts)]  # no other call can act while a call acts
     resets = [event["t"] for event in events if event["event"] == "reset" and acts[0]["t"] < event["t"] < end_ns]
     for begin_ns, t_ns in _bare(acts, resets, end_ns, hold_ns):
         bare_ns = t_ns - begin_ns - _overlap(held, begin_ns, t_ns)
@@ -47,7 +47,7 @@ def violations(
 
 
 def _of_calls(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
-    """Yield what is wrong with the instant of a call, or after the stop."""
+    """Yield violations by the instant of a call, or after the stop."""
     parted, last_ns = False, 0
     for act in acts:
         t_ns, not_after_ns = act["t"], act["not_after"]
@@ -66,7 +66,7 @@ def _of_calls(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
 
 
 def _bare(acts: Sequence[Event], resets: Sequence[int], end_ns: int, hold_ns: int) -> Iterator[Span]:
-    """Yield when nothing that may be active was: after the hold of a call, or of a reset, or after the stop."""
+    """Yield violations by a missing safe call: after the hold of a call or of a reset, or after the stop."""
     changes: list[tuple[int, float]] = [(t_ns, t_ns + hold_ns) for t_ns in resets]
     for act in acts:
         if not act["failed"]:
@@ -82,7 +82,7 @@ def _bare(acts: Sequence[Event], resets: Sequence[int], end_ns: int, hold_ns: in
 
 
 def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
-    """Return how much of the time between is covered by spans, which may overlap each other."""
+    """Return how much of the time from `begin` to `end` is covered by spans, which may overlap."""
     total, reached = 0, begin
     for b, e in sorted(spans):
         e = min(e, end)
@@ -93,13 +93,14 @@ def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
-RECOVERED = 8  # so many ticks on time one after the other are a recovery
-Miss = tuple[str, bool]  # what it is called, and whether there is evidence
+RECOVERED = 8  # consecutive ticks on time that count as a recovery
+Miss = tuple[str, bool]  # the name of a miss, and whether there is evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A fault that was injected; instants of CLOCK_MONOTONIC. `hit`: there was something to inject it into."""
+    """An injected fault, with CLOCK_MONOTONIC instants. `hit`: there was a process or world to inject the fault
+    into."""
 
     fault: DrillFault
     begin_ns: int
@@ -109,8 +110,8 @@ class Injection:
 
 @dataclass(slots=True)
 class RecordedTick:
-    """A tick as the record has it; `begin_ns` is its release (that of the first one that was skipped before it),
-    `end_ns` its deadline. `missed`: each miss that it counts."""
+    """A tick in the record. `begin_ns` is the release (of the first skipped release before the tick, if any), `end_ns`
+    the deadline. `missed`: the misses of the tick and its skipped releases."""
 
     k: int
     begin_ns: int
@@ -119,7 +120,7 @@ class RecordedTick:
 
 
 def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[RecordedTick]:
-    """Return the ticks of a record, misses named as is known at its end."""
+    """Return the ticks of a record, with the causes of misses as known at the end of the record."""
     recorded = []
     for row, k in enumerate(timeline.k):
         skipped, t_s = (timeline.numbers[name][row] for name in ("skipped", "t_s"))
@@ -134,14 +135,14 @@ def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[Recor
 
 
 def _called(timeline: Timeline, row: int, prefix: str) -> str:
-    """Return cause and sub-cause of a tick's miss, or of its skipped releases."""
+    """Return the cause and sub-cause of a tick's miss, or of its skipped releases."""
     return ".".join(filter(None, (timeline.words[f"{prefix}{word}"][row] for word in ("cause", "subcause"))))
 
 
 def verdict(
     injections: Sequence[Injection], ticks: Sequence[RecordedTick], violated: Sequence[Violation], seed: int
 ) -> dict[str, Any]:
-    """Return the drill's JSON."""
+    """Return the result of the drill as JSON."""
     faults, inside = [], set()
     for i, injection in enumerate(injections):
         until_ns = injections[i + 1].begin_ns if i + 1 < len(injections) else math.inf

@@ -1,1 +1,1 @@
-"""What a run leaves: its record, readable after SIGKILL, and the deadline-miss report that it comes to."""
+"""Write and read the record of a run, which survives SIGKILL, and make the deadline-miss report from it."""

@@ -1,4 +1,4 @@
-"""Count a run, live and from a record alike: events in, counts out; and keep what a live view shows."""
+"""Count the events of a run, live or from a record, and keep the data that a live view shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.telemetry.events import topic_of
 from rtcontrol.telemetry.histogram import Series
 
-# Times by the report's name: the event's name, and the title for people.
+# Times by their name in the report: the event's field, and the title for people.
 TIMES = {
     "latency_ms": ("latency_ms", "latency (release to effect)"),
     "decide_ms": ("decide_ms", "decide"),
@@ -21,30 +21,31 @@ TIMES = {
     "jitter_ms": ("jitter_ms", "jitter"),
     "answer_ms": ("answer_ms", "first decider's answer"),
 }
-OTHER_SERIES = ("passes", "tokens", "plan_ms")  # of decisions and plans: these are not times of ticks
+OTHER_SERIES = ("passes", "tokens", "plan_ms")  # times of decisions and plans, which are not times of ticks
 ERRED = ("no_observation.unreadable", "decide.error", "execute.raised")
 ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # outcomes of the first decider's answers
-KINDS = ("null", "held", "overtaken", "epoch_over")  # ticks of these kinds are on time, and counted apart
-# Counts by name, in `by`. `held_by`: confidence (unsure, or not understood), confirm, paused, stopped.
+KINDS = ("null", "held", "overtaken", "epoch_over")  # ticks of these kinds are on time, and are counted separately
+# Counts by name, in `by`. The reasons in `held_by`: confidence (unsure, or not understood), confirm, paused, stopped.
 BY = (
     *("misses_by_cause", "misses_by_subcause", "skipped_by_cause", "acknowledged", "held_by"),
     *("first_losses", "plans", "plan_losses", "plan_steps"),
 )
 LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics whose events are listed
 MAX_ERRORS, MAX_LISTED = 64, 10_000  # different errors, and events of one topic, that are listed
-MOST_MEMBERS, OTHERS = 10_000, "(others)"  # members of a crowd that are counted each; the others together
-REMEMBERED = 2048  # a client may acknowledge a call so many calls later
+MOST_MEMBERS, OTHERS = 10_000, "(others)"  # members of a crowd with separate counts, and the name of the rest
+REMEMBERED = 2048  # how many calls later a client may acknowledge a call
 
 
 class MissRuns:
-    """Runs of missed releases. They come nearly in order: each `add` is at, or a little before, the end."""
+    """A list of runs of consecutive missed releases. Releases must be added nearly in order."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._ends: list[int] = []  # each is one past the last
+        self._ends: list[int] = []  # each end is one past the last release
 
     def add(self, start: int, end: int | None = None) -> None:
-        """Add the releases from `start` up to `end` (excluded; `start` alone by default). ValueError for a repeat."""
+        """Add the releases from `start` up to `end` (excluded; only `start` by default). Raises ValueError for a
+        repeat."""
         end = start + 1 if end is None else end
         i = bisect_right(self._starts, start)
         if (i and self._ends[i - 1] > start) or (i < len(self._starts) and self._starts[i] < end):
@@ -64,10 +65,10 @@ class MissRuns:
         return max((end - start for start, end in self), default=0)
 
     def worst(self, k: int) -> int:
-        """Return the most misses among any `k` releases in a row: (m,k)."""
+        """Return the most misses among any `k` consecutive releases, the m of (m,k)."""
         most, first, inside = 0, 0, 0
         for start, end in self:
-            # The best window that ends with a run's end reaches into the runs before it.
+            # The window with the most misses ends with a run, and reaches into earlier runs.
             inside += end - start
             while self._ends[first] <= end - k:
                 inside -= self._ends[first] - self._starts[first]
@@ -78,8 +79,8 @@ class MissRuns:
 
 @dataclass(slots=True)
 class Extent:
-    """The ticks that were counted: the first one (not the run's, where the record was full), the last one and its time,
-    and the last call with its epoch."""
+    """The extent of the counted ticks: the first one (not the run's first if the record was full), the last one with
+    its time, and the last call with its epoch."""
 
     first_k: int = 0
     last_k: int = -1
@@ -88,14 +89,14 @@ class Extent:
 
 
 class Account:
-    """Counts of a run, by name. After each event:
+    """The counts of a run by name. After each event:
 
     releases == ticks + skipped_releases, ticks == on_time + misses, misses == sum of misses_by_cause,
     skipped_releases == sum of skipped_by_cause, miss_rate == (misses + skipped_releases) / releases.
 
-    One thread adds; any may look. `counts` are numbers, `by` counts by name, `times` and `listed` what their names say,
-    `members` the counts of a crowd's members; `run` has what the run's own events say (`start`, `end`, and `origin_ns`
-    of all t_s, CLOCK_MONOTONIC).
+    One thread adds events; any thread may read. `counts` has numbers, `by` has counts by name, `times` and `listed`
+    have times and listed events, `members` has counts of a crowd's members; `run` has data from the run's own events
+    (`start`, `end`, and `origin_ns` of all t_s, CLOCK_MONOTONIC).
     """
 
     def __init__(self) -> None:
@@ -133,23 +134,24 @@ class Account:
 
     @property
     def erred(self) -> int:
-        """Return the misses by an error of code (the agent's, the decider's, the tools'), or by an illegal call."""
+        """Return the misses that an error in code (of the agent, the decider or the tools) or an illegal call
+        caused."""
         return sum(self.by["misses_by_subcause"][name] for name in ERRED) + self.misses_by_cause["invalid"]
 
     def check(self) -> None:
-        """Raise AssertionError with the relation that does not hold."""
+        """Raise AssertionError with the violated relation if the counts are inconsistent."""
         n, by = self.counts, self.by
         assert n["releases"] == n["ticks"] + n["skipped_releases"], "releases == ticks + skipped_releases"
         assert n["ticks"] == n["on_time"] + n["misses"], "ticks == on_time + misses"
         assert n["misses"] == sum(by["misses_by_cause"].values()), "misses == sum(misses_by_cause)"
         assert n["skipped_releases"] == sum(by["skipped_by_cause"].values()), "skipped == sum(skipped_by_cause)"
-        assert n["decided_by_first"] + n["decided_by_backup"] <= n["ticks"], "at most one decides a tick"
+        assert n["decided_by_first"] + n["decided_by_backup"] <= n["ticks"], "at most one decider per tick"
         assert sum(n[kind] for kind in KINDS) <= n["on_time"], "null, held are on time"
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Count an event (`telemetry/events.py`)."""
         topic, counts = topic_of(event), self.counts
-        if "error" in event and topic != "/plan":  # the ticks of a plan have errors of their own
+        if "error" in event and topic != "/plan":  # the ticks of a plan have separate errors
             self._error(event)
         if topic in LISTED:
             self._list(topic, event)
@@ -167,7 +169,7 @@ class Account:
                 self.by["plan_losses"].update([event["loss"]] if "loss" in event else [])
                 self.times["plan_ms"].add(event["plan_ms"])
             case "/late":
-                if "late" in event and "waited_ms" not in event:  # one that waited for a yes was not a late decision
+                if "late" in event and "waited_ms" not in event:  # a call that waited for a yes was not a late decision
                     counts["late_used" if event["used"] else "late_dropped"] += 1
                 self._times(event)
             case "/result":
@@ -230,7 +232,7 @@ class Account:
                 del self._acted[next(iter(self._acted))]
 
     def _skipped(self, event: Mapping[str, Any], k: int) -> None:
-        """Count the releases before `k` that did not start."""
+        """Count the skipped releases before tick `k`."""
         if skipped := event.get("skipped", 0):
             self.counts["skipped_releases"] += skipped
             self.counts["releases"] += skipped
@@ -238,14 +240,14 @@ class Account:
             self.miss_runs.add(k - skipped, k)
 
     def _further(self, event: Mapping[str, Any]) -> None:
-        """Count a further call of a tick: neither on time nor a miss, and in none of the times, which are of ticks."""
+        """Count a further call of a tick, which is neither on time nor a miss. Only ticks have times."""
         if acted := event["outcome"] == "acted":
             self._acts(event["n"] + 1)
         self.counts["calls_cut"] += event["outcome"] == "cut" or (acted and "over" in event)
         self._decided(event)
 
     def _acts(self, number: int) -> None:
-        """Count a call that acted, the tick's `number`th."""
+        """Count a call that acted as number `number` of its tick."""
         self.counts["calls_acted"] += 1
         self.counts["calls_most"] = max(self.counts["calls_most"], number)
 
@@ -262,7 +264,7 @@ class Account:
         self.miss_runs.add(k)
 
     def _acknowledge(self, event: Mapping[str, Any]) -> None:
-        """Count a client's result: a call that it did not carry out was not on time, whenever it was sent."""
+        """Count a client's result. A call that the client did not execute was not on time."""
         k, status = event["ack"], event["status"]
         self.by["acknowledged"][status] += 1
         if k in self._acted and event.get("why") != "safe" and not event.get("n"):
@@ -281,7 +283,7 @@ class Account:
             self.listed[topic].append(dict(entry))
 
     def _error(self, event: Mapping[str, Any]) -> None:
-        """Count by place and type of error (or text, where it came from elsewhere)."""
+        """Count an error by place and type, or by text if the place is not known."""
         where, error = event.get("where"), str(event["error"])
         key = where, error.split(":")[0] if where else error
         if key not in self.errors and len(self.errors) < MAX_ERRORS:
@@ -312,7 +314,7 @@ class Account:
 # -- the live view ----------------------------------------------------------------------------------------------------
 
 TICKS, LINES = 256, 20  # recent ticks, and lines for people
-SHOWN = (  # of a tick
+SHOWN = (  # fields of a tick
     *("k", "kind", "why", "cause", "subcause", "evidence", "latency_ms", "decide_ms"),
     *("skipped", "skip_cause", "skip_subcause", "skip_evidence"),
 )
@@ -320,10 +322,10 @@ COUNTS = ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", 
 
 
 class Recent:
-    """Keep the last ticks of a run, and what they were decided by, on the events' way into the `account`.
+    """A buffer of the last ticks of a run, with the observations that decided them, which also feeds the `account`.
 
-    The recorder's thread adds; any thread may take a `snapshot`, and pays for it. `fault` is the first error of ours in
-    an event: then the counts are not to be trusted.
+    The recorder's thread adds events; any thread may take a `snapshot`, which is computed on that thread. `fault` is
+    the first internal error in handling an event; after it the counts may be wrong.
     """
 
     def __init__(self) -> None:
@@ -337,7 +339,7 @@ class Recent:
         self._question: dict[str, Any] | None = None
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Count an event. Never raises: the record goes on, and says what led to the `fault`."""
+        """Count an event. Never raises, so that the record continues and shows what led to the `fault`."""
         try:
             self.account.add(event)
         except Exception as error:
@@ -357,17 +359,17 @@ class Recent:
             self._call = event
 
     def snapshot(self, since: int = 0) -> dict[str, Any]:
-        """Return what is to be seen now, as JSON takes it: counts, the last call, what was read, and the ticks after
-        number `since`; `number` is then the last one's."""
+        """Return the current live view as JSON data: counts, the last call, the last observation, and the ticks after
+        number `since`; `number` is the number of the last tick."""
         account, call, seen, ticks = self.account, self._call, self._observation, _copy(self._ticks)
         number = ticks[-1][0] if ticks else 0
-        since = since if since <= number else 0  # another run's
+        since = since if since <= number else 0  # a number of another run
         latency = Series(_copy(self._ms)).summary()
         return {
             "number": number,
             "ticks": [tick for place, tick in ticks if place > since],
             "counts": {name: account.counts[name] for name in COUNTS},
-            # Of copies: another thread may count meanwhile.
+            # Work on copies, since another thread may count meanwhile.
             "causes": Counter(dict(account.misses_by_cause)) + Counter(dict(account.by["skipped_by_cause"])),
             "subcauses": dict(account.by["misses_by_subcause"]),
             "latency_ms": {name: latency[name] for name in ("p50", "p99", "max")},
@@ -382,7 +384,7 @@ class Recent:
 
 
 def _copy(values: deque[Any]) -> list[Any]:
-    """Return a copy of what another thread appends to meanwhile."""
+    """Return a copy of a collection that another thread may append to meanwhile."""
     while True:
         try:
             return list(values)

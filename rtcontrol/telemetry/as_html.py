@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing else: no network, no server, no other file.
+"""Write the report as one HTML page that needs no network, server or other file.
 
-Tables are in the page as they are read; every tick is in it by columns, for its scripts to draw.
+The page contains the tables as text, and every tick in columns, which the page's scripts draw.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from rtcontrol_client.console import printable, throughout
 PAGE = Path(__file__).parent / "page"
 # Curves go from the median (0.3 nines) to four nines: 99.99 per cent.
 NINES = tuple(n / 10 for n in range(3, 41))
-# What misses saw, and the evidence, is in the page up to so many characters: it has to open.
+# The most characters for observations and evidence of misses, so that a browser can open the page.
 DETAIL_CHARS, MOST_MARKS = 4_000_000, 5_000
 
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
-    """Return the page of runs side by side."""
+    """Return an HTML page that shows runs side by side."""
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    # What turns the direction of text is not markup: it would pass.
+    # Escape characters that change the direction of text, since they are not markup.
     environment.finalize = lambda value: printable(value) if type(value) is str else value
     environment.filters["number"] = lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}"
     chars = DETAIL_CHARS // len(runs)
     data = {"nines": NINES, "stages": STAGES, "runs": [throughout(_data(run, chars)) for run in runs]}
-    # No text of a record may end the element that holds it.
+    # No text of a record may end the element that contains it.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return environment.get_template("report.html").render(
         data=packed,
@@ -57,7 +57,7 @@ def _file(name: str) -> str:
 
 
 def _data(run: Recorded, chars: int) -> dict[str, Any]:
-    """Return a run's ticks by columns, as draw.js reads them."""
+    """Return the ticks of a run in columns, in the format that draw.js reads."""
     t, times = run.timeline, run.timeline.account.times
     stages = run.stages() or {name: times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
     curves = {**stages, "latency": times["latency_ms"], "jitter": times["jitter_ms"]}
@@ -84,7 +84,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
 
 
 def _missed(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
-    """Return by row what a miss saw, and what else is known of it."""
+    """Return the observation and further details of each miss by row."""
     missed: dict[int, dict[str, Any]] = {}
     for row in (row for row, cause in enumerate(t.words["cause"]) if cause):
         more = {**t.details.get(t.k[row], {}), **({"saw": t.saw[t.k[row]]} if t.k[row] in t.saw else {})}
@@ -95,12 +95,12 @@ def _missed(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
 
 
 def _coded(column: Sequence[str]) -> dict[str, Any]:
-    """Return words, each row's by its number among the different ones; number 0 is none."""
+    """Return the different words, and for each row the number of its word; 0 is no word."""
     numbers = {word: number for number, word in enumerate(dict.fromkeys(("", *column)))}
     kind, code = ("u1", "B") if len(numbers) <= 1 << 8 else ("u4", "I")
     return {"words": [*numbers], "codes": _packed(kind, array(code, map(numbers.__getitem__, column)))}
 
 
 def _packed(kind: str, values: array[Any]) -> dict[str, str]:
-    """Return the bytes in this machine's order, which is the browsers': little-endian."""
+    """Return values as base64 text of their bytes, in little-endian order as browsers use."""
     return {"kind": kind, "data": base64.b64encode(values.tobytes()).decode("ascii")}

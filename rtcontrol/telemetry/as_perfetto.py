@@ -1,6 +1,6 @@
-"""The report as a Perfetto trace (TrackEvent): one track a thread, a slice for each thing that it did.
+"""Write the report as a Perfetto trace (TrackEvent) with a track for each thread, and a slice for each step.
 
-To be opened at https://ui.perfetto.dev or with Perfetto's trace processor. Time 0 of the trace is a second before the
+Open the trace at https://ui.perfetto.dev or with Perfetto's trace processor. Time 0 of the trace is a second before the
 first release.
 """
 
@@ -14,9 +14,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 from rtcontrol.telemetry.recorded import Recorded
 from rtcontrol.telemetry.timeline import Timeline
 
-# The last one's instants are what happened to the run.
+# The last track has instants: events of the run.
 TRACKS = ("ticks", "loop", "decoder", "actuator", "world", "events")
-# What each thread does: track, name, and the stamps that it lies between.
+# The steps of each thread: track, name, and the two stamps between which the step lies.
 SLICES = (
     ("loop", "observe", "woke", "text"),
     ("loop", "send", "text", "submitted"),
@@ -61,12 +61,12 @@ def _packet(pid: int, ms: float, event: TrackEvent) -> TracePacket:
 
 
 def _entries(run: Recorded) -> Iterator[Entry]:
-    """Yield what the trace shows of a run; slices of one track never overlap."""
+    """Yield the entries of a run in the trace. Slices of one track never overlap."""
     timeline, free = run.timeline, dict.fromkeys(TRACKS, -math.inf)
     for row in range(len(timeline.k)):
         for track, name, start, end, words in _tick(timeline, row):
             if end is not None:
-                # Two ticks in flight, and rounded stamps: what started before the last one ended is shown from there.
+                # Parallel ticks and rounded stamps may overlap: a slice then starts at the end of the previous one.
                 start = max(start, free[track])
                 if end < start:
                     continue

@@ -1,6 +1,6 @@
-"""Why a tick missed: the one table from which the loop, the report, its gates, what-if and the pages take the causes.
+"""The table of causes of missed ticks, which the loop, the report, its gates, what-if and the pages use.
 
-`rtcontrol/loop/attribution.py` has the rule that names them, docs/deadlines.md the evidence of each.
+`rtcontrol/loop/attribution.py` has the rules that choose a cause, docs/deadlines.md the evidence for each cause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rtcontrol.hosts.protocol import LOSSES
 
 
 class Cause(StrEnum):
-    """In order of precedence: the first that applies is the cause."""
+    """The causes in order of precedence: the first one that applies is the cause of a miss."""
 
     PAUSE = "pause"
     HOST = "host"
@@ -30,8 +30,9 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class CauseEntry:
-    """`meaning` for people, and what it is made of. At another rate (`replayed`) it stops everything for as long
-    (outage), or misses just so (always); a time comes of what the steps take."""
+    """A row of the table: the `meaning` for people, and the sub-causes. `replayed` says what the cause does at another
+    rate: everything stops for the same time (outage), or the tick misses in any case (always); otherwise the times of
+    the steps decide."""
 
     meaning: str
     subcauses: tuple[str, ...] = ()
@@ -51,10 +52,10 @@ CAUSES: Mapping[Cause, CauseEntry] = {
     Cause.EXECUTE: CauseEntry("the call could not be carried out in time", _EXECUTE),
     Cause.UNKNOWN: CauseEntry("nothing explains at least half of the lateness"),
 }
-# What a miss may be called: `cause.subcause`, or `cause` alone where the table has no sub-causes of it.
+# All names of misses: `cause.subcause`, or only `cause` if the table has no sub-causes.
 NAMES = {f"{cause}.{sub}" if sub else f"{cause}" for cause, c in CAUSES.items() for sub in c.subcauses or ("",)}
 NAMES.remove(Cause.UNKNOWN)
-# On a light and on a dark page.
+# Colours on a light and on a dark page.
 COLOURS: Mapping[Cause, tuple[str, str]] = {
     Cause.PAUSE: ("#9a3fb5", "#d58cf0"),
     Cause.HOST: ("#111111", "#f5f5f5"),
@@ -69,11 +70,11 @@ COLOURS: Mapping[Cause, tuple[str, str]] = {
 
 
 def stylesheet() -> str:
-    """Return each cause's colour as a CSS variable of its name."""
+    """Return a stylesheet with a CSS variable for the colour of each cause."""
     light, dark = (" ".join(f"--{cause}: {shades[i]};" for cause, shades in COLOURS.items()) for i in (0, 1))
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
 def script() -> str:
-    """Return the meanings, as a module of the live pages."""
+    """Return the meanings of causes as a JavaScript module for the live pages."""
     return f"export const CAUSES = {json.dumps({cause.value: entry.meaning for cause, entry in CAUSES.items()})};\n"

@@ -1,7 +1,8 @@
-"""The event model: what a record holds by topic, the JSON Schema of each topic, and the JSON of an event.
+"""The event model: the topics of a record, the JSON Schema of each topic, and the JSON of an event.
 
-An event is a JSON object; a key that only its kind has tells the kind, and with it the topic. Stamps: `t_s` is seconds
-since the first release, `*_ms` milliseconds. A message's log time is UTC, by the header's anchor of the two clocks.
+An event is a JSON object. A key that only one kind of event has determines the kind and the topic. Stamps: `t_s` is
+seconds since the first release, `*_ms` milliseconds. A message's log time is UTC, by the header's anchor of the two
+clocks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-SCHEMA_VERSION = 3  # of the whole format: a reader refuses a later one
-MOST_NUMBERS = 4096  # of a larger array only type and shape are written: a camera's pictures would fill the disk
-MOST_BYTES = 1 << 23  # of one event: a reader takes no message of twice that
+SCHEMA_VERSION = 3  # version of the whole format: a reader refuses a later version
+MOST_NUMBERS = 4096  # for a larger array only type and shape are written, since camera pictures would fill the disk
+MOST_BYTES = 1 << 23  # bytes of one event: a reader refuses a message of twice that size
 
 # Fields by JSON type; all others are text.
 _TYPED = {
@@ -36,7 +37,7 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 _DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
 _SCORED = "passes tokens reused confidence kept decided_by"
-# Topic (docs/record.md says what its messages are): the keys that tell an event of it, its other fields.
+# By topic (docs/record.md explains the messages): the keys that identify its events, and other fields.
 CHANNELS: dict[str, tuple[str, str]] = {
     "/tick": (
         "kind",
@@ -69,7 +70,7 @@ _TOPICS = {key: topic for topic, (keys, _) in CHANNELS.items() for key in keys.s
 
 
 def topic_of(event: Mapping[str, Any]) -> str:
-    """Return where an event belongs. Raises KeyError where its kind is unknown."""
+    """Return the topic of an event. Raises KeyError if the kind of event is unknown."""
     for key, topic in _TOPICS.items():
         if key in event:
             return topic
@@ -79,7 +80,7 @@ def topic_of(event: Mapping[str, Any]) -> str:
 def schema_name(topic: str) -> str:
     """Return the name of a topic's schema."""
     if topic == "/picture":
-        return "foxglove.CompressedImage"  # which viewers show
+        return "foxglove.CompressedImage"  # a name that viewers show
     return f"rtcontrol{topic.replace('/', '.')}"
 
 
@@ -98,9 +99,9 @@ def schema(topic: str) -> dict[str, Any]:
 
 
 def encoded(event: Mapping[str, Any]) -> bytes:
-    """Return an event as JSON of at most `MOST_BYTES`, whatever a world shows or a client sends.
+    """Return an event as JSON of at most `MOST_BYTES`, for any data from a world or a client.
 
-    A value that JSON lacks becomes text, a field that is too large its size.
+    A value that JSON lacks becomes text, and a field that is too large is replaced by its size.
     """
     try:
         text = _json(event)
@@ -113,7 +114,7 @@ def encoded(event: Mapping[str, Any]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON takes it, in new containers; of one that cannot be written, why not."""
+    """Return a JSON form of a value in new containers, or the reason why the value cannot be written."""
     try:
         return _plain(value)
     except Exception as error:
@@ -121,7 +122,7 @@ def plain(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As `plain`. Raises what a value raises that cannot even be text, and RecursionError."""
+    """Return the JSON form of a value. Raises RecursionError, and any error that converting a value to text raises."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | int | str):

@@ -1,4 +1,4 @@
-"""A distribution in fixed memory: the latencies of the report, and of /metrics."""
+"""A histogram in fixed memory, for the latencies of the report and of /metrics."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 
-# Milliseconds: from a tenth of a microsecond to a quarter of an hour, in steps of 0.5 %.
+# Bounds in milliseconds, from a tenth of a microsecond to a quarter of an hour, in steps of 0.5 %.
 LEAST_MS, MOST_MS = 1e-4, 1e6
 STEP = math.log(1.005)
 BUCKETS = math.ceil(math.log(MOST_MS / LEAST_MS) / STEP) + 1
-# Of the histograms that Prometheus takes, in seconds.
+# Bounds of the histograms for Prometheus, in seconds.
 BOUNDS_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
 _BOUNDS_MS = tuple(1e3 * bound for bound in BOUNDS_S)
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
 
 
 class Series:
-    """Values in milliseconds. Percentiles are right to 0.25 %; `count`, `total`, `most` are exact."""
+    """A series of values in milliseconds. Percentiles are accurate to 0.25 %; `count`, `total` and `most` are exact."""
 
     __slots__ = ("_buckets", "bins", "count", "most", "total")
 
     def __init__(self, values: Iterable[float] = ()) -> None:
         self._buckets = array("I", bytes(4 * BUCKETS))
-        self.bins = [0] * (len(BOUNDS_S) + 1)  # of BOUNDS_S, and above
+        self.bins = [0] * (len(BOUNDS_S) + 1)  # counts for each of BOUNDS_S, and above
         self.count, self.total, self.most = 0, 0.0, 0.0
         for value in values:
             self.add(value)
@@ -38,7 +38,8 @@ class Series:
         self.bins[bisect_left(_BOUNDS_MS, ms)] += 1
 
     def percentile(self, percent: float) -> float:
-        """Return the least value that so many per cent are not above. Raises ValueError where there are no values."""
+        """Return the percentile: the least value that `percent` of the values do not exceed. Raises ValueError without
+        values."""
         if not self.count:
             raise ValueError("no values")
         rank, below = math.ceil(self.count * percent / 100.0), 0
@@ -49,7 +50,7 @@ class Series:
         raise AssertionError("the buckets hold every value")
 
     def summary(self) -> dict[str, float | None]:
-        """Return p50, p90, p99, p99_9, max and mean; all None where there are no values."""
+        """Return p50, p90, p99, p99_9, max and mean, which are all None if there are no values."""
         if not self.count:
             return dict.fromkeys((*PERCENTS, "max", "mean"))
         percentiles = {name: round(self.percentile(percent), 4) for name, percent in PERCENTS.items()}

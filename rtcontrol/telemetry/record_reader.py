@@ -1,4 +1,4 @@
-"""Read records: MCAP files, also ones that were cut off or that other tools wrote, each at a bounded cost."""
+"""Read records from MCAP files, including truncated files and files of other tools, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, schema_name
 from rtcontrol.telemetry.run_folder import older_parts, record_of
 
-# Of a part of a file, packed or not; of a message (of an event half of it is written at most: `events.MOST_BYTES`).
+# The most bytes of a part of a file, packed or not, and of a message (at least twice what `events.MOST_BYTES` allows to
+# write).
 MOST_BYTES, MOST_MESSAGE = 1 << 26, 1 << 24
-# What a file unpacks to: so much, and so much more for each of its bytes. Ours come to a tenth of it.
+# The most bytes that a file may unpack to: a constant, plus a factor for each byte. Our files need a tenth of that.
 ALWAYS, FOR_EACH_BYTE = 1 << 28, 1000
 GIVE = "Give a run's folder (of a server, a session's in it), or a record.mcap."
 
-# When it was written (UTC in ns), and the event.
+# The time of writing (UTC in ns), and the event.
 Stamped = tuple[int, dict[str, Any]]
 
 
@@ -43,30 +44,31 @@ def record_in(folder: Path) -> Path:
 
 
 def read_record(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all parts that are left, in order; what was cut short at the end is left out.
+    """Yield the events of all remaining parts of a record in order, without a truncated event at the end.
 
-    Raises UserError if there is none, or it is damaged in its midst, of a later version, or not ours.
+    Raises UserError if there is no record, or if it is damaged before its end, of a later version, or of another
+    program.
     """
     return (event for _, event in read_stamped(path))
 
 
 def read_stamped(path: Path) -> Iterator[Stamped]:
-    """Yield as `read_record`, each event with when it was written: UTC in ns."""
+    """Yield the events as `read_record` does, each with the time of writing (UTC in ns)."""
     parts = [*older_parts(path), path]
     for part in parts:
         try:
             if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
-                continue  # the newest, whose first bytes a full disk did not take
+                continue  # the newest part is empty because the disk was full
             with part.open("rb") as file:
                 yield from _events(file, part)
         except OSError as error:
             if len(parts) > 1 and isinstance(error, FileNotFoundError):
-                continue  # a live run removed its oldest part meanwhile, or has not started the newest
+                continue  # a live run has removed its oldest part meanwhile, or has not started the newest one
             raise UserError(f"No record at {path} ({error.strerror}).", GIVE) from error
 
 
 def _events(file: BinaryIO, path: Path) -> Iterator[Stamped]:
-    """Yield the events of one file, without what other programs added: topics or schemas that are not ours."""
+    """Yield the events of one file, except for topics or schemas that other programs added."""
     header: Any = None
     try:
         for channel, schema, message in _messages(file):
@@ -75,7 +77,7 @@ def _events(file: BinaryIO, path: Path) -> Iterator[Stamped]:
             event = _event(message)
             if "header" in event:
                 if header not in (None, event["header"]):
-                    raise ValueError("it holds several runs: give each as it was written")
+                    raise ValueError("it has several runs: give each one in its original file")
                 header = event["header"]
             yield message.log_time, event
     except OSError:
@@ -96,7 +98,7 @@ def _event(message: Message) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BoundedFile:
-    """A file that is never asked for more bytes at once than a part of a record may have."""
+    """A file wrapper that never reads more bytes at once than a part of a record may have."""
 
     file: BinaryIO
 
@@ -109,14 +111,14 @@ class BoundedFile:
 def _messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Message]]:
     """Yield each message of an MCAP file with its channel and its schema's name (None without a schema).
 
-    The summary at the end is not read: the file may have none, or one that is wrong. What was cut short at the end is
-    left out. No part of more than `MOST_BYTES` is unpacked.
+    The summary at the end is not read, since it may be missing or wrong. A truncated message at the end is left out. No
+    part of more than `MOST_BYTES` is unpacked.
     """
     if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
         raise ValueError("it is not an MCAP file")
     channels: dict[int, Channel] = {}
     schemas: dict[int, str] = {}
-    left = ALWAYS + FOR_EACH_BYTE * os.fstat(file.fileno()).st_size  # bytes that it may still unpack to
+    left = ALWAYS + FOR_EACH_BYTE * os.fstat(file.fileno()).st_size  # bytes that the file may still unpack to
     bounded: Any = BoundedFile(file)
     try:
         for record in StreamReader(bounded, skip_magic=True, emit_chunks=True, record_size_limit=None).records:
@@ -137,18 +139,18 @@ def _messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Message]]:
                         raise ValueError(f"a message of {len(inner.data)} bytes, and none may exceed {MOST_MESSAGE}")
                     yield channel, schemas.get(channel.schema_id), inner
     except (EndOfFile, struct.error, zstandard.ZstdError):
-        # The zeros of a file system that could not write any more may follow, and nothing else.
+        # Only zeros may follow, from a file system that could not write any more.
         if any(block.strip(b"\0") for block in iter(lambda: file.read(1 << 16), b"")):
             raise
 
 
 def _unpacked(chunk: Chunk) -> list[McapRecord]:
-    """Return a chunk's records; its size is checked before it is unpacked, and again by what comes out."""
+    """Return the records of a chunk. Check the declared size before unpacking, and the real size afterwards."""
     size, data = chunk.uncompressed_size, chunk.data
     if size > MOST_BYTES or chunk.compression not in ("", "zstd"):
         raise ValueError(f"a chunk of {size} bytes, {chunk.compression[:40]!r}: at most {MOST_BYTES} are read, of zstd")
     if chunk.compression:
-        # `max_output_size` of the library's other calls is ignored where the frame itself says how large it is.
+        # The library's other calls ignore `max_output_size` if the frame itself declares a size.
         unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
         data = unpacker.stream_reader(BytesIO(data), read_across_frames=True).read(size + 1)
     if len(data) != size or (chunk.uncompressed_crc and zlib.crc32(data) != chunk.uncompressed_crc):
@@ -158,17 +160,17 @@ def _unpacked(chunk: Chunk) -> list[McapRecord]:
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 
-WAITED = 512  # a client's result of a call, or an answer, comes this many ticks later at the most
+WAITED = 512  # how many ticks later a client's result or an answer may come
 
 
 def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a row of each tick whose call acted in time and was carried out, in the order in which ticks ended.
+    """Yield a training row for each tick whose call acted in time and was executed, in the order in which ticks ended.
 
-    `call` is null where the active one stayed. Each further call of a tick has a row, with those before it in its
-    history. Where the answer to an older observation decided a tick, the row has that observation.
+    `call` is null if the active call stayed. Each further call of a tick has a row, with earlier calls of the tick in
+    the history. If the answer to an older observation decided a tick, the row has that observation.
     """
     header: Mapping[str, Any] = {}
-    observed: dict[int, Mapping[str, Any]] = {}  # by recent ticks
+    observed: dict[int, Mapping[str, Any]] = {}  # data of recent ticks
     called: dict[int, Mapping[str, Any]] = {}
     recent: dict[tuple[int, int], dict[str, Any]] = {}  # rows by tick and number of the call in it
     for event in events:

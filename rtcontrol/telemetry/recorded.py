@@ -1,4 +1,4 @@
-"""A run that is over, as the formats take it: its report and every tick, from its record alone; and gates on that."""
+"""Load a finished run from its record, with the report and every tick, and check gates on the report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPARED = {
     ">": operator.gt,
 }
 GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|==|!=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*")
-# Counts by name: what did not happen is not in the report, and is 0.
+# Counts by name. A name that is missing in the report counts as 0.
 COUNTS = {
     "misses_by_cause": {str(cause) for cause in CAUSES},
     "misses_by_subcause": {f"{cause}.{sub}" for cause, entry in CAUSES.items() for sub in entry.subcauses},
@@ -40,7 +40,8 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Gate:
-    """`field` of the report (dots lead inwards) against `limit`. One of which nothing was measured does not hold."""
+    """A gate that compares a `field` of the report (with dots for nested fields) with a `limit`. An unmeasured field
+    fails."""
 
     text: str
     field: str
@@ -48,7 +49,8 @@ class Gate:
     limit: float
 
     def value(self, report: Mapping[str, Any]) -> float | None:
-        """Return the report's number; None where nothing was measured. Raises UserError where it has no such number."""
+        """Return the number in the report, or None if it was not measured. Raises UserError if there is no such
+        number."""
         first, _, rest = self.field.partition(".")
         value: Any = report
         if rest in COUNTS.get(first, ()):
@@ -61,13 +63,13 @@ class Gate:
         return value
 
     def holds(self, report: Mapping[str, Any]) -> bool:
-        """Return whether the number was measured, and compares so."""
+        """Return whether the number was measured and satisfies the comparison."""
         value = self.value(report)
         return value is not None and COMPARED[self.compare](value, self.limit)
 
 
 def parse(text: str) -> Gate:
-    """Return the gate of a text such as `miss_rate<=0.005`. Raises UserError."""
+    """Return the gate for a text such as `miss_rate<=0.005`. Raises UserError for another form."""
     match = GATE.fullmatch(text)
     if match is None:
         problem = f"--gate '{text}' is not a gate."
@@ -77,7 +79,7 @@ def parse(text: str) -> Gate:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run that is over. `name` tells it from the others that are reported with it."""
+    """A finished run. `name` distinguishes it from the other runs in the same report."""
 
     name: str
     record: Path
@@ -85,7 +87,7 @@ class Recorded:
     timeline: Timeline
 
     def stages(self) -> dict[str, Series]:
-        """Return the time that each stage took, of all ticks that have both stamps."""
+        """Return the times of each stage over all ticks that have both stamps."""
         stages = {}
         for stage in STAGES:
             times = (self.timeline.stage_ms(row, stage) for row in range(len(self.timeline.k)))
@@ -95,16 +97,16 @@ class Recorded:
         return stages
 
     def derived(self) -> dict[str, Any]:
-        """Return what the report does not say: `stages_ms`, `what_if`."""
+        """Return figures that the report lacks: `stages_ms` and `what_if`."""
         stages = {name: series.summary() for name, series in self.stages().items()}
         return {"stages_ms": stages, "what_if": whatif.table(self.timeline)}
 
 
 def load(paths: Sequence[Path]) -> list[Recorded]:
-    """Read the runs of folders or records. Raises UserError for what is not a record of a run, or holds no tick."""
+    """Return the runs in folders or record files. Raises UserError for another file, or one without ticks."""
     records = [record_in(path) for path in paths]
     named = [(record.parent if record.stem == "record" else record).resolve() for record in records]
-    common = Path(os.path.commonpath([path.parent for path in named]))  # names are as short as they differ
+    common = Path(os.path.commonpath([path.parent for path in named]))  # names leave out the common part
     return [_load(record, str(path.relative_to(common))) for record, path in zip(records, named, strict=True)]
 
 
@@ -121,14 +123,15 @@ def _load(record: Path, name: str) -> Recorded:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         problem = f"{record} is not a record of a run ({type(error).__name__}: {error})."
         raise UserError(problem, "Give the folder of a run.") from error
-    if not len(ks):  # nothing could be said of it, and each gate on what was missed would hold
+    if not len(ks):  # without ticks, every gate on misses would hold
         problem = f"{record} holds no tick: there is nothing to report. It was ended by {run.report['ended_by']}."
         raise UserError(problem, "Give a run that started.")
     return run
 
 
 def as_json(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
-    """Return each run's report as JSON with `name`, `stages_ms`, `what_if` and `gates`; of several runs a list."""
+    """Return the report of each run as JSON with `name`, `stages_ms`, `what_if` and `gates`; for several runs a
+    list."""
     reports = []
     for run in runs:
         judged = [{"gate": g.text, "value": g.value(run.report), "holds": g.holds(run.report)} for g in gates]

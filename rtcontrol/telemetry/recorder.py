@@ -1,4 +1,4 @@
-"""Write a run's events to an MCAP file that can be read whatever becomes of the run, and count them meanwhile."""
+"""Write the events of a run to an MCAP file that stays readable after any crash, and count the events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rtcontrol.telemetry.account import Recent
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, encoded, schema, schema_name, topic_of
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, remove_empty, unwritable
 
-FLUSH_S = 0.25  # at most so much is lost with the process
-KEPT, AT_ONCE = 100_000, 1_000  # events that wait for room on the disk (an hour at 30 Hz); events of one write
-CLOSE_S = 10.0  # the shutdown waits so long for a disk that does not answer
-PARTS = 8  # of a record of bounded size: the oldest is removed when there is no more room
-# A part's index is in memory until the part ends, and takes the interpreter for a while then: so many chunks at most,
-# more than an hour of them.
+FLUSH_S = 0.25  # seconds of events that may be lost with the process
+KEPT, AT_ONCE = 100_000, 1_000  # the most events that wait for room on the disk (an hour at 30 Hz); events in one write
+CLOSE_S = 10.0  # seconds that the shutdown waits for a disk that does not answer
+PARTS = 8  # parts of a record of bounded size, whose oldest part is removed if the space is used up
+# The most chunks of a part, more than an hour of them. The index of a part is in memory until the part ends, and
+# writing it then blocks the interpreter.
 CHUNKS = 16_384
 REPEATED = {"header", "start", "origin_ns"}  # each part begins with these events
 OPEN = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -36,9 +36,9 @@ Stamped = tuple[int, dict[str, Any]]  # UTC in ns, and the event
 
 
 class Encoder:
-    """Encode events as an MCAP file, as the stream that its writer writes to.
+    """An encoder of events as an MCAP file, which is also the stream that the MCAP writer writes to.
 
-    `waiting` are the bytes that the disk has not taken, `chunks` those that ended.
+    `waiting` has the bytes that are not on the disk yet, `chunks` counts ended chunks.
     """
 
     def __init__(self) -> None:
@@ -63,26 +63,26 @@ class Encoder:
         return self._size
 
     def flush(self) -> None:
-        """Nothing: the bytes wait for the disk."""
+        """Do nothing: the bytes wait for the disk."""
 
     def add(self, utc_ns: int, event: dict[str, Any]) -> None:
-        """Add an event to the chunk."""
+        """Add an event to the current chunk."""
         self._writer.add_message(self._channels[topic_of(event)], utc_ns, encoded(event), utc_ns)
 
     def end_chunk(self) -> None:
-        """End the chunk."""
+        """End the current chunk."""
         self.chunks += 1
         self._writer.flush()
 
     def finish(self) -> None:
-        """Write the index, the end of the file."""
+        """Write the index, which ends the file."""
         self._writer.finish()
         self.finished = True
 
 
 @dataclass(slots=True)
 class Part:
-    """A file of a record: its number, the first tick it may hold, its bytes on the disk, its last event's time and the
+    """A part (file) of a record: number, first tick that it may contain, bytes on the disk, time of the last event, and
     last tick so far."""
 
     number: int = 1
@@ -93,12 +93,12 @@ class Part:
 
 
 class RecordFile:
-    """A record on the disk, of at most `most` bytes in parts. `path` is the newest part.
+    """A record on the disk, in parts of at most `most` bytes together. `path` is the newest part.
 
-    It is written from `keep` on: a run that never starts leaves nothing, and takes nothing of an earlier one. A part of
-    an eighth of `most`, or of an hour, takes the name of an older one (`record.0001.mcap`). The oldest are removed to
-    stay within `most`, unless a full disk made a part wait. What the disk refuses is kept, and written when there is
-    room: `refused` until then, with the `error`; `unwritten` and `dropped` count events. Raises UserError where the
+    Writing starts with `keep`, so that a run that never starts leaves no file and removes none. After an eighth of
+    `most`, or an hour, a part gets the name of an older part (`record.0001.mcap`). The oldest parts are removed to stay
+    within `most`, unless a full disk made a part wait. Bytes that the disk refuses are written when there is room;
+    until then the file is `refused`, with the `error`. `unwritten` and `dropped` count events. Raises UserError if the
     folder cannot be made.
     """
 
@@ -120,15 +120,15 @@ class RecordFile:
 
     @property
     def first_k(self) -> int:
-        """Return the first tick that the parts which are left may hold."""
+        """Return the first tick that the remaining parts may contain."""
         return self._parts[0].first_k
 
     def keep(self) -> None:
-        """Write the record from now on: the run has started. Twice does no harm."""
+        """Write the record from now on, since the run has started. May be called twice."""
         self._kept = True
 
     def ready(self) -> bool:
-        """Write what waits, and return whether there is room for more."""
+        """Write waiting bytes, and return whether there is room for more."""
         if not self._kept or not self._opened():
             return False
         if self._encoder.finished:
@@ -136,7 +136,7 @@ class RecordFile:
         return not self._encoder.waiting or self._put()
 
     def add(self, events: Sequence[Stamped]) -> None:
-        """Encode these, for the disk; only when it is `ready`."""
+        """Encode events for the disk. Call this only if the file is `ready`."""
         part = self._parts[-1]
         self.unwritten += len(events)
         for utc_ns, event in events:
@@ -147,15 +147,15 @@ class RecordFile:
         self._encoder.end_chunk()
 
     def end_part(self) -> None:
-        """End the newest part and start another, where it is full and all of it is written."""
+        """End the newest part and start another one, if the part is full and completely written."""
         full = self._parts[-1].size >= self._most // PARTS or self._encoder.chunks >= CHUNKS
         if full and not self._encoder.waiting:
             self._encoder.finish()
             self._start_part()
 
     def close(self, complete: bool) -> None:
-        """Write the index where the record is `complete`, and close the file; where there is none, remove the folders
-        that were made for it."""
+        """Write the index if the record is `complete`, and close the file. Without a file, remove the folders that were
+        made for it."""
         if self.fd < 0:
             remove_empty(self._folders)
             return
@@ -165,7 +165,7 @@ class RecordFile:
         os.close(self.fd)
 
     def _opened(self) -> bool:
-        """Return whether the file is open; the first time, what an earlier run left is removed."""
+        """Open the file if necessary, and return whether it is open. First remove the files of an earlier run."""
         if self.fd < 0:
             try:
                 self.fd = os.open(no_link(self.path), OPEN, 0o644)
@@ -177,7 +177,8 @@ class RecordFile:
         return True
 
     def _start_part(self) -> bool:
-        """Return whether the ended part is on the disk, under its name as an older one, and the next has started."""
+        """Rename the ended part as an older one and start the next part. Return False if bytes still wait for the
+        disk."""
         if not self._put():
             return False
         new, ended = part_of(self.path), self._parts[-1]
@@ -195,12 +196,12 @@ class RecordFile:
         self.fd, self._encoder = fd, Encoder()
         self._parts.append(Part(ended.number + 1, ended.last_k + 1, 0, ended.last_ns, ended.last_k))
         for event in self._repeated:
-            self._encoder.add(ended.last_ns, event)  # not now: what waits may be older
+            self._encoder.add(ended.last_ns, event)  # not the current time, since waiting events may be older
         self._encoder.end_chunk()
         return self._put()
 
     def _put(self) -> bool:
-        """Return whether the file took all bytes. A write continues where the last one stopped: no byte is torn."""
+        """Write waiting bytes, and return whether all are written. A write continues where the last one stopped."""
         self._make_room()
         while waiting := self._encoder.waiting:
             try:
@@ -214,7 +215,7 @@ class RecordFile:
         return True
 
     def _make_room(self) -> None:
-        """Remove the oldest parts until what is to be written is within the limit."""
+        """Remove the oldest parts until the new bytes are within the limit."""
         needed = len(self._encoder.waiting) - self._most
         while len(self._parts) > 1 and sum(part.size for part in self._parts) + needed > 0:
             with contextlib.suppress(OSError):
@@ -227,11 +228,11 @@ class RecordFile:
 
 
 class Recorder:
-    """Count a run's events (`recent`) and write them to `file`, in order, from its own thread.
+    """A recorder that counts the events of a run (`recent`) and writes them to `file` in order, on a separate thread.
 
-    Any thread may `write`, which never waits for the disk; but of a `patient` recorder it may wait: a lockstep world
+    Any thread may call `write`, which never waits for the disk unless the recorder is `patient`, since a lockstep world
     makes events faster than they are written. The first event is the run's `header`. A full disk is reported to `tell`
-    at once. What comes into `pictures` is recorded, too.
+    at once. Pictures that are added to `pictures` are recorded, too.
     """
 
     def __init__(
@@ -245,7 +246,7 @@ class Recorder:
         self.file, self.recent = file, Recent()
         self._tell, self._patient, self._pictures = tell, patient, deque() if pictures is None else pictures
         self._queue: deque[Stamped] = deque()  # by CLOCK_MONOTONIC
-        self._waiting: deque[Stamped] = deque()  # counted, for the file
+        self._waiting: deque[Stamped] = deque()  # counted events for the file
         self._anchor_ns = time.time_ns() - time.monotonic_ns()
         self._closing, self._due = threading.Event(), threading.Event()
         self._flushed_ns = time.monotonic_ns()
@@ -257,21 +258,21 @@ class Recorder:
 
     @property
     def lost(self) -> int:
-        """Return how many events the disk did not take."""
+        """Return how many events were not written to the disk."""
         waiting = len(self._waiting) + self.file.unwritten if self.file.refused else 0
         return self.file.dropped + waiting
 
     def write(self, event: dict[str, Any]) -> None:
-        """Take the event: it is the recorder's from now on."""
+        """Record an event. The caller must not change the event afterwards."""
         now = time.monotonic_ns()
         self._queue.append((now, event))
         if "kind" in event and now - self._flushed_ns > FLUSH_S * 1e9:
-            self._due.set()  # a tick is over: now rather than at an instant of the thread's choice
+            self._due.set()  # give up the processor now, after a tick, rather than at a random time
         while self._patient and len(self._queue) > 4 * AT_ONCE and not self.file.refused:
             time.sleep(0.001)
 
     def close(self) -> None:
-        """Write what waits, as far as there is room, and the file's index. Twice does no harm."""
+        """Write waiting events, as far as there is room, and the index of the file. May be called twice."""
         self._closing.set()
         self._due.set()
         self._thread.join(CLOSE_S)
@@ -290,7 +291,7 @@ class Recorder:
                 self._due.clear()
             self._flush()
             self.file.close(complete=not self._waiting)
-        except Exception as error:  # an error of ours: nothing more is written, and all of it is counted as lost
+        except Exception as error:  # an internal error: all further events count as lost
             self._fail(f"{type(error).__name__}: {error}")
             self._tell(f"The record ends here, and the run continues without: {self.file.error}.")
 
@@ -298,7 +299,7 @@ class Recorder:
         self.file.refused, self.file.error = True, why
 
     def _flush(self) -> None:
-        """Count what came, and write it; nothing is encoded while the file does not take it."""
+        """Count new events and write them. Nothing is encoded while the file is not ready."""
         self._flushed_ns, first = time.monotonic_ns(), self.file.error is None
         self._count()
         while self.file.ready() and self._waiting:

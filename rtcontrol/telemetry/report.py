@@ -1,4 +1,4 @@
-"""The report of a run: `report.json` from an account, and the lines in which people read it."""
+"""The report of a run: `report.json` from an account, and the report's lines for people."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def build(
 ) -> dict[str, Any]:
     """Return the report of an account.
 
-    `record` is the file's name, `lost_lines` what it lacks, `ticks_from` the first tick whose events are left in it (by
-    default the account's). `ended_by` counts where the account does not know; the default is SIGKILL.
+    `record` is the name of the record file, `lost_lines` the number of events that it lacks, `ticks_from` the first
+    tick whose events it still has (by default the account's first). `ended_by` is used if the account does not know the
+    end; the default is SIGKILL.
     """
     header, info, n = account.header, account.run["start"].get("host_info", {}), account.counts
     end, by, k = account.run["end"], account.by, max(2, round(header.get("hz", 16)))
@@ -88,7 +89,8 @@ def _total(total: int, count: int, most: int) -> dict[str, float]:
 
 
 def _plans(account: Account) -> dict[str, Any]:
-    """Return what became of plans, `steps` being those that decided ticks, from 0; nothing where there were none."""
+    """Return the counts of plans, or an empty dict if there were none. `steps` counts the steps that decided ticks,
+    from step 0."""
     plans, steps = account.by["plans"], sorted(Counter(dict(account.by["plan_steps"])).elements())
     if not plans and not steps:
         return {}
@@ -104,7 +106,8 @@ def _plans(account: Account) -> dict[str, Any]:
 
 
 def _crowd(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
-    """Return the counts of a crowd's members, and each by name, the worst first. `misses`: skipped releases, too."""
+    """Return the counts of a crowd's members together, and of each member by name, the worst first. `misses` includes
+    skipped releases."""
     counted = {name: dict(counts) for name, counts in list(members.items())}
     order = sorted(counted, key=lambda name: -counted[name]["misses"] / counted[name]["releases"])
     return {
@@ -115,11 +118,11 @@ def _crowd(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
     }
 
 
-# -- as people read it ------------------------------------------------------------------------------------------------
+# -- lines for people -------------------------------------------------------------------------------------------------
 
 
 class Line(NamedTuple):
-    """`hint`: what it means, or where to look."""
+    """A line of the report. `hint`: the meaning, or where to look."""
 
     label: str
     value: str
@@ -127,7 +130,7 @@ class Line(NamedTuple):
 
 
 def lines(report: Mapping[str, Any]) -> list[Line]:
-    """Return the lines of a report in every format for people, those with a value; its times are a table."""
+    """Return the lines with a value, for all formats that people read. The times are a separate table."""
     every = (*_run(report), *_decisions(report), *_misses(report), *_rest(report))
     return [line for line in every if line.value]
 
@@ -171,7 +174,7 @@ def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
         yield Line("misses by cause", _causes(r) or "none", f"{meaning}docs/deadlines.md has all causes")
         yield Line("skipped releases", _listed(r["skipped_by_cause"]))
         window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"
-        yield Line("worst", window, "which ticks, and why: `rtcontrol report FOLDER --format html`")
+        yield Line("worst", window, "to see which ticks, and why: `rtcontrol report FOLDER --format html`")
         yield Line("late calls", f"used {r['late_used']}, dropped {r['late_dropped']}")
     for e in r["errors"][:MOST_SHOWN]:
         yield Line(f"{e['count']} x {e['cause']}", f"{e['error']} ({e['where']})" if e["where"] else e["error"])
@@ -198,13 +201,13 @@ def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def decoder(event: Mapping[str, Any]) -> str:
-    """Return which decoder an event of a host is about."""
+    """Return the name of the decoder that an event of a host is about."""
     which: str = event.get("decider", "")
     return {"first": "first decider", "backup": "backup"}.get(which, which or "decoder")
 
 
 def _causes(report: Mapping[str, Any]) -> str:
-    """Return misses by cause: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
+    """Return the misses by cause as text: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
     shown = []
     for cause, n in _most(report["misses_by_cause"]):
         named = report["misses_by_subcause"].items()
@@ -229,7 +232,7 @@ def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def write(report: dict[str, Any], path: Path) -> str | None:
-    """Write report.json, whole or not at all; return the reason if the disk refused."""
+    """Write report.json, completely or not at all. Return the reason if the disk refused."""
     try:
         replace_file(no_link(path), json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
@@ -238,7 +241,7 @@ def write(report: dict[str, Any], path: Path) -> str | None:
 
 
 def whole(path: Path) -> bool:
-    """Return whether there is a report that says how its run ended: it counts all, which a record may not hold."""
+    """Return whether there is a complete report, which says how its run ended. It may count more than the record."""
     try:
         return bool(json.loads(path.read_text("utf-8"))["ended_by"] != "killed")
     except (OSError, ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""A run's folder, the files of its record in it, and the facts of the machine that stand in its header."""
+"""The folder of a run, the files of its record, and the facts about the machine for the record's header."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RECORD = "record.mcap"
 
 
 class Folder:
-    """Hold a run's folder (`path`) against other live runs while it is entered.
+    """A context that reserves the folder of a run (`path`) against other live runs.
 
-    If `wanted` is the empty path, a new one is made: `base`, or `base-2` and so on. The lock ends with the process,
-    however that ends. What is still empty at the end is removed. Raises UserError if another run uses the folder, or
-    left its record there (unless `overwrite`).
+    If `wanted` is the empty path, a new folder is made: `base`, or `base-2` and so on. The lock ends with the process
+    in any case. Folders that are still empty at the end are removed. Raises UserError if another run uses the folder,
+    or left its record there (unless `overwrite`).
     """
 
     def __init__(self, wanted: Path, base: Path, overwrite: bool = False) -> None:
@@ -58,7 +58,7 @@ class Folder:
 
 
 def record_of(folder: Path) -> Path | None:
-    """Return the record of a run's folder, or None. A run that was killed between two parts left older ones alone."""
+    """Return the record in a run's folder, or None. If a run was killed between two parts, only older parts exist."""
     record = folder / RECORD
     return record if record.exists() or older_parts(record) else None
 
@@ -69,14 +69,15 @@ def older_part(record: Path, number: int) -> Path:
 
 
 def older_parts(record: Path) -> list[Path]:
-    """Return the older parts that are there, in order; the newest is the record itself."""
+    """Return the existing older parts in order. The newest part is the record itself."""
     paths = record.parent.glob(f"{glob.escape(record.stem)}.*{record.suffix}")
     numbered = {int(p.stem[len(record.stem) + 1 :]): p for p in paths if p.stem[len(record.stem) + 1 :].isdigit()}
     return [numbered[number] for number in sorted(numbered)]
 
 
 def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
-    """Make a folder and its parents; return those that are new. Raises OSError: `exclusive`, also if it exists."""
+    """Make a folder and its parents; return the new ones. Raises OSError, with `exclusive` also if the folder
+    exists."""
     new = [p for p in (path, *path.parents) if not p.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,19 +88,19 @@ def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove those that are still empty, the innermost first."""
+    """Remove the folders that are still empty, the innermost first."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
 def unwritable(path: Path, why: str | None) -> UserError:
-    """Return the error of a path that cannot be written."""
+    """Return the UserError for a path that cannot be written."""
     return UserError(f"{path} cannot be written ({why}).", "Give another --out.")
 
 
 def version(package: str) -> str | None:
-    """Return the installed version, None if it is not installed; nothing is imported."""
+    """Return the installed version of a package, or None if it is not installed. Nothing is imported."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -116,7 +117,7 @@ def cpu_model() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """Return plain facts, no names: system, CPU, cores, and the versions that matter."""
+    """Return facts about the machine, without its name: system, CPU, cores, and relevant versions."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "cpu": cpu_model(),

@@ -1,4 +1,4 @@
-"""The report as people read it in a terminal, and tables of measured figures."""
+"""Show the report in a terminal, and make tables of measured figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rtcontrol_client.console import printable, throughout
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the report's lines, and its times."""
+    """Print the lines of the report and the table of times."""
     shown = throughout(report)
     for label, value, hint in lines(shown):
         text = Text.assemble((label, "bold"), f": {value}", (f" ({hint})" if hint else "", "dim"))
@@ -29,8 +29,8 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 class Terminal(Console):
-    """rich's console, in which control characters are escaped, in tables and bars too, except for the ends of lines:
-    colours and cursor movements are rich's alone."""
+    """A rich console that escapes control characters except line ends, in tables and bars too, so that only rich sets
+    colours and moves the cursor."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(_escaped(text), **options)
@@ -50,7 +50,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class FigureTable:
-    """Cells as text; the first column names the row."""
+    """A table of cells as text, whose first column names the row."""
 
     title: str
     columns: tuple[str, ...]
@@ -64,7 +64,7 @@ def ms(value: float | None) -> str:
 
 
 def markdown(shown: Sequence[FigureTable]) -> str:
-    """Return the tables as a page has them."""
+    """Return tables as Markdown text for a page."""
     parts = []
     for table in shown:
         lines = [

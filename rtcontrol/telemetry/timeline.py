@@ -1,4 +1,4 @@
-"""Every tick of a run, in columns: what the trace, the page and the what-ifs are made of."""
+"""Every tick of a run in columns, as a source for the trace, the HTML page and what-if."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SPANS = (
 TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
 NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
 WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause", "decided_by")
-# Of a miss, or of releases skipped before a tick, what no column holds.
+# Fields of a miss, or of skipped releases, that no column has.
 DETAILS = ("evidence", "error", "where", "result", "skip_evidence")
-# Times between two stamps: the steps of a tick, in order, by the names that the evidence has for them. `received`
-# bounds none: a decoder that is busy receives a request when it is not.
+# Times between two stamps: the steps of a tick in order, with the names in the evidence. `received` bounds no step,
+# since a busy decoder receives a request only later.
 STAGES = {
     "wake": (None, "woke"),
     "observe": ("woke", "text"),
@@ -37,10 +37,10 @@ MISSING = math.nan
 
 
 class Timeline:
-    """Columns with an entry for each tick, in the order of releases after `finish`.
+    """A table in columns, with an entry for each tick, in the order of releases after `finish`.
 
-    `numbers` that are not known are NaN, such `words` empty. `saw` and `details` are of misses, by release. `marks` are
-    (seconds, text) of all else that happened to the run. What became of a tick is the `account`'s to say.
+    Unknown `numbers` are NaN, unknown `words` empty. `saw` and `details` describe misses, by release. `marks` are
+    (seconds, text) of all other events of the run. The `account` counts the outcomes of ticks.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class Timeline:
         self.details: dict[int, dict[str, Any]] = {}
         self.marks: list[tuple[float, str]] = []
         self._rows: dict[int, int] = {}
-        self._observed: dict[int, dict[str, Any]] = {}  # by recent ticks
+        self._observed: dict[int, dict[str, Any]] = {}  # observations of recent ticks
 
     @property
     def header(self) -> dict[str, Any]:
-        """Return the run's header."""
+        """Return the header of the run."""
         return self.account.header
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Timeline:
                 self.marks.append((event["host_event"]["t_s"] if topic == "/host" else t_s, mark))
 
     def finish(self) -> Timeline:
-        """Put everything in order, after the last event. Twice does no harm."""
+        """Sort the ticks after the last event. May be called twice."""
         rows = sorted(range(len(self.k)), key=self.k.__getitem__)
         if rows != [*range(len(rows))]:
             self.k = array("q", (self.k[row] for row in rows))
@@ -88,8 +88,8 @@ class Timeline:
         return self
 
     def stage_ms(self, row: int, stage: str) -> float:
-        """Return how long a stage took, NaN where a stamp is missing; 0 where a quick decoder started before the loop
-        was back from handing over."""
+        """Return how long a stage took: NaN if a stamp is missing, 0 if a quick decoder started before the loop's
+        hand-over returned."""
         start, end = STAGES[stage]
         ms = self.numbers[end][row] - (self.numbers[start][row] if start is not None else 0.0)
         return 0.0 if ms < 0 else ms
@@ -111,7 +111,7 @@ class Timeline:
         return k in self._rows and bool(self.words["cause"][self._rows[k]])
 
     def _failed(self, event: Mapping[str, Any]) -> None:
-        """Take a client's result of a call that it did not carry out: its tick missed."""
+        """Mark the tick of a call that the client did not execute as missed."""
         k = event["ack"]
         self.words["cause"][self._rows[k]] = "execute"
         self.words["subcause"][self._rows[k]] = event["status"]
@@ -120,7 +120,7 @@ class Timeline:
         self._detail(k, event)
 
     def _after(self, event: Mapping[str, Any]) -> None:
-        """Take a late decision, or the end of a call that overran; a call that waited for a yes was in time."""
+        """Add a late decision, or the end of a call that overran its deadline. A confirmed call was in time."""
         k = event.get("late", event.get("overran", -1))
         if self._missed(k):
             self._write(self._rows[k], event, ("latency_ms", "decide_ms", "execute_ms"))
@@ -138,7 +138,7 @@ class Timeline:
             self.details.setdefault(k, {}).update(details)
 
     def _observation(self, event: Mapping[str, Any]) -> None:
-        """Keep it where its tick misses, which may be known before or after it."""
+        """Keep an observation if its tick misses, which may become known before or after the observation."""
         k, seen = event["k"], {name: event[name] for name in ("observation", "instruction", "history") if name in event}
         if self._missed(k):
             self.saw[k] = seen
@@ -148,7 +148,7 @@ class Timeline:
             del self._observed[next(iter(self._observed))]
 
 
-# Of what else happens to a run, by topic: the fields that say it.
+# Fields that describe other events of a run, by topic.
 MARKS = {
     "/people": ("people", "by", "call"),
     "/instruction": ("refused", "instruction"),
@@ -159,7 +159,7 @@ MARKS = {
 
 
 def _mark(topic: str, event: Mapping[str, Any]) -> str | None:
-    """Return what an event says happened to the run, apart from ticks and calls; None for nothing."""
+    """Return the text of an event other than ticks and calls, or None if there is nothing to show."""
     if topic == "/host":
         return f"{decoder(event['host_event'])} {event['host_event']['event']}"
     if topic == "/episode":

@@ -1,4 +1,4 @@
-"""Would another rate have held? A run's own times, replayed through the loop's law at that rate."""
+"""Estimate the misses at another rate, by replaying the times of a run through the rules of the loop."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.timeline import Timeline
 
 RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
-# A release has the times of one of the recorded ticks around it, sampled from so many before and after: slow spells
-# stay where they were, and as long, and neighbours do not repeat.
+# A release gets the times of a random tick among so many recorded ticks before and after it. So slow periods keep their
+# place and length, and neighbours do not repeat.
 AROUND = 16
-# What stops everything, whatever the rate, is replayed in its own place; what misses at any rate does so again.
+# Outages are replayed at their own time; a tick that misses at any rate misses again.
 OUTAGES, NEVER = ([cause for cause, entry in CAUSES.items() if entry.replayed == kind] for kind in ("outage", "always"))
 Outages = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a tick's work took, in ms, waiting left out: on the loop's thread before the request, in the decoder, on
-    the way back, in the executor. `fails`: it misses at any rate. `t_s`: when it was."""
+    """The working times of a tick in ms, without waiting: on the loop's thread before the request, in the decoder, on
+    the way back, and in the executor. `fails`: the tick misses at any rate. `t_s`: the time of the tick."""
 
     prepare: float = 0.0
     decide: float = 0.0
@@ -39,18 +39,19 @@ class Step:
 def replay(
     steps: Sequence[Step], hz: float, seconds: float, deadline_ms: float | None = None, outages: Outages = ()
 ) -> MissRuns:
-    """Return the missed ones of `seconds * hz` releases.
+    """Return the missed releases among `seconds * hz` releases.
 
-    The law: releases are on a grid, those that the loop's thread is late for by whole periods are skipped; one decision
-    at a time, one that has started is not broken off, one that has not by its deadline never starts; a call that cannot
-    start by its deadline is dropped. On time is what has acted by the deadline (the period by default). `outages` are
-    (start, end) in ms, in order: nothing runs in them. The steps' times are from the same start, in order.
+    The rules: releases are on a grid, and a release is skipped if the loop's thread is late by whole periods. Decisions
+    run one at a time; a started decision is not interrupted, and one that has not started by its deadline never starts.
+    A call that cannot start by its deadline is dropped. A tick is on time if its call acted by the deadline (the period
+    by default). Nothing runs during `outages`, which are (start, end) in ms, in order. The steps have times from the
+    same start, in order.
     """
     period, releases = 1e3 / hz, int(seconds * hz)
     random_, missed = random.Random(0), MissRuns()
     times = [step.t_s for step in steps]
     reach_s = AROUND * (times[-1] - times[0]) / len(times) if times else 0.0
-    loop = decoder = actuator = 0.0  # free from then on
+    loop = decoder = actuator = 0.0  # when each of these is free again
     k = 0
     while k < releases and steps:
         woke = _after(outages, max(k * period, loop))
@@ -75,7 +76,7 @@ def replay(
 
 
 def _after(outages: Outages, t: float, work: float = 0.0) -> float:
-    """Return when work that starts at `t` is done."""
+    """Return when work that starts at `t` ends, with outages included."""
     end = t + work
     for start, stop in outages[bisect_right(outages, t, key=lambda outage: outage[1]) :]:
         if start > end:
@@ -85,8 +86,8 @@ def _after(outages: Outages, t: float, work: float = 0.0) -> float:
 
 
 def steps_of(timeline: Timeline) -> list[Step]:
-    """Return the work of a finished timeline's ticks, as far as it was measured; what was not (a call that was dropped
-    had no execution) took what it took the last time. How long a tick that was stopped worked is not known."""
+    """Return the steps of a finished timeline's ticks. An unmeasured time (such as the execution of a dropped call)
+    equals the last measured one. Ticks with an outage are left out, since their working times are not known."""
     steps: list[Step] = []
     numbers, words = timeline.numbers, timeline.words
     prepare = reply = execute = 0.0
@@ -97,7 +98,7 @@ def steps_of(timeline: Timeline) -> list[Step]:
             steps.append(Step(decide=_known(decide), fails=True, t_s=t_s))
         elif cause not in OUTAGES and not math.isnan(decide):
             submitted, decided = numbers["submitted"][row], numbers["decided"][row]
-            if math.isnan(decided):  # of a decoder elsewhere the way there and back
+            if math.isnan(decided):  # for a remote decoder, the way there and back
                 decided = submitted + decide
             prepare = _known(submitted, prepare)
             reply = _known(numbers["executing"][row] - decided, reply)
@@ -107,8 +108,8 @@ def steps_of(timeline: Timeline) -> list[Step]:
 
 
 def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
-    """Return when nothing ran, in ms from the first tick in the record: at a tick that was stopped, with the releases
-    that were skipped before it, as long as the cause accounts for."""
+    """Return the outages in ms from the first tick in the record. An outage is at a tick that was stopped, including
+    skipped releases before it, and lasts as long as the cause explains."""
     outages: list[tuple[float, float]] = []
     numbers, words, header = timeline.numbers, timeline.words, timeline.header
     for row, k in enumerate(timeline.k):
@@ -128,8 +129,9 @@ def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
 
 
 def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict[str, Any]]:
-    """Return a line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. Nothing
-    of a run that measured no decision. A deadline that was not the period stays, up to the decisions in flight."""
+    """Return a line for each rate, including the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. A run
+    without a measured decision has no lines. A deadline that was not the period stays, within the limit of the
+    pipeline."""
     header, own_hz = timeline.header, float(timeline.header["hz"])
     if header.get("clock") == "lockstep" or not (steps := steps_of(timeline)):
         return []
