@@ -1,4 +1,4 @@
-"""A crowd in the simulation: the real core and loop of a crowd, a decoder with faults, and a referee of its laws.
+"""Simulate a crowd: the real core and loop of a crowd, a decoder with faults, and a judge of the laws.
 
 `python -m tests.simulation.crowd SEED` shows what a seed does.
 """
@@ -56,20 +56,21 @@ AGENT = replace(assembly.agent("lander"), observe=lambda data: str(data.text))
 
 
 def call_of(text: str) -> Call:
-    """Return the call that says of which look it is."""
+    """Return a call that contains the number of its observation."""
     number = zlib.crc32(text.encode())
     return Call("engines", {"main": (0, 50, 60, 70, 80, 90, 100)[number % 7], "side": 50 * (number // 7 % 5 - 2)})
 
 
 def terms_of(config: RunConfig) -> Any:
-    """Return what a crowd takes of the terms of its session."""
+    """Return the negotiated settings of a session that a crowd uses."""
     hello, options, crowd = SimpleNamespace(ttl_ms=None), SimpleNamespace(hz_max=100.0), SimpleNamespace(members=64)
     hold_ms = config.hold_ms or 0.0
     return SimpleNamespace(agent=AGENT, config=config, hello=hello, options=options, crowd=crowd, hold_ms=hold_ms)
 
 
 class CrowdDecoder(SimDecoder):
-    """Decides a batch: of each member the call of its look, none, or a doubtful one; one may be illegal."""
+    """A decider of batches: for each member the call for its observation, no call, or an unsure one. A call may be
+    illegal."""
 
     request = DecisionRequest(-1, -1, "[]", "")
     illegal = False
@@ -98,7 +99,7 @@ class CrowdDecoder(SimDecoder):
 
 
 class CrowdHost(SimHost):
-    """Lets simulated time pass while the crowd's loop waits."""
+    """A host that advances simulated time while the crowd's loop waits."""
 
     def __init__(self, time: SimTimeline, decoder: CrowdDecoder, thread: Thread) -> None:
         super().__init__(time, [decoder], None)
@@ -111,7 +112,7 @@ class CrowdHost(SimHost):
 
 @dataclass
 class Life:
-    """A life of a member as its client knows it: what it saw, by number, and what is in force."""
+    """A life of a member from the view of its client: its observations by number, and the active call."""
 
     member: Member
     looks: dict[int, str] = field(default_factory=dict)
@@ -125,7 +126,8 @@ class Life:
 
 
 class SimCrowd:
-    """One seed: members come, go and begin new lives, and look at their world. Raises Violation of a law."""
+    """The simulation of a seed: members join, leave, start new lives, and observe their world. Raises Violation if a
+    law is broken."""
 
     trace = False
 
@@ -187,7 +189,7 @@ class SimCrowd:
         self._post(Join(session=TOKEN, members=[member]))
 
     def _step(self) -> None:
-        """All look, unless their worlds are frozen; now and then one leaves, or begins another life."""
+        """Let all members observe unless their worlds are frozen. At times a member leaves, or starts another life."""
         looks = []
         for name, life in self.lives.items():
             seq = len(life.looks) + 1
@@ -226,7 +228,7 @@ class SimCrowd:
                     self._judge(life, call)
 
     def _judge(self, life: Life, call: MemberCall) -> None:
-        """A member's client receives a call."""
+        """Judge a call that the client of a member receives."""
         now, hold_ns = self.time.now_ns, round((self.config.hold_ms or 0) * MS)
         if call.tick <= life.tick:
             self.fail(f"{call.id} is told of tick {call.tick} after {life.tick}")
@@ -247,7 +249,8 @@ class SimCrowd:
             life.status = call.status
 
     def _safe_by(self, life: Life, renewed_ns: int) -> None:
-        """The hold of what acted at `renewed_ns` is over: it is safe, unless the loop cannot act."""
+        """Check at the end of a hold that the member whose call was renewed at `renewed_ns` is safe, unless the loop
+        cannot act."""
         now = self.time.now_ns
         there = self.lives.get(life.member.id) is life
         if not there or life.status != "fresh" or life.renewed_ns > renewed_ns or self.loop.ended_by is not None:
@@ -259,7 +262,7 @@ class SimCrowd:
             self.fail(f"{life.member.id} is not safe at the end of its hold")
 
     def _write(self, line: dict[str, Any]) -> None:
-        """Take a line of the record."""
+        """Count a line of the record."""
         if self.trace:
             print(f"{(self.time.now_ns - START_NS) / 1e9:12.6f} {line}")
         self.account.add(line)
@@ -289,7 +292,7 @@ class SimCrowd:
 
 
 def crowds(seeds: Iterable[int], periods: int = PERIODS, trace: bool = False) -> SimTally:
-    """Run each seed for so many periods, and count what came of it."""
+    """Run each seed for so many periods, and return the counts of results."""
     total = SimTally()
     for seed in seeds:
         run = SimCrowd(seed)

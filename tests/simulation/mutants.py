@@ -1,4 +1,4 @@
-"""`python -m tests.simulation.mutants`: break the cores by one law after the other, and see a seed find each.
+"""`python -m tests.simulation.mutants`: break each law in the cores in turn, and check that a seed detects the change.
 
 A breakage is an entry of mutants.toml. It is imported broken, in a process of its own: no file changes.
 """
@@ -20,7 +20,8 @@ SEEDS = 1500  # at most so many are tried
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """What `find` matches in the module becomes `replace`. `seed` found it before: it is tried first."""
+    """A mutant of a module, in which `replace` replaces the match of `find`. The `seed` that detected it before is
+    tried first."""
 
     claim: str
     module: str
@@ -40,13 +41,13 @@ class Mutant:
 
 
 def mutants() -> list[Mutant]:
-    """Return those of mutants.toml."""
+    """Return the mutants of mutants.toml."""
     entries = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]
     return [Mutant(e["claim"], e["in"], e["find"], e["replace"], e.get("seed", 0)) for e in entries]
 
 
 def hunt(mutant: Mutant) -> None:
-    """Run seeds until one finds the mutant, and print which, and what it finds."""
+    """Run seeds until one detects the mutant, and print this seed and the violation."""
     spec, code = mutant.broken()
     module = sys.modules[mutant.module] = importlib.util.module_from_spec(spec)
     exec(code, module.__dict__)
@@ -61,7 +62,7 @@ def hunt(mutant: Mutant) -> None:
 
 
 def found_by(i: int) -> str:
-    """Return what finds the i-th mutant, and its seed; empty where no seed does."""
+    """Return the violation that detects the i-th mutant, and its seed; empty if no seed does."""
     command = [sys.executable, "-m", "tests.simulation.mutants", str(i)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

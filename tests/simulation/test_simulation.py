@@ -1,4 +1,4 @@
-"""Loop, actuator, decoder and world run by simulated time, with injected faults: no law breaks.
+"""Tests that no law breaks if loop, actuator, decoder and world run in simulated time with injected faults.
 
 A failing seed prints the command that replays it. The million's table: `rtcontrol drill --simulate
 --set "drill.seeds=[1000, 3400]"`.

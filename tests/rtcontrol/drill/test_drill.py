@@ -27,14 +27,14 @@ def drilled(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.slow
-def test_drill_attributes_what_it_injects(tmp_path: Path) -> None:
+def test_drill_attributes_injected_faults(tmp_path: Path) -> None:
     result, shown = drilled(tmp_path, "--seed", "3", "--set", 'drill.only=["stop_decoder", "stop_loop", "hang"]')
     assert result["injected"] == result["attributed"] == 9 and result["seed"] == 3, shown
     assert not (result["unknown"] or result["uninjected"] or result["invariants_violated"]), shown
 
 
 @pytest.mark.slow
-def test_standby_recovers_in_half_a_second(tmp_path: Path) -> None:
+def test_standby_takes_over_within_half_a_second(tmp_path: Path) -> None:
     result, shown = drilled(tmp_path, "--set", "drill.standby=true", "--set", "drill.only=kill_decoder")
     assert result["attributed"] == result["injected"] == 3, shown
     assert max(fault["recovered_s"] for fault in result["faults"]) < 0.5, shown

@@ -1,4 +1,4 @@
-"""What a drill says of a run: which fault cost which tick, and which rule was broken."""
+"""Tests of a drill's verdict: which fault cost which tick, and which rule was broken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SKIPPED = {"skipped": 2, "skip_cause": "wake", "skip_subcause": "scheduler", "sk
 
 
 def events(count: int, **missed: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ticks on time, but for those named `kN`."""
+    """Return events of ticks on time, except for the ones named `kN`."""
     plain = {"kind": "call", "call": "go()", "superseded": 0}
     ticks = [{"k": k, "t_s": k * PERIOD / 1e9, **plain} for k in range(count)]
     for name, fields in missed.items():
@@ -83,13 +83,13 @@ def test_signal_that_met_no_process_is_not_attributed() -> None:
         ({"k12": FROZEN, "k30": WOKE, "k32": {"cause": "unknown"}}, (1, 2, 1)),
     ],
 )
-def test_misses_are_counted(missed: dict[str, Any], counts: tuple[int, int, int]) -> None:
+def test_verdict_counts_misses_by_cause(missed: dict[str, Any], counts: tuple[int, int, int]) -> None:
     result = judged("hang", events(40, **missed))
     assert (result["attributed"], result["uninjected"], result["unknown"]) == counts
     assert {m["k"] for m in result["uninjected_misses"]} == {int(k[1:]) for k in missed if k > "k16"}
 
 
-def test_the_page_has_each_fault_with_its_causes() -> None:
+def test_page_lists_each_fault_with_its_causes() -> None:
     page = (ROOT / "docs/drill.md").read_text()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     assert set(rows) == set(FAULTS)
@@ -113,7 +113,7 @@ def tick(k: int, at_ns: int = 6 * MS, **more: Any) -> Message:
 
 
 def broken_rules(*acts: Message, end_ns: int, safe: bool = True, excused: tuple[int, int] = (0, 0)) -> list[str]:
-    """Of a run that is requested to end then, and whose safe call acts after it."""
+    """Return the rules that a run broke which is stopped then, and whose safe call acts after the stop."""
     last = [act(end_ns + 2 * MS, None)] if safe else []
     happened = [{"event": "reset", "t": 0}, *acts, *last]
     return [law for _, law in violations(happened, end_ns, PERIOD, HOLD, [excused])]
@@ -148,7 +148,7 @@ def test_late_safe_call_is_violation() -> None:
     assert broken_rules(tick(1), act(due + 900 * MS, None), end_ns=40 * PERIOD, excused=(due, due + 900 * MS)) == []
 
 
-def test_nothing_acts_after_the_stop() -> None:
+def test_call_after_the_stop_is_violation() -> None:
     ticks, end_ns = [tick(k) for k in range(1, 10)], 10 * PERIOD
     assert broken_rules(*ticks, tick(11), end_ns=end_ns) == ["a call acted after the stop"]
     assert broken_rules(*ticks, end_ns=end_ns, safe=False) == ["no safe call acted after the stop"]

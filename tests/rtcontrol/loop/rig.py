@@ -1,4 +1,5 @@
-"""The loop's core with a simulated clock, decider, actuator and world: every instant is exact, nothing waits."""
+"""A rig for the loop's core with a simulated clock, decider, actuator and world. All instants are exact, nothing
+waits."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ GO, STOP, GRIP = Call("go", {"speed": 1}), Call("go", {"speed": 0}), Call("grip"
 
 @dataclass
 class Answer:
-    """What a decider makes of a request: after `ms`, a decision or an error; None: nothing, ever."""
+    """The answer of a decider to a request: after `ms`, a decision or an error; None: no answer."""
 
     decision: Decision | None = None
     ms: float | None = 5.0
@@ -43,7 +44,7 @@ Decide = Callable[[DecisionRequest], Answer]
 
 
 def check(call: Call) -> tuple[Call, str]:
-    """Legal are `go` at 0 to 9, and `grip`."""
+    """Return a call if it is legal: `go` at 0 to 9, or `grip`."""
     if call.name == "go" and call.arguments["speed"] not in range(10):
         raise ValueError(f"speed={call.arguments['speed']} is not legal")
     return call, call.text()
@@ -53,7 +54,7 @@ class Rig:
     """A run of a core at 20 ms a period. Times are milliseconds from release 0 on.
 
     `decide` answers requests; `act_ms` is how long each call takes (an exception: it raises), `safe_fails` how many
-    attempts of the safe call fail. `look` gives what is seen at an instant (None: nothing yet).
+    attempts of the safe call fail. `look` returns the observation at an instant (None: nothing yet).
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Rig:
         return round((self.now_ns - t0_ns) / MS, 4)
 
     def at(self, ms: float, act: Callable[[], Any]) -> Rig:
-        """At this time do it; an event that it returns goes to the core."""
+        """Call a function at a time, and pass the event that it returns, if any, to the core."""
         self._put(START_NS + MS + round(ms * MS), act)
         return self
 
@@ -132,7 +133,7 @@ class Rig:
         return self._host
 
     def keep_busy(self, until_ms: float) -> None:
-        """The world is busy until then: calls wait."""
+        """Keep the world busy until a time, so that calls wait."""
         self._acting_until = START_NS + MS + round(until_ms * MS)
         self._put(self._acting_until, self._begin)
 
@@ -143,7 +144,7 @@ class Rig:
         return Completion(command.tick, effect, self.now_ns, self.now_ns, False)
 
     def say(self, said: str, k: int | None = None) -> str:
-        """A person says it; as the shell does, the actuator is shut at once."""
+        """Give an operator's command, and shut the actuator at once, as the shell does."""
         answer, command = self.desk.take(OperatorCommand(said, "page", self.now_ns, k))
         if command is not None:
             if said in ("pause", "stop"):
@@ -156,7 +157,7 @@ class Rig:
         return answer
 
     def run(self, ms: float) -> Rig:
-        """Run until then, and end as a run does."""
+        """Run until a time, and then end as a real run does."""
         until_ns = START_NS + MS + round(ms * MS)
         self._dispatch(ev.Woke())
         while not self.core.world.stopped:

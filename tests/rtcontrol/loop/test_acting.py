@@ -1,4 +1,4 @@
-"""What the actuator's shell does in an environment: without its thread, which is `work` in a loop."""
+"""Tests of the actuator's shell in an environment, without its thread, which calls `work` in a loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOREVER = 1 << 62
 
 
 class World:
-    """An environment that notes what reaches it; `does` is done in each call."""
+    """An environment that logs all calls and emissions. Each call runs `does`."""
 
     name, finished, bindings = "elsewhere", False, {"move": print}
 
@@ -49,7 +49,7 @@ class World:
 
 
 def nudging(does: Callable[[], Any] = lambda: None) -> tuple[Agent, list[str]]:
-    """An agent whose one tool is a function of its own, and when it was called."""
+    """Return an agent whose only tool is a local function, and the times at which the function was called."""
     log: list[str] = []
 
     @tool
@@ -118,7 +118,7 @@ def test_safe_call_that_acted_is_only_settled(stepped: bool | None) -> None:
 
 
 def shell(*calls: Call) -> tuple[Actuator, World, list[int]]:
-    """An actuator whose thread is not started, its world, and one entry for each time that the loop was woken."""
+    """Return an actuator whose thread is not started, its world, and a list with an entry for each wake of the loop."""
     world, woken = World(), list[int]()
     return Actuator(arm_agent(*calls), world, 50_000_000, lambda: woken.append(1)), world, woken  # type: ignore[arg-type]
 
@@ -148,7 +148,7 @@ def test_newer_demand_starts_the_safe_call_again() -> None:
     assert [e.why for e in actuator.core.effects if isinstance(e, SafeAttempt)] == ["miss", "exit"]
 
 
-def test_safe_calls_without_threads_are_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_calls_without_threads_run_on_the_same_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: Any) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,4 @@
-"""What reaches the environment, where something breaks: real threads, a real paced world, real time. The rules
+"""Tests of the actuator when something breaks, with real threads, a real paced world and real time. The rules
 themselves are in test_actuator_core.py, by a fake clock."""
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def test_step_that_raises_ends_run_with_safe_call(
 
 
 def hung(seconds: float, look: int = 12) -> tuple[Agent, threading.Event]:
-    """Whose `observe` hangs once, at this look (the first five are the warm-up's), and tells so."""
+    """Return an agent whose `observe` hangs once, at this observation (the first five are for the warm-up), and an
+    event that is set then."""
     seen, hangs = [0], threading.Event()
 
     def observe(data: Any) -> str:
@@ -87,7 +88,7 @@ def hung(seconds: float, look: int = 12) -> tuple[Agent, threading.Event]:
     return replace(arm_agent(hold_ms=100.0), observe=observe), hangs
 
 
-def test_third_signal_while_observe_hangs_brings_safe_call(tmp_path: Path) -> None:
+def test_third_signal_during_hung_observe_brings_safe_call(tmp_path: Path) -> None:
     arm = Arm()
     agent, hangs = hung(30.0)
     agent = replace(agent, fallback=replace(agent.fallback, hold_ms=60_000.0))

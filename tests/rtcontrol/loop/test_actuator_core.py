@@ -1,4 +1,4 @@
-"""What reaches the environment, and when: the actuator's core by a fake clock, its table of rules and hostile cases."""
+"""Tests of the actuator's core with a fake clock: which calls reach the environment, when, and in hostile cases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEVERAL = (STOP, OPEN, PARK)
 
 
 @pytest.mark.parametrize(("tick", "withdrawn"), [(1, True), (0, False), (2, False)])
-def test_withdraw_drops_command_of_that_tick_alone(tick: int, withdrawn: bool) -> None:
+def test_withdraw_drops_only_the_command_of_its_tick(tick: int, withdrawn: bool) -> None:
     worker = Worker(STOP)
     with worker.performing(0):
         worker.execute(1)
@@ -46,7 +46,7 @@ def test_command_that_fails_completes_once_with_effect(how: str, effect: str) ->
 # -- the safe calls come first, are tried again, and end ---------------------------------------------------------------
 
 
-def test_demand_clears_what_waits_and_acts_first() -> None:
+def test_demand_removes_waiting_command_and_acts_first() -> None:
     worker = Worker(STOP)
     with worker.performing(0):
         worker.execute(1)
@@ -219,7 +219,7 @@ def test_call_with_unsent_emission_has_failed() -> None:
 
 @pytest.mark.parametrize(("retry_ms", "patience_ms"), [(50, 20), (None, PATIENCE_LOCKSTEP_NS / MS)])
 @pytest.mark.parametrize("why", ["miss", "exit"])
-def test_hung_safe_call_holds_up_no_other(why: str, retry_ms: float | None, patience_ms: float) -> None:
+def test_hung_safe_call_does_not_delay_the_others(why: str, retry_ms: float | None, patience_ms: float) -> None:
     worker = Worker(*SEVERAL, retry_ms=retry_ms)
     worker.script(stop="hang")
     worker.core.demand(why, said(0))
@@ -292,7 +292,7 @@ def test_bar_before_the_emission_sends_nothing() -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def test_end_tries_demanded_calls_once_and_nothing_else() -> None:
+def test_close_tries_only_demanded_safe_calls_once() -> None:
     worker = Worker(*SEVERAL)
     worker.script(stop="hang", open="raise")
     worker.core.instruct("go")
@@ -309,7 +309,7 @@ def test_end_tries_demanded_calls_once_and_nothing_else() -> None:
 # -- a hostile mind's cases --------------------------------------------------------------------------------------------
 
 
-def test_doings_tell_when_calls_were_at_work() -> None:
+def test_doings_have_start_and_end_of_calls() -> None:
     worker = Worker(STOP, OPEN)
     worker.script(stop="hang", open="raise raise")
     worker.at(10)
@@ -323,7 +323,7 @@ def test_doings_tell_when_calls_were_at_work() -> None:
 
 
 def interrupted(order: Callable[[], Any], line: int) -> bool:
-    """Whether a KeyboardInterrupt within the order, at this line of those that it runs, came out of it."""
+    """Run an order with a KeyboardInterrupt at one of its lines. Return whether the interrupt came out of the order."""
     left = [line]
 
     def trace(frame: FrameType, event: str, given: Any) -> Any:
@@ -384,7 +384,7 @@ KINDS = ("execute", "execute", "demand", "bar", "open", "tell", "instruct", "ret
 
 
 class Walk(Worker):
-    """Random orders to a worker in a random world, with the laws that hold after each."""
+    """A random walk of orders to a worker in a random world, which checks the laws after each order."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
@@ -506,7 +506,7 @@ class Walk(Worker):
         assert in_force[True] <= safe.demand
 
     def finish(self) -> None:
-        """All that hangs ends, and nothing fails any more: what was demanded last is in force, nothing is lost."""
+        """End all hung calls without further failures, and check that the last demand is active and nothing is lost."""
         self.fails = 0.0
         self.free()
         for one in list(self.hung):
@@ -524,7 +524,7 @@ class Walk(Worker):
 
 
 def walk(seed: int, steps: int = 60) -> Walk:
-    """Walk, and name the seed where a law is broken."""
+    """Run a random walk, and show the seed if a law is broken."""
     one = Walk(seed)
     try:
         for _ in range(steps):

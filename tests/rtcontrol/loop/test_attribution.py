@@ -1,4 +1,4 @@
-"""From evidence to cause, and the stamps of a tick."""
+"""Tests of causes from evidence, and of the stamps of a tick."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ kernels = st.builds(
 
 @st.composite
 def evidences(draw: st.DrawFn) -> Evidence:
-    """A tick that got so far and no farther, whatever else is known of it."""
+    """Yield evidence about a tick that got only so far, with random further evidence."""
     reached = draw(st.integers(1, len(STEPS)))
     at, spans = 0.0, {}
     for _, stamp in STEPS[:reached]:
@@ -100,7 +100,7 @@ def test_cause_explains_at_least_half_of_lateness(e: Evidence) -> None:
 
 
 @given(evidences())
-def test_no_evidence_names_no_pause_and_no_wake(e: Evidence) -> None:
+def test_missing_evidence_gives_no_pause_and_no_wake(e: Evidence) -> None:
     blind = replace(
         e, pauses=(), texts=(), acting=(), loop=ThreadUsage(), actuator=ThreadUsage(), sockets=ThreadUsage()
     )
@@ -108,7 +108,7 @@ def test_no_evidence_names_no_pause_and_no_wake(e: Evidence) -> None:
 
 
 @given(evidences())
-def test_pause_of_all_the_time_comes_first(e: Evidence) -> None:
+def test_pause_of_the_whole_time_precedes_other_causes(e: Evidence) -> None:
     stopped = replace(e, apart=False, pauses=[(e.since_ms, e.end_ms, "stall")], late_ms=None)
     verdict = attribute(stopped)
     need = max(stopped.excess_ms / 2, 1.0)
@@ -130,7 +130,7 @@ def cause_of(e: Evidence) -> str:
 
 
 def asked(**more: Any) -> Evidence:
-    """A tick that was asked for at once, and has no answer when its deadline is there."""
+    """Return a tick that was requested at once, and has no answer at its deadline."""
     spans = {"woke": 0.1, "text": 0.5, "submitted": 1.0}
     return Evidence(deadline_ms=D, end_ms=D + 0.1, spans=spans, usual={"decide": 5.0}, **{"apart": True, **more})
 
@@ -202,11 +202,11 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (answered(58.0, 125.0, 186.0, gaps=[(125.0, 184.0)]), "decide.decoder_slow"),
     ],
 )
-def test_what_is_named(evidence: Evidence, name: str) -> None:
+def test_stamps_give_the_cause_of_a_miss(evidence: Evidence, name: str) -> None:
     assert cause_of(evidence) == name
 
 
-def test_what_was_late_before_the_decoder_was_asked() -> None:
+def test_delay_before_the_request_gives_the_cause() -> None:
     slow_text = Evidence(D, 90.0, {"woke": 0.1, "text": 80.0, "submitted": 80.2, "begun": 81.0, "decided": 89.0}, True)
     assert cause_of(slow_text) == "decide.observe"
     late = Evidence(D, 70.0, {"woke": 50.0, "text": 51.0, "submitted": 51.1}, usual={"decide": 10.0})
@@ -218,7 +218,7 @@ def test_what_was_late_before_the_decoder_was_asked() -> None:
     assert cause_of(replace(late, loop=ThreadUsage(waking_ms=49.0), pauses=[(0.0, 49.0, "gc")])) == "pause.gc"
 
 
-def test_late_end_is_the_executors() -> None:
+def test_late_end_of_call_is_blamed_on_executor() -> None:
     spans = {**answered(1.2, 40.0, 40.1).spans, "executing": 40.2, "executed": 90.0}
     slow = Evidence(D, 90.0, spans, True, usual={"decide": 38.0})
     assert cause_of(slow) == "execute.slow"
@@ -231,7 +231,7 @@ def test_late_end_is_the_executors() -> None:
 
 
 @pytest.mark.parametrize("sub", ["busy", "slow"])
-def test_waiting_call_is_the_worlds_while_it_works(sub: str) -> None:
+def test_waiting_call_is_blamed_on_busy_world(sub: str) -> None:
     waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, sub), usual={"decide": 3.0})
     assert cause_of(waits) == "unknown"
     assert cause_of(replace(waits, acting=[(4.2, 14.0)])) == "unknown"
@@ -252,19 +252,19 @@ def test_waiting_call_is_the_worlds_while_it_works(sub: str) -> None:
 @pytest.mark.parametrize(
     "fault", [(Cause.INVALID, None), (Cause.EXECUTE, "raised"), (Cause.DECIDE, "error"), (Cause.DECIDE, "send")]
 )
-def test_failure_in_time_is_not_the_machines(fault: tuple[Cause, str | None]) -> None:
+def test_failure_in_time_is_not_blamed_on_machine(fault: tuple[Cause, str | None]) -> None:
     paused = Evidence(D, 40.0, {"woke": 30.0}, fault=fault, pauses=[(0.0, 30.0, "stall")], host="lost")
     assert attribute(paused)[:2] == fault
 
 
-def test_stale_observation_of_paused_process_is_a_pause() -> None:
+def test_stale_observation_in_paused_process_is_a_pause() -> None:
     stale = Evidence(D, 0.1, {"woke": 0.1}, fault=(Cause.STALE_OBSERVATION, "frozen"), late_ms=40.0, since_ms=-100.0)
     assert cause_of(stale) == "stale_observation.frozen"
     assert cause_of(replace(stale, pauses=[(-70.0, -1.0, "stall")])) == "pause.stall"
     assert cause_of(replace(stale, host="lost")) == "host.lost"
 
 
-def test_what_is_usual_is_no_excess() -> None:
+def test_usual_time_is_not_counted_as_excess() -> None:
     # The text always takes 30 ms; today the decision took longer.
     spans = {"woke": 0.1, "text": 30.0, "submitted": 30.1, "begun": 30.2, "decided": 55.0, "replied": 70.0}
     often = usual([{**spans, "decided": 40.0, "replied": 40.1}] * 3)

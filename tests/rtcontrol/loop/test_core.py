@@ -1,4 +1,4 @@
-"""The life of a tick by a simulated clock: each instant is exact, nothing waits."""
+"""Tests of all stages of a tick with a simulated clock. All instants are exact, nothing waits."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ REAL = {
 
 
 def on(tick: int, answer: Answer) -> Any:
-    """A decider that answers one tick so, and the others in 5 ms."""
+    """Return a decider that gives one tick this answer, and answers the others in 5 ms."""
     return lambda request: answer if request.tick == tick else Answer(go())
 
 
 def counted(rig: Rig) -> Account:
-    """What the run's record says in all."""
+    """Return the counts of a run's record."""
     account = Account()
     for line in rig.lines:
         account.add(line)
@@ -57,7 +57,7 @@ def gate(least: float) -> Any:
 
 
 def imports(path: Path) -> set[str]:
-    """The modules that a file imports, with what it takes of them."""
+    """Return the modules that a file imports, with the imported names."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -68,7 +68,7 @@ def imports(path: Path) -> set[str]:
 
 
 def files_of(name: str) -> set[Path]:
-    """Our files that are loaded with a module: itself, and the packages that it is in."""
+    """Return our files that are loaded with a module: the module itself, and its parent packages."""
     parts = name.split(".")
     found = set()
     for i in range(1, len(parts) + 1):
@@ -124,7 +124,7 @@ def test_late_wake_skips_releases_and_keeps_the_phase() -> None:
     assert late["t_s"] == 0.14 and late["kind"] == "call"
 
 
-def test_world_that_is_finished_ends_the_run() -> None:
+def test_finished_world_ends_the_run() -> None:
     rig = Rig()
     rig.at(99, lambda: setattr(rig, "finished", True)).run(300)
     assert ev.Stop("episodes") in rig.actions and len(rig.ticks) == 5
@@ -157,7 +157,7 @@ def fails(*given: Any) -> Any:
         ({"act_ms": lambda call: OSError("motor is on fire")}, "execute.raised"),
     ],
 )
-def test_what_fails_in_time_is_named(change: dict[str, Any], cause: str) -> None:
+def test_failure_in_time_has_its_cause(change: dict[str, Any], cause: str) -> None:
     rig = Rig()
     vars(rig).update(change)
     rig.run(50)
@@ -173,7 +173,7 @@ def test_error_is_shown_to_people_once() -> None:
     assert all(tick["error"] == "out of ideas" for tick in rig.ticks.values())
 
 
-def test_observation_that_stays_the_same_is_frozen() -> None:
+def test_unchanged_observation_is_frozen() -> None:
     rig = Rig(max_age_ns=30 * MS)
     first = rig.core.advance
     seen: list[Any] = []
@@ -189,7 +189,7 @@ def test_observation_that_stays_the_same_is_frozen() -> None:
     assert rig.causes == dict.fromkeys((2, 3, 4), "stale_observation.frozen")
 
 
-def test_dead_host_is_not_asked() -> None:
+def test_dead_host_gets_no_request() -> None:
     lost = (HostEvent(START_NS + 30 * MS, "lost", 0.0),)
     rig = Rig()
     rig.at(30, lambda: rig.host(alive=False, incarnation=1, events=lost)).run(100)
@@ -210,7 +210,7 @@ def test_host_that_gives_up_ends_the_run() -> None:
     assert ev.Stop("host") in rig.actions and "no more decisions: out of memory" in rig.notes and len(rig.ticks) == 2
 
 
-def test_calls_that_acted_are_the_history() -> None:
+def test_history_has_the_calls_that_acted() -> None:
     rig = Rig(lambda request: Answer(go(request.tick % 3)))
     rig.at(90, lambda: setattr(rig, "epoch", 2)).run(160)
     assert rig.requests[4].history == ("go(speed=1)", "go(speed=2)", "go(speed=0)")
@@ -218,7 +218,7 @@ def test_calls_that_acted_are_the_history() -> None:
     assert rig.requests[6].history == ("go(speed=2)",)
 
 
-def test_acknowledged_calls_replace_those_that_were_sent() -> None:
+def test_acknowledged_calls_replace_sent_calls_in_history() -> None:
     rig = Rig()
     rig.acknowledged = [GRIP]
     rig.run(60)
@@ -285,7 +285,7 @@ def test_reply_at_the_end_judges_its_miss(monkeypatch: pytest.MonkeyPatch) -> No
     assert rig.causes == {2: "decide.queued"} and list(rig.ticks) == [0, 1, 2] and not rig.core.awaits_late
 
 
-def test_unanswered_request_makes_the_next_queue() -> None:
+def test_unanswered_request_delays_the_next_one() -> None:
     rig = Rig(lambda request: Answer(None, None) if request.tick in (2, 3) else Answer(go())).run(200)
     assert rig.causes == {2: "decide.decoder_slow", 3: "decide.queued"}
 
@@ -361,7 +361,7 @@ def test_calls_that_cannot_start_are_dropped() -> None:
     rig.run(200)
     errors = {k: tick.get("error", "") for k, tick in rig.ticks.items() if k in rig.causes}
     assert set(errors) == {2, 3, 4} and "has not ended" in errors[2]
-    assert "could not begin by its deadline, and is dropped" in errors[3]
+    assert "could not start by its deadline, and was dropped" in errors[3]
     assert rig.causes[4] == "execute.busy"
     assert [call for ms, call in rig.acts if 60 < ms < 115.05] == ["grip(closed=1)"]
 
@@ -483,11 +483,11 @@ def test_stop_is_final() -> None:
 
 
 def closing(request: DecisionRequest) -> Answer:
-    """Wants to close the gripper at tick 1."""
+    """Decide to close the gripper at tick 1."""
     return Answer(GRIP_DECISION if request.tick == 1 else go())
 
 
-def test_named_tool_acts_after_a_yes_only() -> None:
+def test_named_tool_acts_only_after_a_yes() -> None:
     rig = Rig(closing, confirm=("grip",))
     answers: list[str] = []
     rig.at(90, lambda: answers.append(rig.say("confirm", 99)))
@@ -517,7 +517,7 @@ def test_call_without_a_yes_never_acts(words: list[tuple[float, str]], people: l
     assert any("neither yes nor no" in note for note in rig.notes) == (not words)
 
 
-def test_word_for_another_question_is_not_taken() -> None:
+def test_command_for_another_question_is_ignored() -> None:
     calls = {1: GRIP, 5: Call("grip", {"closed": 0})}
     decide = lambda request: Answer(Decision(calls[request.tick]) if request.tick in calls else go())  # noqa: E731
     rig = Rig(decide, confirm=("grip",), confirm_ns=70 * MS)
@@ -530,7 +530,7 @@ def test_word_for_another_question_is_not_taken() -> None:
 
 
 def in_turn(*decisions: Decision | None, ms: float = 4.0) -> Any:
-    """The n-th decision of each tick; the last one's from there on."""
+    """Return a decider that gives the n-th decision of each tick in turn, and then repeats the last one."""
 
     def decide(request: DecisionRequest) -> Answer:
         before = len([call for call in request.history if call.startswith(str(request.tick))])
@@ -594,12 +594,12 @@ def standing(rig: Rig) -> list[int | None]:
     return [None if one.standing is None else one.standing.arguments["speed"] for one in rig.requests]
 
 
-def test_call_that_acted_last_is_compared_with() -> None:
+def test_hysteresis_compares_with_last_call_that_acted() -> None:
     rig = Rig(lambda request: Answer(go(request.tick % 3)), steady=True).run(120)
     assert standing(rig) == [None, 0, 1, 2, 0, 1]
 
 
-def test_other_epoch_or_instruction_compares_with_nothing() -> None:
+def test_hysteresis_ignores_other_epoch_or_instruction() -> None:
     rig = Rig(steady=True)
     rig.at(50, lambda: setattr(rig, "epoch", 2)).at(90, lambda: ev.Instructed("go left")).run(140)
     assert standing(rig) == [None, 1, 1, None, 1, None, 1]
@@ -609,7 +609,7 @@ def test_other_epoch_or_instruction_compares_with_nothing() -> None:
     ("status", "why", "stands"),
     [("executed", "fresh", True), ("refused", "fresh", False), ("expired", "fresh", False), ("refused", "safe", True)],
 )
-def test_refused_call_is_not_compared_with(status: Any, why: Any, stands: bool) -> None:
+def test_hysteresis_ignores_refused_call(status: Any, why: Any, stands: bool) -> None:
     rig = Rig(emits=True, steady=True)
     rig.heard = heard = deque()
     rig.at(50, lambda: heard.append(Acknowledgement(2, status, START_NS, why))).run(80)
@@ -620,7 +620,7 @@ def test_refused_call_is_not_compared_with(status: Any, why: Any, stands: bool) 
 
 
 @pytest.mark.parametrize(("before_ms", "proves"), [(219.0, False), (221.0, True)])
-def test_kernel_counts_of_older_miss_prove_nothing(before_ms: float, proves: bool) -> None:
+def test_kernel_counts_of_older_miss_are_no_evidence(before_ms: float, proves: bool) -> None:
     rig = Rig(on(12, Answer(error="no")))
     before_ns = START_NS + MS + round(before_ms * MS)
     rig.sample = EvidenceSample(threads=[ThreadReading("loop", "S", 0, 0, 3, 0)], before_ns=before_ns)
@@ -628,14 +628,14 @@ def test_kernel_counts_of_older_miss_prove_nothing(before_ms: float, proves: boo
     assert ("major_faults" in rig.ticks[12]["evidence"]["loop"]) is proves
 
 
-def test_other_threads_decide_after_a_restart() -> None:
+def test_threads_are_followed_after_decoder_restart() -> None:
     rig = Rig()
     restarted = (HostEvent(START_NS, "lost", 0.0), HostEvent(START_NS, "restarted", 0.1))
     rig.at(30, lambda: rig.host(incarnation=1, events=restarted)).run(100)
     assert [e["host_event"]["event"] for e in rig.said("host_event")] == ["lost", "restarted"]
 
 
-def test_slow_texts_are_the_loops_work() -> None:
+def test_slow_texts_are_blamed_on_the_loop() -> None:
     rig = Rig()
 
     def read(data: Any) -> str:
@@ -671,7 +671,7 @@ def test_instruction_changes_at_a_release() -> None:
     assert [line["t_s"] for line in rig.lines if "instruction" in line and "k" not in line] == [0.04]
 
 
-def test_instruction_that_the_decider_refuses_gives_way() -> None:
+def test_refused_instruction_is_replaced_by_the_previous_one() -> None:
     refused = Answer(error="too long", more={"mistake": ("It is too long.", "Say less.")})
     rig = Rig(lambda request: refused if request.instruction == "long" else Answer(go()))
     rig.at(30, lambda: ev.Instructed("long")).run(100)
@@ -679,7 +679,7 @@ def test_instruction_that_the_decider_refuses_gives_way() -> None:
     assert list(rig.causes) == [2]
 
 
-def test_lockstep_waits_and_counts_what_was_late() -> None:
+def test_lockstep_waits_and_counts_late_decisions() -> None:
     decide = lambda request: Answer(go(request.tick % 3), 30.0 if request.tick % 4 == 1 else 5.0)  # noqa: E731
     quick = Rig(lambda request: Answer(go(request.tick % 3)), clock="lockstep", duration_ns=400 * MS).run(10_000)
     late = Rig(decide, clock="lockstep", duration_ns=400 * MS, max_age_ns=1).run(10_000)
@@ -698,8 +698,8 @@ def test_failing_safe_call_retries_each_lockstep_period() -> None:
     assert len(rig.ticks) == 7
 
 
-def test_acknowledgements_that_come_meanwhile_are_taken_next() -> None:
-    """A client's words arrive on another thread, also while those before are looked at."""
+def test_acknowledgements_during_reading_are_taken_next() -> None:
+    """Acknowledgements of a client arrive on another thread, also while earlier ones are being read."""
     words = deque(Acknowledgement(k, "executed", None, 0) for k in range(3))
     rig = Rig()
     rig.core.requests.carried_out = lambda seen: words.extend([words_of_more] * len(list(seen)))  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""New instructions on trial: what is not understood leaves the one before active. Without a clock or a loop."""
+"""Tests of new instructions: one that is not understood leaves the previous one active. Without a clock or a loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STRANGE = Decision(Call("push", {"force": 1}), {"function": 0.2}, 1, 1, 0, unkno
 
 
 class Trial:
-    """Instructions that begin with `go to 1`, and what became of them."""
+    """A trial of instructions that start with `go to 1`, with the results."""
 
     def __init__(self, goals: Any = GOALS) -> None:
         self.out: list[Any] = []
@@ -48,7 +48,7 @@ class Trial:
 
 
 @pytest.mark.parametrize("decision", [SURE, None])
-def test_unsure_decisions_restore_the_instruction_before(decision: Decision | None) -> None:
+def test_unsure_decisions_restore_the_previous_instruction(decision: Decision | None) -> None:
     trial = Trial()
     trial.say("help")
     for _ in range(TRIALS):
@@ -59,7 +59,7 @@ def test_unsure_decisions_restore_the_instruction_before(decision: Decision | No
     assert not trial.reports("accepted")
 
 
-def test_unknown_words_restore_it_at_the_first_decision() -> None:
+def test_unknown_words_restore_previous_instruction_at_once() -> None:
     trial = Trial()
     trial.say("dance")
     trial.decide(STRANGE, unsure=True)
@@ -74,7 +74,7 @@ def test_unknown_words_restore_it_at_the_first_decision() -> None:
         ("help", None, STRANGE),  # an agent without goals takes any text
     ],
 )
-def test_instruction_stays_however_unsure_calls_are(said: str, goals: Any, decision: Decision) -> None:
+def test_proven_instruction_stays_despite_unsure_calls(said: str, goals: Any, decision: Decision) -> None:
     trial = Trial(goals)
     trial.say(said)
     trial.decide(decision, unsure=True)
@@ -86,7 +86,7 @@ def test_instruction_stays_however_unsure_calls_are(said: str, goals: Any, decis
     assert trial.reports("accepted") == [said] or decision is STRANGE
 
 
-def test_slash_words_are_answered_and_never_instructions() -> None:
+def test_slash_commands_are_answered_and_never_instructions() -> None:
     def typed(text: str, instructions: Instructions) -> str | None:
         return take_word(text, "keyboard", cast("Any", None), instructions)
 

@@ -1,4 +1,4 @@
-"""Words understood off the clock, by real endpoints over HTTP."""
+"""Tests of interpreters outside the ticks, with real endpoints over HTTP."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asked(interpreter: Interpreter, said: str) -> Understood:
 
 
 def flown(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], **more: Any) -> Flight:
-    """A run of the cart beside which a person does something, and which ends with it."""
+    """Run the cart while a function acts as the operator. The run ends with this function."""
     flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
 
     def beside() -> None:
@@ -91,7 +91,7 @@ def test_sentence_without_goal_is_not_understood(said: tuple[int, bytes], why: s
     assert (found.text, found.why) == (None, why) and detail in found.detail, found
 
 
-def test_who_takes_too_long_is_not_waited_for() -> None:
+def test_interpreter_that_takes_too_long_is_given_up() -> None:
     free = threading.Event()
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=0.2) as (_, interpreter):
         found = asked(interpreter, "hm")
@@ -109,7 +109,7 @@ def test_canonical_words_need_no_interpreter() -> None:
     assert not server.bodies
 
 
-def test_an_interpreter_needs_goals_and_must_be_one() -> None:
+def test_interpreter_without_goals_or_of_wrong_kind_is_refused() -> None:
     with pytest.raises(UserError, match="no goals"):
         interpreting.goals_of(cart_agent())
     for name, said in (
@@ -127,7 +127,7 @@ def test_an_interpreter_needs_goals_and_must_be_one() -> None:
 
 
 class Slow:
-    """Understands each sentence as itself; those that are `slow` never."""
+    """An interpreter that returns each sentence unchanged, and never returns for a `slow` one."""
 
     name = "slow"
 
@@ -138,7 +138,7 @@ class Slow:
         return Understood(said, said, self.name)
 
 
-def test_newer_instruction_overtakes_an_older_one() -> None:
+def test_newer_instruction_replaces_a_waiting_one() -> None:
     taken, results, slow = list[str](), list[Understood](), Slow()
     take: Any = (taken.append, lambda line: None, lambda text: None, lambda: 0.0, results.append)
     hears = Interpretation(slow, *take)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
     assert report_of(flight.path)["understood"] == [first, asked_for]
 
 
-def test_failing_interpreter_stops_no_loop_and_notifies(tmp_path: Path) -> None:
+def test_failing_interpreter_notifies_and_loop_continues(tmp_path: Path) -> None:
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: any("not understood" in line for line in flight.said))

@@ -1,4 +1,4 @@
-"""The control loop over a real small world and in-process deciders: against the wall clock, and in lockstep."""
+"""Tests of the control loop with a small real world and in-process deciders, in real time and in lockstep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People over the loop: nothing acts while it is paused, or after a stop; named tools wait for a yes."""
+"""Tests of operator control: nothing acts during a pause or after a stop, and named tools wait for a yes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOSE = Call("grip", {"closed": 1})
 
 
 def flown(out: Path, person: Callable[[Flight, Arm], Any], decide: Any = on, **more: Any) -> tuple[Flight, Arm]:
-    """A run of the arm beside which a person does something, and which ends with it."""
+    """Run the arm while a function acts as the operator. The run ends with this function."""
     arm = Arm()
     settings = {"hz": HZ, "duration_s": None, "hold_ms": 60_000.0, "agent": arm_agent(), **more}
     flight = Flight(out, decide, world=arm.world(), **settings)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def people(flight: Flight) -> list[str]:
 
 
 def hanging() -> tuple[threading.Event, Agent]:
-    """An agent whose own code keeps the loop's thread while the event is not set."""
+    """Return an agent whose code blocks the loop's thread until the event is set."""
     free = threading.Event()
     free.set()
 
@@ -128,7 +128,7 @@ def test_waiting_call_does_not_act_after_pause(tmp_path: Path, said: str) -> Non
 
 @pytest.mark.realtime
 @pytest.mark.parametrize("said", ["pause", "stop"])
-def test_safe_call_acts_though_the_loop_hangs(tmp_path: Path, said: str) -> None:
+def test_safe_call_acts_while_the_loop_hangs(tmp_path: Path, said: str) -> None:
     free, agent = hanging()
 
     def person(flight: Flight, arm: Arm) -> None:
@@ -182,7 +182,7 @@ def test_head_below_its_floor_is_in_doubt() -> None:
 
 
 @pytest.mark.parametrize("speed", [7, True])  # True equals a legal one, but only in Python's eyes
-def test_illegal_value_is_refused_however_often(speed: int) -> None:
+def test_illegal_value_is_refused_every_time(speed: int) -> None:
     legal = LegalCalls(arm_agent().tools)
     for _ in range(2):
         assert legal.check(MOVE) == (MOVE, "move(speed=1)")

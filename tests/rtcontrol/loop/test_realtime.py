@@ -1,4 +1,4 @@
-"""What keeps a tick on time: garbage collected in the slack, pauses that are reported, little kept in memory."""
+"""Tests of real-time helpers: garbage is collected in the slack, pauses are reported, little stays in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.telemetry.events import plain
 
 
-def test_garbage_is_collected_though_there_is_never_slack() -> None:
+def test_garbage_is_collected_even_without_slack() -> None:
     collected: list[int] = []
     with SlackCollector() as collector:
         gc.callbacks.append(lambda phase, info: collected.append(info["generation"]) if phase == "start" else None)
@@ -31,7 +31,7 @@ def test_garbage_is_collected_though_there_is_never_slack() -> None:
 
 
 class Knot:
-    """Garbage that only a collection finds."""
+    """An object that only a garbage collection can free."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -43,7 +43,7 @@ def slow(phase: str, info: dict[str, int]) -> None:
 
 
 def test_slow_collection_does_not_keep_old_garbage() -> None:
-    """As on a busy machine: the first full collection takes longer than there ever is slack."""
+    """On a busy machine the first full collection may take longer than any slack."""
     kept: weakref.WeakSet[Knot] = weakref.WeakSet()
     with SlackCollector() as collector:
         gc.callbacks.append(slow)

@@ -1,4 +1,4 @@
-"""Puts this folder's helpers (`synthetic`) within reach of its tests."""
+"""Make the helpers in this folder (`synthetic`) importable for its tests."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Records as other programs leave them: rewritten with MCAP's own library, or made to do harm."""
+"""Make records like other programs: rewritten with the MCAP library, or hostile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def entries_of(record: Path) -> list[Entry]:
 def rewritten(
     entries: Iterable[Entry], out: Path, more: Callable[[Writer, int], None] = lambda writer, i: None, **options: Any
 ) -> Path:
-    """The messages in a file of other channel and schema numbers; `more` may write between them."""
+    """Write the messages to a file with other channel and schema numbers; `more` may write between them."""
     with out.open("wb") as file:
         writer = Writer(file, **options)
         writer.start(library="ros2 bag; \x1b[31mlibmcap 9")
@@ -46,7 +46,7 @@ def rewritten(
 
 
 def scans(writer: Writer, i: int) -> None:
-    """A topic of ROS 2 next to ours, in CDR, and one that is named as one of ours."""
+    """Write a ROS 2 topic in CDR next to ours, and a topic with the name of one of ours."""
     if i % 7 == 0:
         named = writer.register_schema("sensor_msgs/msg/LaserScan", "ros2msg", b"float32[] ranges")
         other = writer.register_schema("std_msgs/msg/String", "ros2msg", b"string data")
@@ -88,14 +88,14 @@ def message(data: bytes, channel: int = 1) -> Message:
 
 
 def packed(data: Iterable[bytes], size: int) -> Chunk:
-    """A chunk of the pieces that claims this size."""
+    """Return a chunk of the pieces that claims a size."""
     compressor = zstandard.ZstdCompressor().compressobj()
     body = b"".join([*map(compressor.compress, data), compressor.flush()])
     return Chunk("zstd", body, 0, 0, 0, size)
 
 
 def bombs() -> dict[str, tuple[str, bytes]]:
-    """Return what a refusal says, and a small file that unpacks to a GiB, or is not ours."""
+    """Return pairs of a part of the error text, and a small file that unpacks to a GiB or is not a record."""
     header = message(json.dumps({"header": {}}).encode())
     spaces = b'{"kind":' + b" " * ((1 << 24) - 100) + b"1}"
     many = [packed([parts(*OURS, message(spaces))], len(parts(*OURS, message(spaces))))] * 200

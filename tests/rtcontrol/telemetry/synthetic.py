@@ -1,4 +1,4 @@
-"""The events of runs that never were: a small law of its own, with the work of each decision given."""
+"""Make the events of synthetic runs from the given working time of each decision."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def synthetic(
     saw: Callable[[int], str] = lambda k: f"x {k}",
     **more: Any,
 ) -> Iterator[dict[str, Any]]:
-    """A run's events, the header first. `took` gives the ms of a decision that begins, by its tick."""
+    """Return the events of a run, starting with the header. `took` returns the ms of a decision by its tick."""
     period, free, last = 1e3 / hz, 0.0, 0.0
     yield {"header": header(hz, **more), "schema_version": 2}
     for k in range(int(seconds * hz)):
@@ -94,14 +94,14 @@ def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
 
 
 def kept(path: Path, most: int = 10**9) -> RecordFile:
-    """The file of a run that has started."""
+    """Return the record file of a run that has started."""
     file = RecordFile(path, most)
     file.keep()
     return file
 
 
 def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -> Path:
-    """The run's folder, with its record of at most so many bytes."""
+    """Return the folder of a run, with a record of at most so many bytes."""
     recorder = Recorder(kept(folder / "record.mcap", most), next(events)["header"], patient=True)
     for i, event in enumerate(events):
         recorder.write(event)

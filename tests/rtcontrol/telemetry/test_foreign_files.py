@@ -1,4 +1,4 @@
-"""Records that other programs wrote: read as ours where they hold ours, else refused by name, at a bounded cost."""
+"""Tests of files from other programs: read if they contain our events, else refused by name, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_file_of_two_runs_is_refused(record: Path, tmp_path: Path, capsys: pytes
     path = rewritten(both, tmp_path / "both.mcap")
     capsys.readouterr()
     for command in ("report", "replay", "data from-recording"):
-        assert "holds several runs" in refused(capsys, *command.split(), str(path))
+        assert "has several runs" in refused(capsys, *command.split(), str(path))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What a record has of ticks on time, and of a run that was killed."""
+"""Tests of records of ticks on time, and of a killed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.helpers.processes import Program
 pytestmark = pytest.mark.realtime
 
 
-def test_every_tick_on_time_makes_a_row(tmp_path: Path) -> None:
+def test_every_tick_on_time_gives_a_row(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6))).run()
     made, account = [*rows(flight.lines)], flight.loop.account
     assert len(made) == account.on_time > 10

@@ -1,4 +1,4 @@
-"""A record of bounded size is written in parts; what is left of it is read as one."""
+"""Tests of records of bounded size, which are written in parts and read as one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEADER = {"hz": 16.0, "started_at": "now"}
 
 
 def events(ticks: int) -> list[dict[str, Any]]:
-    """A run's events, with observations that cannot be compressed."""
+    """Yield the events of a run, with observations that cannot be compressed."""
     seen = random.Random(0)
     return list(islice(synthetic(16, ticks / 16, two_humps(3), saw=lambda k: seen.randbytes(200).hex()), 1, None))
 
@@ -57,7 +57,7 @@ def write(recorder: Recorder, written: list[dict[str, Any]], every: int = 100) -
 
 
 def on_disk(path: Path) -> int:
-    """Return the bytes at one instant: parts come and go meanwhile."""
+    """Return the bytes on the disk, although parts are made and removed meanwhile."""
     looks: list[dict[str, int]] = [{"": 0}]
     while len(looks) < 2 or looks[-1] != looks[-2]:
         looks.append({})
@@ -136,7 +136,7 @@ def test_disk_full_between_two_parts_loses_and_doubles_nothing(tmp_path: Path, r
     assert counts(offline) == counts(live)
 
 
-def test_new_run_removes_the_parts_of_the_one_before(tmp_path: Path) -> None:
+def test_new_run_removes_parts_of_the_previous_run(tmp_path: Path) -> None:
     path = tmp_path / "record.mcap"
     for number in (1, 2, 10):
         older_part(path, number).touch()

@@ -1,4 +1,4 @@
-"""The record survives what happens to disks and processes; the report says what the record says."""
+"""Tests that a record survives failures of disks and processes, and that the report agrees with the record."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_report_of_a_run_that_ended_is_whole(tmp_path: Path) -> None:
+def test_report_of_an_ended_run_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     assert not report.whole(path)
     for ended_by, whole in (("killed", False), ("SIGTERM", True)):
@@ -203,7 +203,7 @@ def test_any_data_of_a_world_becomes_json(recorder: Recorder, data: Any, json_da
             json.loads(message.data, parse_constant=pytest.fail)
 
 
-def test_call_not_carried_out_makes_no_row() -> None:
+def test_call_that_client_refused_makes_no_row() -> None:
     events: list[dict[str, Any]] = [{"header": {"tools": [], "model": "m"}}]
     for k, status in enumerate([None, "executed", "expired", "refused", "failed"] * 200):
         events.append({"observation": str(k), "instruction": "go", "history": [], "k": k})

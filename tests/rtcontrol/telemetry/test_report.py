@@ -1,4 +1,4 @@
-"""`rtcontrol report`: gates, formats, what follows from the counts, and the page."""
+"""Tests of `rtcontrol report`: gates, formats, figures from the counts, and the HTML page."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_failed_gate_gives_status_3_in_every_format(run: Path, name: str, capsys
         (synthetic(16, 1, lambda k: 20.0), ("nothing",), "No record"),
     ],
 )
-def test_what_cannot_be_reported_is_refused(
+def test_unreportable_record_is_refused(
     events: Any, options: tuple[str, ...], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert error in refused(capsys, "report", str(written(tmp_path, iter(events))), *options)
@@ -215,7 +215,7 @@ def test_trace_has_a_track_a_thread(run_shown: Recorded) -> None:
     assert missed == run_shown.report["misses_by_cause"]["decide"]
 
 
-def test_page_holds_every_tick_and_its_cause(run_shown: Recorded) -> None:
+def test_page_contains_every_tick_with_its_cause(run_shown: Recorded) -> None:
     page = as_html.render([run_shown], [parse("misses==0")])
     (data,) = embedded(page)["runs"]
     assert list(unpacked(data["k"])) == [*run_shown.timeline.k]
@@ -257,7 +257,7 @@ def test_several_runs_are_side_by_side(tmp_path: Path) -> None:
     assert compared == [("50", "100")]
 
 
-def test_run_that_was_held_throughout_says_so(run_shown: Recorded) -> None:
+def test_report_shows_run_that_was_held_throughout(run_shown: Recorded) -> None:
     ticks = run_shown.report["ticks"]
     for by, hint in ({"confidence": ticks}, "the instruction is NOT UNDERSTOOD"), ({"confirm": ticks}, ""):
         held = {line.label: line for line in lines(run_shown.report | {"held": ticks, "held_by": by})}["held back"]

@@ -1,4 +1,4 @@
-"""The timeline says of each tick what the account counts of all."""
+"""Tests that the timeline of each tick agrees with the account's counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATUS = st.sampled_from(["executed", "expired", "failed"])
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Ticks with what may be told of them later, in the order in which a loop tells it."""
+    """Yield random runs: ticks with later events about them, in the order in which a loop writes them."""
     events: list[dict[str, Any]] = [{"header": header(16)}]
     k = 0
     for _ in range(draw(st.integers(1, 30))):
@@ -55,7 +55,7 @@ def test_timeline_adds_up_to_the_account(events: list[dict[str, Any]]) -> None:
     assert [*timeline.k] == sorted(timeline.k)
 
 
-def test_call_that_its_client_did_not_carry_out_is_a_miss() -> None:
+def test_call_that_client_did_not_execute_is_a_miss() -> None:
     call = {"superseded": 0, "kind": "call", "call": "push(force=2)", "latency_ms": 20.0}
     failed = {"ack": 1, "status": "expired", "why": "fresh", "error": "too old", "t_s": 0.18}
     ticks = [{"k": k, "t_s": k / 10, **call} for k in range(3)]

@@ -1,4 +1,4 @@
-"""What a replay at another rate says is what a run at that rate does."""
+"""Tests that a replay at another rate predicts a run at that rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_release_is_counted_once(steps: list[Step], hz: float, halts: list[
 
 
 @given(st.floats(0, 24), st.floats(0, 24), st.sampled_from(RATES))
-def test_work_misses_nothing_or_all_by_its_size(prepare: float, decide: float, hz: float) -> None:
+def test_replayed_work_misses_none_or_all_releases(prepare: float, decide: float, hz: float) -> None:
     assert not [*replay([Step(prepare / 3, decide / 3, prepare / 3, decide / 3)], hz, 3.0)]
     assert [*replay([Step(decide=1e3 / hz + 1)], hz, 3.0)] == [(0, 3 * hz)]
     assert [*replay([Step(fails=True)], hz, 3.0)] == [(0, 3 * hz)]
@@ -54,7 +54,7 @@ def test_other_rates_are_predicted_within_two_points() -> None:
         assert abs(told[hz] - real) < 0.02, (hz, told, real)
 
 
-def test_pause_stays_where_it_was() -> None:
+def test_replayed_pause_keeps_its_place() -> None:
     events = [*synthetic(16, 10, lambda k: 20.0)]
     for event in events:
         if event.get("k") == 80 and "kind" in event:
