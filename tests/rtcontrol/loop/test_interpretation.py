@@ -91,7 +91,7 @@ def test_sentence_without_goal_is_not_understood(said: tuple[int, bytes], why: s
     assert (found.text, found.why) == (None, why) and detail in found.detail, found
 
 
-def test_interpreter_that_takes_too_long_is_given_up() -> None:
+def test_interpreter_that_takes_too_long_is_abandoned() -> None:
     free = threading.Event()
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=0.2) as (_, interpreter):
         found = asked(interpreter, "hm")
