@@ -36,17 +36,17 @@ def violations(
     acts = sorted((event for event in events if event["event"] == "act"), key=lambda act: act["t"])
     if not acts:
         return []
-    broken = [*_of_calls(acts, end_ns)]
+    broken = [*_call_violations(acts, end_ns)]
     held = [*excused, *((act["t"], act["end"]) for act in acts)]  # no other call can act while a call acts
     resets = [event["t"] for event in events if event["event"] == "reset" and acts[0]["t"] < event["t"] < end_ns]
-    for begin_ns, t_ns in _bare(acts, resets, end_ns, hold_ns):
+    for begin_ns, t_ns in _spans_without_safe_call(acts, resets, end_ns, hold_ns):
         bare_ns = t_ns - begin_ns - _overlap(held, begin_ns, t_ns)
         if bare_ns > 2 * period_ns + SLACK_NS:
             broken.append((t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold"))
     return sorted(broken)
 
 
-def _of_calls(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
+def _call_violations(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
     """Yield violations by the instant of a call, or after the stop."""
     parted, last_ns = False, 0
     for act in acts:
@@ -65,7 +65,7 @@ def _of_calls(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
         yield end_ns, "no safe call acted after the stop"
 
 
-def _bare(acts: Sequence[Event], resets: Sequence[int], end_ns: int, hold_ns: int) -> Iterator[Span]:
+def _spans_without_safe_call(acts: Sequence[Event], resets: Sequence[int], end_ns: int, hold_ns: int) -> Iterator[Span]:
     """Yield violations by a missing safe call: after the hold of a call or of a reset, or after the stop."""
     changes: list[tuple[int, float]] = [(t_ns, t_ns + hold_ns) for t_ns in resets]
     for act in acts:

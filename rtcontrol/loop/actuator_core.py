@@ -345,11 +345,11 @@ class ActuatorCore:
         if self.guard_ns is not None and now_ns >= self.guard_ns and not self.closed:
             self._take_over(now_ns)
         while (round_ := self.safe.open(now_ns)) is not None:
-            if (action := self._of_round(round_, now_ns)) is not None:
+            if (action := self._next_of_round(round_, now_ns)) is not None:
                 return action
             if round_ is self.safe.round:  # the previous attempt holds up the next one
                 break
-        return None if self.closed else self._of_jobs(now_ns)
+        return None if self.closed else self._next_of_jobs(now_ns)
 
     def _take_over(self, now_ns: int) -> None:
         """Demand the safe calls, because the loop did not come back in time."""
@@ -357,12 +357,12 @@ class ActuatorCore:
         if (cleared := self.demand("loop", self.parting)) is not None:
             self._complete(cleared, "too_late", now_ns, now_ns)
 
-    def _of_round(self, round_: Round, now_ns: int) -> Action | None:
+    def _next_of_round(self, round_: Round, now_ns: int) -> Action | None:
         if round_.left is None:
             if round_.error is None and (emit := self._emission_first()) is not None:
                 return emit
             if self.safe.start(now_ns):
-                self._does(now_ns)
+                self._record_start(now_ns)
         return self._attempt(now_ns)
 
     def _emission_first(self) -> Emit | None:
@@ -375,7 +375,7 @@ class ActuatorCore:
             safe.unsent = emit is not None and emit.demand != safe.demand
         return emit
 
-    def _of_jobs(self, now_ns: int) -> Action | None:
+    def _next_of_jobs(self, now_ns: int) -> Action | None:
         while self.jobs:
             if self.safe.busy:
                 return self._take_emission()
@@ -386,7 +386,7 @@ class ActuatorCore:
                 self.jobs.popleft()
                 self._complete(command, "refused", now_ns, now_ns)
                 continue
-            self._does(now_ns)
+            self._record_start(now_ns)
             if command is not self._looked and self.safe.look(now_ns):
                 self._looked = command
                 return self._attempt(now_ns)
@@ -396,7 +396,7 @@ class ActuatorCore:
 
     def _attempt(self, now_ns: int) -> Attempt | None:
         attempt = self.safe.next_attempt(now_ns)
-        self._did(now_ns)
+        self._record_end(now_ns)
         return attempt
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ class ActuatorCore:
         """Handle the result of an attempt."""
         self.safe.ended(attempt, result, now_ns)
         self.news += 1
-        self._did(now_ns)
+        self._record_end(now_ns)
 
     def sent(self, job: Emit | Instruct, error: BaseException | None) -> None:
         """Handle the result of a job that was sent to the world. `error` is what the world raised."""
@@ -456,12 +456,12 @@ class ActuatorCore:
         self.effects.append(report)
         self.news += 1
 
-    def _does(self, now_ns: int) -> None:
+    def _record_start(self, now_ns: int) -> None:
         """Record that calls are running from now on."""
         if not (self.doings and self.doings[-1][1] == 0):
             self.doings.append([now_ns, 0])
 
-    def _did(self, now_ns: int) -> None:
+    def _record_end(self, now_ns: int) -> None:
         """Record the end of the running safe calls, if no attempt is running any more."""
         if self.doings and self.doings[-1][1] == 0 and not self.safe.busy:
             self.doings[-1][1] = now_ns

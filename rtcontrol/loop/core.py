@@ -211,7 +211,7 @@ class LoopCore:
 
     # -- release -------------------------------------------------------------------------------------------------------
 
-    def _woke(self, event: ev.Woke) -> None:
+    def _on_woke(self, event: ev.Woke) -> None:
         if not self.ledger.t0_ns:
             self.ledger.t0_ns, self.world.started_ns = self.grid.start(self.now_ns)
             self.ledger.write({"origin_ns": self.ledger.t0_ns})
@@ -219,7 +219,7 @@ class LoopCore:
         self._expire()
         self._release()
 
-    def _advanced(self, event: ev.Advanced) -> None:
+    def _on_advanced(self, event: ev.Advanced) -> None:
         self.grid.advanced(event.due_ns)
         if event.due_ns is not None:
             self._release()
@@ -278,7 +278,7 @@ class LoopCore:
 
     # -- observe -------------------------------------------------------------------------------------------------------
 
-    def _observed(self, event: ev.Observed) -> None:
+    def _on_observed(self, event: ev.Observed) -> None:
         tick = self.world.tick
         assert tick is not None, "it was started"
         if event.finished:
@@ -332,7 +332,7 @@ class LoopCore:
 
     # -- request -------------------------------------------------------------------------------------------------------
 
-    def _sent(self, event: ev.Sent) -> None:
+    def _on_sent(self, event: ev.Sent) -> None:
         tick, observation = self.world.tick, self.world.observation
         assert tick is not None and observation is not None, "a request was sent"
         if event.error is not None:  # this error costs the tick, not the run
@@ -390,7 +390,7 @@ class LoopCore:
         while len(late) > 2 * self.settings.pipeline:
             del late[min(late)]
 
-    def _replied(self, reply: DecisionReply) -> None:
+    def _on_reply(self, reply: DecisionReply) -> None:
         outstanding = self.outstanding
         if self.world.left and reply.tick not in outstanding.late:
             return  # no further release
@@ -508,7 +508,7 @@ class LoopCore:
         outstanding.ordered_k, outstanding.called = max(outstanding.ordered_k, tick.k), True
         self.out.append(command)
 
-    def _gave_way(self, event: ev.GaveWay) -> None:
+    def _on_gave_way(self, event: ev.GaveWay) -> None:
         """Handle the drop of a call that waited for the world, in favour of a newer call or the safe call."""
         if self.world.left:
             return  # a waiting call does not count as a release when the run ends
@@ -521,7 +521,7 @@ class LoopCore:
         else:  # the world is busy
             self._overrun(order, "the call could not begin, and gave way to a newer one" if newer else GAVE_WAY)
 
-    def _withdrawn(self, event: ev.Withdrawn) -> None:
+    def _on_withdrawn(self, event: ev.Withdrawn) -> None:
         """Handle a deadline that passed before the call ended. The call was dropped if it had not started."""
         order = self.outstanding.ordered.get(event.k)
         if order is not None and not order.settled:
@@ -536,11 +536,11 @@ class LoopCore:
     def _overrun(self, order: ev.OrderedCall, error: str, subcause: str = "busy") -> None:
         self._miss(order.tick, (Cause.EXECUTE, subcause), order.reply, error=error, call=order.text)
 
-    def _completed(self, done: ev.Completion) -> None:
+    def _on_completion(self, done: ev.Completion) -> None:
         order = self.outstanding.ordered.pop(done.tick)
         tick, reply, acted = order.tick, order.reply, done.effect == "acted"
         if acted:
-            self._acted(order, done)
+            self._record_active(order, done)
         if order.late:
             self.ledger.late(tick, reply, done, self.now_ns)
         elif order.settled:
@@ -558,7 +558,7 @@ class LoopCore:
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
             self._miss(tick, fault, reply, error=error, call=order.text, done=done)
 
-    def _acted(self, order: ev.OrderedCall, done: ev.Completion) -> None:
+    def _record_active(self, order: ev.OrderedCall, done: ev.Completion) -> None:
         """Record that the call is active from now on."""
         tick, call = order.tick, order.call
         if done.current:
@@ -634,7 +634,7 @@ class LoopCore:
         stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
         self.out.append(ev.TakeSample(tick.k, tick.capture_ns if stale else tick.release_ns))
 
-    def _sampled(self, event: ev.Sampled) -> None:
+    def _on_sample(self, event: ev.Sampled) -> None:
         miss = self.outstanding.misses.get(event.k)
         if miss is None:
             return
@@ -712,7 +712,7 @@ class LoopCore:
 
     # -- account: what else happens to a run ---------------------------------------------------------------------------
 
-    def _commanded(self, command: ev.OperatorCommand) -> None:
+    def _on_command(self, command: ev.OperatorCommand) -> None:
         """Handle an operator's command. A pause or stop has already shut the actuator."""
         confirmed = self.operator.commanded(command, self.now_ns)
         if command.word in ("pause", "stop"):
@@ -724,7 +724,7 @@ class LoopCore:
             self._dispatch(confirmed.tick, confirmed.reply, confirmed.call, confirmed.expires_ns, late=True)
         self.out.append(ev.LoopReport("changed"))
 
-    def _host_changed(self, state: ev.HostChanged) -> None:
+    def _on_host_changed(self, state: ev.HostChanged) -> None:
         self.world.host = state
         if len(state.events) != self.ledger.events:
             self.ledger.host_events(state.events)
@@ -750,14 +750,14 @@ class LoopCore:
         self.world.stopped = True
         self.out.append(ev.Stop(why))
 
-    def _left(self, event: ev.Left) -> None:
+    def _on_left(self, event: ev.Left) -> None:
         """Handle the end of the ticks. From here on only the safe call may act."""
         self.world.stopped = self.world.left = True
         self.operator.state = "stopped"
         self.operator.drop(self.now_ns)
         self._demand("exit", self.fallback.parting(), self.outstanding.newest_k)
 
-    def _overdue(self, event: ev.Overdue) -> None:
+    def _on_overdue(self, event: ev.Overdue) -> None:
         """Count releases that were due before the run ended as missed, because the loop was away."""
         due_ns = event.t_ns - self.settings.period_ns
         if not (self.ledger.t0_ns and self.grid.enforced and self.grid.due(due_ns)):
@@ -768,7 +768,7 @@ class LoopCore:
         self._miss(tick, None)
         self.outstanding.misses[tick.k].end_ns = event.t_ns  # later replies do not belong to this miss
 
-    def _closed(self, event: ev.Closed) -> None:
+    def _on_closed(self, event: ev.Closed) -> None:
         for miss in tuple(self.outstanding.misses.values()):
             evidence = miss.evidence
             if evidence is None:  # an interrupt came before the sample of this miss
@@ -789,23 +789,23 @@ def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
 
 
 HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
-    ev.Woke: LoopCore._woke,
-    ev.Advanced: LoopCore._advanced,
-    ev.Observed: LoopCore._observed,
-    ev.Sent: LoopCore._sent,
-    DecisionReply: LoopCore._replied,
-    ev.GaveWay: LoopCore._gave_way,
-    ev.Withdrawn: LoopCore._withdrawn,
-    ev.Completion: LoopCore._completed,
-    ev.Sampled: LoopCore._sampled,
-    ev.OperatorCommand: LoopCore._commanded,
-    ev.HostChanged: LoopCore._host_changed,
+    ev.Woke: LoopCore._on_woke,
+    ev.Advanced: LoopCore._on_advanced,
+    ev.Observed: LoopCore._on_observed,
+    ev.Sent: LoopCore._on_sent,
+    DecisionReply: LoopCore._on_reply,
+    ev.GaveWay: LoopCore._on_gave_way,
+    ev.Withdrawn: LoopCore._on_withdrawn,
+    ev.Completion: LoopCore._on_completion,
+    ev.Sampled: LoopCore._on_sample,
+    ev.OperatorCommand: LoopCore._on_command,
+    ev.HostChanged: LoopCore._on_host_changed,
     ev.SafeState: lambda core, state: setattr(core.world, "safe", state),
     ev.SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
     ev.Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
     ev.Instructed: lambda core, event: core.requests.instructions.waiting.append(event.text),
     ev.Stopped: lambda core, event: core._stop(event.why),
-    ev.Left: LoopCore._left,
-    ev.Overdue: LoopCore._overdue,
-    ev.Closed: LoopCore._closed,
+    ev.Left: LoopCore._on_left,
+    ev.Overdue: LoopCore._on_overdue,
+    ev.Closed: LoopCore._on_closed,
 }

@@ -19,7 +19,7 @@ CALLS = {"move": MOVE, "close": CLOSE, "stop": STOP, "open": OPEN, "park": PARK}
 NAMES = {call.text(): name for name, call in CALLS.items()}
 
 
-def said(tick: int, status: Any = "safe") -> Emission:
+def emission(tick: int, status: Any = "safe") -> Emission:
     return Emission(tick, 1, 1, 0, status)
 
 

@@ -158,7 +158,7 @@ class SimCrowd:
         core = CrowdCore(Members(terms_of(self.config)), settings, rules)
         recorder = cast(Any, SimpleNamespace(header=self.config.header(0.0, AGENT), write=self._write, fold=None))
         host = cast(Any, CrowdHost(self.time, self.decoder, self.thread))
-        return CrowdLoop(core, host, recorder, self._told)
+        return CrowdLoop(core, host, recorder, self._on_action)
 
     def fly(self, periods: int) -> None:
         with simulated(self.time):
@@ -220,7 +220,7 @@ class SimCrowd:
 
     # -- the referee ---------------------------------------------------------------------------------------------------
 
-    def _told(self, action: Any) -> None:
+    def _on_action(self, action: Any) -> None:
         if isinstance(action, SendCalls):
             for call in action.calls:
                 life = self.lives.get(call.id)

@@ -345,5 +345,5 @@ class Rig:
     def kinds(self) -> list[str]:
         return [tick["kind"] for tick in self.ticks.values()]
 
-    def said(self, key: str) -> list[dict[str, Any]]:
+    def lines_with(self, key: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if key in line]

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from worker import CLOSE, MOVE, MS, NAMES, OPEN, PARK, STOP, Worker, said
+from worker import CLOSE, MOVE, MS, NAMES, OPEN, PARK, STOP, Worker, emission
 
 from rtcontrol.envs.base import Emission
 from rtcontrol.loop.actuator_core import EXIT_RETRY_NS, PATIENCE_LOCKSTEP_NS, Action, Attempt, Emit
@@ -36,7 +36,7 @@ def test_withdraw_drops_only_the_command_of_its_tick(tick: int, withdrawn: bool)
 def test_command_that_fails_completes_once_with_effect(how: str, effect: str) -> None:
     worker = Worker(STOP)
     worker.script(move=how)
-    worker.execute(0, void=said(0, "held"), fresh=said(0, "fresh"))
+    worker.execute(0, void=emission(0, "held"), fresh=emission(0, "fresh"))
     worker.work()
     assert worker.completions == [(0, effect, True)]
     assert worker.names == [f"move:{how}", *["emit 0"] * (how == "over")], "the world receives that its epoch is over"
@@ -173,11 +173,11 @@ def test_demand_during_settling_reports_the_act_once() -> None:
 
 def test_emissions_are_sent_in_order_before_calls() -> None:
     worker = Worker(STOP)
-    with worker.performing(0, fresh=said(0, "fresh")):
+    with worker.performing(0, fresh=emission(0, "fresh")):
         worker.core.instruct("go")
-        worker.core.tell(said(1, "held"))
-        worker.core.demand("miss", said(2))
-        worker.core.tell(said(3))
+        worker.core.tell(emission(1, "held"))
+        worker.core.demand("miss", emission(2))
+        worker.core.tell(emission(3))
     assert worker.names == ["move:hang", "emit 0", "emit 1", "emit 2", "stop", "say go", "emit 3"]
 
 
@@ -185,7 +185,7 @@ def test_emissions_are_sent_in_order_before_calls() -> None:
 def test_unsent_demand_fails_and_is_sent_again(calls: tuple[Call, ...]) -> None:
     worker = Worker(*calls)
     worker.script(emit="raise raise")
-    worker.core.demand("miss", said(0))
+    worker.core.demand("miss", emission(0))
     worker.at(70)
     assert worker.core.state.pending and not worker.core.safe.active
     worker.at(400)
@@ -200,7 +200,7 @@ def test_unsent_demand_fails_and_is_sent_again(calls: tuple[Call, ...]) -> None:
 def test_emission_that_raises_is_a_fault(what: str) -> None:
     worker = Worker(STOP)
     worker.script(**{what: "raise"})
-    worker.core.tell(said(0)) if what == "emit" else worker.core.instruct("go")
+    worker.core.tell(emission(0)) if what == "emit" else worker.core.instruct("go")
     worker.execute(1)
     worker.work()
     assert worker.faults == [what] and worker.completions == [(1, "acted", True)]
@@ -209,7 +209,7 @@ def test_emission_that_raises_is_a_fault(what: str) -> None:
 def test_call_with_unsent_emission_has_failed() -> None:
     worker = Worker(STOP)
     worker.script(emit="raise")
-    worker.execute(0, fresh=said(0, "fresh"))
+    worker.execute(0, fresh=emission(0, "fresh"))
     worker.work()
     assert worker.completions == [(0, "failed", True)]
 
@@ -222,11 +222,11 @@ def test_call_with_unsent_emission_has_failed() -> None:
 def test_hung_safe_call_does_not_delay_the_others(why: str, retry_ms: float | None, patience_ms: float) -> None:
     worker = Worker(*SEVERAL, retry_ms=retry_ms)
     worker.script(stop="hang")
-    worker.core.demand(why, said(0))
+    worker.core.demand(why, emission(0))
     worker.at(patience_ms)
     assert worker.log == [(0, "emit 0"), (0, "stop:hang"), (patience_ms, "open"), (patience_ms, "park")]
     worker.execute(1)
-    worker.core.tell(said(2))
+    worker.core.tell(emission(2))
     worker.at(10_000)
     assert worker.names[4:] == [] and worker.core.state.attempting, "what hangs would act after it"
     worker.free("stop")
@@ -253,9 +253,9 @@ def test_hung_safe_call_is_repeated_for_newer_demand() -> None:
 
 def test_absent_loop_brings_the_safe_call() -> None:
     worker = Worker(STOP)
-    worker.arm(100 * MS, said(7))
+    worker.arm(100 * MS, emission(7))
     worker.at(50)
-    worker.arm(150 * MS, said(8))
+    worker.arm(150 * MS, emission(8))
     worker.at(400)
     assert worker.log == [(150, "emit 8"), (150, "stop")]
     assert [(one.why, one.active) for one in worker.attempts] == [("loop", True)]
@@ -284,7 +284,7 @@ def test_bar_refuses_commands_requested_before_its_end() -> None:
 
 def test_bar_before_the_emission_sends_nothing() -> None:
     worker = Worker(STOP)
-    with worker.performing(0, fresh=said(0, "fresh")):
+    with worker.performing(0, fresh=emission(0, "fresh")):
         worker.core.bar("stopped", 0)
     assert worker.names == ["move:hang"] and worker.completions == [(0, "refused", True)]
 
@@ -296,10 +296,10 @@ def test_close_tries_only_demanded_safe_calls_once() -> None:
     worker = Worker(*SEVERAL)
     worker.script(stop="hang", open="raise")
     worker.core.instruct("go")
-    worker.core.tell(said(0))
-    worker.core.demand("exit", said(1))
+    worker.core.tell(emission(0))
+    worker.core.demand("exit", emission(1))
     worker.execute(2)
-    worker.core.tell(said(3))
+    worker.core.tell(emission(3))
     worker.core.closed = True
     worker.at(500)
     assert worker.log == [(0, "emit 0"), (0, "emit 1"), (0, "stop:hang"), (20, "open:raise"), (20, "park")]
@@ -351,7 +351,7 @@ ORDERS: dict[str, Callable[[Worker], Any]] = {
     "withdraw": lambda worker: worker.core.withdraw(0),
     "instruct": lambda worker: worker.core.instruct("go on"),
     "bar": lambda worker: worker.core.bar("stopped", 1),
-    "demand": lambda worker: worker.core.demand("exit", said(3)),
+    "demand": lambda worker: worker.core.demand("exit", emission(3)),
     "retry": lambda worker: worker.core.retry(),
 }
 
@@ -361,12 +361,12 @@ def test_interrupt_of_an_order_loses_no_safe_call(name: str) -> None:
     for line in range(1, 200):
         worker = Worker(STOP, OPEN)
         worker.script(stop="raise", emit="raise")
-        worker.core.demand("miss", said(0))
+        worker.core.demand("miss", emission(0))
         worker.work()
         worker.core.instruct("go")
         worker.execute(0)
         came = interrupted(lambda worker=worker: ORDERS[name](worker), line)  # type: ignore[misc]
-        worker.core.demand("exit", said(4))
+        worker.core.demand("exit", emission(4))
         worker.core.closed = True
         worker.at(500)
         assert worker.names[-3:] == ["emit 4", "stop", "open"] and worker.core.safe.active, line
@@ -441,7 +441,7 @@ class Walk(Worker):
 
     def emission(self) -> Emission:
         self.emitted += 1
-        return said(1000 + self.emitted)
+        return emission(1000 + self.emitted)
 
     def drop(self, command: Command | None) -> None:
         if command is not None:
@@ -457,7 +457,7 @@ class Walk(Worker):
                 self.given += 1
                 requested_ns = max(0, self.now_ns - random.choice([0, 0, 30 * MS]))
                 command = Command(self.given, random.choice([MOVE, CLOSE]), 1, None, requested_ns=requested_ns)
-                command.fresh = random.choice([None, said(self.given, "fresh")])
+                command.fresh = random.choice([None, emission(self.given, "fresh")])
                 self.drop(core.execute(command))
             case "demand":
                 self.require()
@@ -472,7 +472,7 @@ class Walk(Worker):
             case "retry":
                 core.retry()
             case "guard":
-                self.arm(random.choice([None, self.now_ns + 20 * MS]), said(PARTING))
+                self.arm(random.choice([None, self.now_ns + 20 * MS]), emission(PARTING))
             case _ if (waiting := core.waiting) is not None and core.withdraw(waiting.tick):
                 self.drop(waiting)
 

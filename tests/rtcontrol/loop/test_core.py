@@ -194,7 +194,7 @@ def test_dead_host_gets_no_request() -> None:
     rig = Rig()
     rig.at(30, lambda: rig.host(alive=False, incarnation=1, events=lost)).run(100)
     assert rig.causes == {2: "host.restarting", 3: "host.restarting", 4: "host.restarting"}
-    assert len(rig.requests) == 2 and [line["host_event"]["event"] for line in rig.said("host_event")] == ["lost"]
+    assert len(rig.requests) == 2 and [line["host_event"]["event"] for line in rig.lines_with("host_event")] == ["lost"]
 
 
 def test_request_that_died_with_its_decoder_is_lost() -> None:
@@ -233,12 +233,12 @@ def test_miss_with_a_late_reply_is_recorded_once() -> None:
     # Its decoder began it late: what looked slow at the deadline was queued.
     assert rig.causes == {3: "decide.queued"}
     assert rig.ticks[3]["evidence"]["steps_ms"]["queue"] == 19.0
-    late = rig.said("late")
+    late = rig.lines_with("late")
     assert [(line["late"], line["used"], line["latency_ms"], "cause" in line) for line in late] == [
         (3, False, 23.0, False)
     ]
     assert rig.lines.index(late[0]) > rig.lines.index(rig.ticks[3])
-    assert not rig.said("revised")
+    assert not rig.lines_with("revised")
 
 
 @pytest.mark.parametrize("until", [79.0, 81.0, 99.0])
@@ -345,7 +345,7 @@ def test_slow_call_misses_and_completes_its_evidence() -> None:
     assert rig.causes == {2: "execute.slow"}
     assert rig.ticks[2]["error"] == "the call has not ended by its deadline"
     assert rig.ticks[2]["evidence"]["steps_ms"]["execute"] == 15.0, "until its deadline"
-    (overran,) = rig.said("overran")
+    (overran,) = rig.lines_with("overran")
     assert (overran["overran"], overran["effect"], overran["execute_ms"]) == (2, "acted", 30.0)
     assert "cause" not in overran
     assert (75.0, "grip(closed=1)") in rig.acts
@@ -400,7 +400,7 @@ def test_failing_safe_call_is_pending_until_active() -> None:
     rig.safe_fails = 2
     rig.run(160)
     assert [rig.ticks[k]["action"] for k in (2, 3, 4, 5)] == ["safe", "pending", "pending", "none"]
-    assert [line["in_force"] for line in rig.said("safe")][:3] == [False, False, True]
+    assert [line["in_force"] for line in rig.lines_with("safe")][:3] == [False, False, True]
     assert sum("does not answer" in note for note in rig.notes) == 1
     account = counted(rig)
     assert (account.counts["safe_calls"], account.counts["fallback_errors"]) == (1, 2)
@@ -436,8 +436,8 @@ def test_acknowledgements_wait_for_their_tick() -> None:
     rig.heard = deque()
     rig.at(10, lambda: rig.heard.append(Acknowledgement(0, "executed", START_NS)))  # type: ignore[union-attr]
     seen: list[int] = []
-    rig.at(25, lambda: seen.append(len(rig.said("ack")))).run(100)
-    assert seen == [0] and len(rig.said("ack")) == 1
+    rig.at(25, lambda: seen.append(len(rig.lines_with("ack")))).run(100)
+    assert seen == [0] and len(rig.lines_with("ack")) == 1
 
 
 def test_call_dropped_by_the_guard_is_a_pause() -> None:
@@ -457,7 +457,7 @@ def test_pause_holds_calls_until_the_resume() -> None:
     assert [call for ms, call in rig.acts if 46 <= ms < 110] == ["SAFE"]
     # The tick that was asked for before the resume does not act.
     assert [k for k, tick in rig.ticks.items() if tick.get("why") == "paused"] == [3, 4, 5]
-    assert [line["people"] for line in rig.said("people")] == ["pause", "resume"] and not rig.causes
+    assert [line["people"] for line in rig.lines_with("people")] == ["pause", "resume"] and not rig.causes
     assert (125.1, GO.text()) in rig.acts
 
 
@@ -494,8 +494,11 @@ def test_named_tool_acts_only_after_a_yes() -> None:
     rig.at(95, lambda: answers.append(rig.say("confirm"))).run(200)
     assert answers == ["No call waits for a yes.", "confirm (page)"]
     assert [ms for ms, call in rig.acts if call == GRIP.text()] == [95.1]
-    assert rig.ticks[1]["why"] == "confirm" and [line["people"] for line in rig.said("people")] == ["ask", "confirm"]
-    (late,) = rig.said("late")
+    assert rig.ticks[1]["why"] == "confirm" and [line["people"] for line in rig.lines_with("people")] == [
+        "ask",
+        "confirm",
+    ]
+    (late,) = rig.lines_with("late")
     assert (late["late"], late["used"], late["waited_ms"]) == (1, True, 70.0)
 
 
@@ -513,7 +516,7 @@ def test_call_without_a_yes_never_acts(words: list[tuple[float, str]], people: l
         rig.at(ms, lambda word=word: rig.say(word) and None)  # type: ignore[misc]
     rig.run(200)
     assert GRIP.text() not in [call for _, call in rig.acts]
-    assert [line["people"] for line in rig.said("people")] == people
+    assert [line["people"] for line in rig.lines_with("people")] == people
     assert any("neither yes nor no" in note for note in rig.notes) == (not words)
 
 
@@ -551,7 +554,7 @@ def test_calls_of_a_tick_follow_each_other(
     decisions: tuple[Decision, ...], ms: float, until: float, further: list[tuple[int, str]], acts: list[int]
 ) -> None:
     rig = Rig(in_turn(*decisions, ms=ms), calls_per_tick=4, history=6).run(until)
-    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == further
+    assert [(line["n"], line["outcome"]) for line in rig.lines_with("further")] == further
     assert [call for _, call in rig.acts] == [*(f"go(speed={speed})" for speed in acts), "SAFE"]
     histories = [(), ("go(speed=1)",), ("go(speed=1)", "go(speed=2)")]
     assert [request.history for request in rig.requests] == histories[: len(rig.requests)]
@@ -559,21 +562,21 @@ def test_calls_of_a_tick_follow_each_other(
 
 def test_repeated_call_ends_its_tick() -> None:
     rig = Rig(lambda request: Answer(go(1), 4.0), calls_per_tick=4, history=6).run(15)
-    assert [(line["n"], line["outcome"]) for line in rig.said("further")] == [(1, "repeated")]
+    assert [(line["n"], line["outcome"]) for line in rig.lines_with("further")] == [(1, "repeated")]
 
 
 def test_further_decision_after_deadline_is_not_late() -> None:
     decide = lambda request: Answer(go(1 + len(request.history)), 5.0 if not request.history else 30.0)  # noqa: E731
     rig = Rig(decide, calls_per_tick=2, history=6).run(60)
-    assert [(line["further"], line["outcome"]) for line in rig.said("further")][:1] == [(0, "cut")]
-    assert 0 not in [line["late"] for line in rig.said("late")] and "cause" not in rig.ticks[0]
+    assert [(line["further"], line["outcome"]) for line in rig.lines_with("further")][:1] == [(0, "cut")]
+    assert 0 not in [line["late"] for line in rig.lines_with("late")] and "cause" not in rig.ticks[0]
 
 
 def test_further_call_that_raises_brings_the_fallback() -> None:
     rig = Rig(in_turn(go(1), go(2), go(3)), calls_per_tick=4, history=6, on_miss="safe")
     rig.act_ms = lambda call: OSError("the drive does not answer") if call.arguments["speed"] == 2 else 0.1
     rig.run(15)
-    (line,) = rig.said("further")
+    (line,) = rig.lines_with("further")
     assert (line["outcome"], line["cause"], line["subcause"], line["action"]) == ("failed", "execute", "raised", "safe")
     assert [call for _, call in rig.acts][:2] == ["go(speed=1)", "SAFE"] and "cause" not in rig.ticks[0]
 
@@ -582,9 +585,9 @@ def test_further_call_that_waits_ends_at_deadline() -> None:
     rig = Rig(in_turn(go(1), go(2), go(3)), calls_per_tick=3, history=6)
     rig.act_ms = lambda call: 30.0 if call.arguments["speed"] == 2 else 0.1
     rig.run(60)
-    line = next(line for line in rig.said("further") if line["further"] == 0)
+    line = next(line for line in rig.lines_with("further") if line["further"] == 0)
     assert (line["outcome"], line["subcause"]) == ("failed", "slow") and "cause" not in rig.ticks[0]
-    assert [line["overran"] for line in rig.said("overran")][:1] == [0]
+    assert [line["overran"] for line in rig.lines_with("overran")][:1] == [0]
 
 
 # -- hysteresis: the call that a decision is compared with ------------------------------------------------------------
@@ -632,7 +635,7 @@ def test_threads_are_followed_after_decoder_restart() -> None:
     rig = Rig()
     restarted = (HostEvent(START_NS, "lost", 0.0), HostEvent(START_NS, "restarted", 0.1))
     rig.at(30, lambda: rig.host(incarnation=1, events=restarted)).run(100)
-    assert [e["host_event"]["event"] for e in rig.said("host_event")] == ["lost", "restarted"]
+    assert [e["host_event"]["event"] for e in rig.lines_with("host_event")] == ["lost", "restarted"]
 
 
 def test_slow_texts_are_blamed_on_the_loop() -> None:
@@ -694,7 +697,7 @@ def test_failing_safe_call_retries_each_lockstep_period() -> None:
     rig = Rig(decide, clock="lockstep", on_miss="safe", duration_ns=140 * MS)
     rig.safe_fails = 3
     rig.run(10_000)
-    assert [line["attempt"] for line in rig.said("safe") if line["why"] == "miss"] == [1, 2, 3, 4]
+    assert [line["attempt"] for line in rig.lines_with("safe") if line["why"] == "miss"] == [1, 2, 3, 4]
     assert len(rig.ticks) == 7
 
 

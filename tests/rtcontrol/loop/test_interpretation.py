@@ -43,7 +43,7 @@ def asked(interpreter: Interpreter, said: str) -> Understood:
     return found
 
 
-def flown(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], **more: Any) -> Flight:
+def run_with_operator(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], **more: Any) -> Flight:
     """Run the cart while a function acts as the operator. The run ends with this function."""
     flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
 
@@ -163,7 +163,7 @@ def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
         until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 20)
 
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
-        flight = flown(tmp_path, interpreter, person)
+        flight = run_with_operator(tmp_path, interpreter, person)
     assert flight.loop.account.counts["skipped_releases"] == 0
     by = [line["instruction"] for line in flight.lines if "observation" in line]
     assert by == sorted(by, key=lambda text: text == "go to 0.5") and {*by} == {"go to 0", "go to 0.5"}
@@ -185,7 +185,7 @@ def test_failing_interpreter_notifies_and_loop_continues(tmp_path: Path) -> None
         until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 5)
 
     with chat(lambda body: (500, b"{}")) as (_, interpreter):
-        flight = flown(tmp_path, interpreter, person)
+        flight = run_with_operator(tmp_path, interpreter, person)
     assert flight.loop.instruction == "go to 0" and flight.loop.ended_by == "enough"
     (told,) = (line for line in flight.said if "not understood" in line)
     assert "The instruction before stays active. It can be said so: go to -2.0; wait; " in told

@@ -30,7 +30,9 @@ HZ, PERIOD_S = 20, 0.05
 CLOSE = Call("grip", {"closed": 1})
 
 
-def flown(out: Path, person: Callable[[Flight, Arm], Any], decide: Any = on, **more: Any) -> tuple[Flight, Arm]:
+def run_with_operator(
+    out: Path, person: Callable[[Flight, Arm], Any], decide: Any = on, **more: Any
+) -> tuple[Flight, Arm]:
     """Run the arm while a function acts as the operator. The run ends with this function."""
     arm = Arm()
     settings = {"hz": HZ, "duration_s": None, "hold_ms": 60_000.0, "agent": arm_agent(), **more}
@@ -76,7 +78,7 @@ def test_calls_act_only_before_and_after_pause(tmp_path: Path) -> None:
         flight.loop.operator.say("resume", "page")
         until(lambda: acted(arm, MOVE, at["resuming"], time.monotonic_ns()) >= 3)
 
-    flight, arm = flown(tmp_path, person)
+    flight, arm = run_with_operator(tmp_path, person)
     # One that was being executed at that instant ends before the safe call; after that, none.
     assert acted(arm, MOVE, at["paused"] + 5_000_000, at["resuming"]) == 0
     assert acted(arm, STOP, at["paused"] - 20_000_000, at["resuming"]) in (1, 2)
@@ -101,7 +103,7 @@ def test_process_does_not_halt_without_safe_call(tmp_path: Path, monkeypatch: py
         assert flight.loop.operator.state == "paused"
         arm.refuse = lambda call: None
 
-    flown(tmp_path, person)
+    run_with_operator(tmp_path, person)
     assert not halts
 
 
@@ -121,7 +123,7 @@ def test_waiting_call_does_not_act_after_pause(tmp_path: Path, said: str) -> Non
         at["end"] = time.monotonic_ns()
 
     # A deadline that is far off: nothing but the person's word keeps the call from acting.
-    flight, arm = flown(tmp_path, person, pipeline=20, deadline_ms=900.0)
+    flight, arm = run_with_operator(tmp_path, person, pipeline=20, deadline_ms=900.0)
     assert acted(arm, MOVE, at["said"], at["end"]) == 0
     assert flight.loop.state.safe_active
 
@@ -141,7 +143,7 @@ def test_safe_call_acts_while_the_loop_hangs(tmp_path: Path, said: str) -> None:
         finally:
             free.set()
 
-    flown(tmp_path, person, agent=agent)
+    run_with_operator(tmp_path, person, agent=agent)
 
 
 def test_confidence_of_unknown_head_is_refused() -> None:
