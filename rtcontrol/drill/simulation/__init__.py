@@ -1,1 +1,1 @@
-"""Loop, actuator, session and client by simulated time, with injected faults: `rtcontrol drill --simulate`."""
+"""Simulate loop, actuator, session and client with injected faults in simulated time: `rtcontrol drill --simulate`."""

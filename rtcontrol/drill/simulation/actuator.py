@@ -1,4 +1,4 @@
-"""The actuator's thread, simulated: what may block takes simulated time, and the orders are the real ones."""
+"""Simulate the actuator's thread: blocking work takes simulated time, and the orders are real."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rtcontrol.records import Command
 
 
 class SimActuator(Actuator):
-    """`work` returns when a call is under way (since `busy_ns`), and is called again when that has ended.
+    """A simulated actuator. `work` returns when a call is running (since `busy_ns`), and is called again after the
+    call.
 
     `referee` sees when attempts start and end, when a call has acted, and the order of commands and demands. Tools of
     `confirm` wait for a yes."""
@@ -32,7 +33,7 @@ class SimActuator(Actuator):
         self.busy_ns = self._timer_ns = 0
 
     def start(self) -> None:
-        """It is there."""
+        """Do nothing: the simulated thread is always running."""
 
     def order(self, order: Any, *args: Any, **kwargs: Any) -> Any:
         if order is ActuatorCore.execute:
@@ -74,7 +75,7 @@ class SimActuator(Actuator):
         return None
 
     def _set_timer(self) -> None:
-        """Wake by the core's instant; a timer that comes too early is set again."""
+        """Set a timer for the core's next instant; a timer that fires too early is set again."""
         at_ns = max(self.core.wake_ns or 0, self.time.now_ns)
         if self.core.wake_ns is not None and (not self._timer_ns or at_ns < self._timer_ns):
             self._timer_ns = at_ns
@@ -99,7 +100,7 @@ class SimActuator(Actuator):
         elif not isinstance(action, Attempt):
             super()._do(action)
         elif world is None:
-            self._attempt(action)  # it does not block, and needs no thread
+            self._attempt(action)  # this does not block, and needs no thread
         else:
             self.referee.safes.append(self.time.now_ns)
             if not action.threaded:

@@ -1,4 +1,4 @@
-"""Run seeds one after the other, whatever the world of each is, and count what came of them, as a table."""
+"""Run many seeds, each with its own world, and show a table of the results."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.remote import RemoteRun
 from rtcontrol.drill.simulation.run import SimRun, Trace, scenario
 
-TICKS = 500  # of one seed
+TICKS = 500  # ticks of one seed
 
 
 @dataclass(slots=True)
 class SimTally:
-    """What runs came to. By kind of fault: how many were `injected`, were `felt` (cost a tick), and their misses that
-    are `attributed`, or `unknown`. `causes` counts those of all misses.
+    """The results of runs. By kind of fault: how many were `injected`, how many were `felt` (cost a tick), and how many
+    misses are `attributed` or `unknown`. `causes` counts the causes of all misses.
 
-    `failures`: by seed, the law that is broken, and the command that replays it."""
+    `failures`: by seed, the broken law and the command that replays the seed."""
 
     ticks: int = 0
     injected: Counter[str] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class SimTally:
             getattr(self, name).update(getattr(other, name))
 
     def table(self) -> str:
-        """Return what was injected, what the misses were called, and how many were attributed."""
+        """Return a table of injected faults, causes of misses, and attributed misses."""
         head = f"{self.ticks:,} ticks, {self.injected.total():,} injected faults, {self.causes.total():,} misses judged"
         lines = [head, f"unknown {self.unknown.total():,}, laws broken by {len(self.failures)} seeds", ""]
         lines.append(f"{'fault':17}{'injected':>10}{'cost ticks':>12}{'attributed':>12}{'unknown':>9}")
@@ -51,7 +51,8 @@ class SimTally:
 
 
 def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> SimTally:
-    """Run each seed for so many ticks, with its kinds of faults or `only` these. `trace` takes each recorded line."""
+    """Run each seed for so many ticks, with its own kinds of faults or `only` the given ones. `trace` takes each
+    recorded line."""
     total = SimTally()
     for seed in seeds:
         try:
@@ -65,7 +66,8 @@ def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Leave garbage until the end of a seed: it is little, and to look for it takes a tenth of the time."""
+    """Disable garbage collection until the end of a seed, since it would take a tenth of the time for little
+    garbage."""
     gc.disable()
     try:
         yield
@@ -74,13 +76,13 @@ def uncollected() -> Iterator[None]:
 
 
 def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:
-    """Return the command that shows what a seed does."""
+    """Return the command that replays a seed and shows its ticks."""
     chosen = "".join(f" --set drill.only={name}" for name in only)
     return f"rtcontrol drill --simulate --seed {seed} --set drill.ticks={ticks}{chosen} --set drill.trace=true"
 
 
 def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:
-    """Run one seed, with its kinds of faults or `only` these. Raises Violation."""
+    """Run one seed, with its own kinds of faults or `only` the given ones. Raises Violation if a law is broken."""
     chosen = scenario(seed, only)
     if chosen.mode == "remote":
         remote = RemoteRun(chosen, trace)
@@ -96,7 +98,7 @@ def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] =
 
 
 def traced(run: SimRun, line: dict[str, Any]) -> str:
-    """Return a line of the record, with the instant at which it is written, and the faults of this time."""
+    """Return a line of the record with the time of writing, and the faults at this time."""
     now, origin_ns = run.time.now_ns, run.referee.origin_ns
     near = [fault.kind.name for fault in run.faults.recent[-4:] if fault.end_ns >= now]
     return f"{(now - origin_ns) / 1e9:12.6f} {' '.join(near):30} {line}"

@@ -1,6 +1,7 @@
-"""The simulated decoder, in its own process: it decides, is stopped, dies, comes back, errs and repeats itself.
+"""Simulate a decoder process that decides, is stopped, dies, restarts, fails and repeats replies.
 
-And the loop's side of its decoders: one, one that makes plans, or two (`host.backup`, `host.standby`).
+The module also simulates the loop's host with one decoder, one that makes plans, or two (`host.backup`,
+`host.standby`).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from rtcontrol.models.call import Call, Decision, Plan
 FUNCTIONS = ("move", "turn", "grip")
 CALLS = tuple(Call(name, {"x": x}) for name in FUNCTIONS for x in range(4))
 GAP_NS = 10 * MS  # the heartbeat's threshold
-GAP_AGE_NS = 2_000_000_000  # a reply reports gaps that ended so short a time ago
+GAP_AGE_NS = 2_000_000_000  # a reply reports heartbeat gaps that ended within this time
 
 
 class SimDecoder(HostBase):
-    """Implements `Host`: the loop's side of it, and the process that decides the newest request first, `parallel` at
+    """A simulated `Host` with its decoder process, which decides the newest request first, and `parallel` requests at
     once. Ordinary decisions take `usual_ns` (least and most).
 
-    `null` and `doubts`: the shares of null decisions and of doubtful ones. `patience_ns`: where it makes plans, how
-    long one is waited for that does not come.
+    `null` and `doubts`: the shares of null decisions and of unsure ones. `patience_ns`: how long the host waits for a
+    missing plan.
     """
 
     null = doubts = 0.0
@@ -49,12 +50,12 @@ class SimDecoder(HostBase):
         self.inbox: deque[DecisionReply] = deque()
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
         self._under_way = 0
-        self._last_tick = 0  # of the newest reply
+        self._last_tick = 0  # heartbeat gaps of the newest reply
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def replies(self) -> bool:
-        """Return whether the loop's wait ends."""
+        """Return whether the wait of the loop must end."""
         return self.woken or bool(self.inbox)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
@@ -117,7 +118,7 @@ class SimDecoder(HostBase):
         self._next()
 
     def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
-        """Return decision, error and loss."""
+        """Return the decision, error and loss of a reply."""
         if kind == "decider_raises":
             return None, "ValueError: no scores", None
         if kind in LOSSES:
@@ -154,12 +155,12 @@ class SimDecoder(HostBase):
     # -- its faults ---------------------------------------------------------------------------------------------------
 
     def stop(self, fault: SimFault) -> None:
-        """Freeze for the fault's time."""
+        """Freeze the decoder's process for the time of a fault."""
         self.process.freeze(fault.end_ns - self.time.now_ns)
         fault.touch(fault.end_ns + 2 * self.usual_ns[1] + self.period_ns)
 
     def kill(self, fault: SimFault) -> None:
-        """Die, and come back at the end of the fault; or give up, where it has none."""
+        """Kill the decoder until the end of the fault, or for good if the fault has no end."""
         self.faults.take(fault.kind.name)
         if not self.up:
             return
@@ -181,14 +182,15 @@ class SimDecoder(HostBase):
         self.process.frozen_ns = 0
 
     def stray(self) -> None:
-        """Reply to no request, or to one of long ago."""
+        """Send a reply to an old request, or to none."""
         self.faults.take("stray")
         tick = self.chance.choice((-5, 10**9, self._last_tick))
         self.inbox.append(DecisionReply(tick, Decision(self.chance.choice(CALLS)), None, 1000))
 
 
 def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHost | None:
-    """Return the real host of this mode over simulated decoders; None: the loop asks the first one itself."""
+    """Return the real host of this mode over simulated decoders, or None if the loop uses the first decoder
+    directly."""
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
         return PlanHost(first, PlanTerms(settings.max_age_ns, settings.pipeline), lambda call: call.name in FUNCTIONS)
@@ -200,12 +202,12 @@ def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHo
 
 
 class SimHost:
-    """Implements `Host` for the loop, and notes requests and replies.
+    """A `Host` for the loop that also logs requests and replies.
 
-    `requested`: by tick, when and what; `decided`: by tick, the newest reply. `reach` is called before a request,
-    `taken` with each reply."""
+    `requested`: time and request by tick; `decided`: newest reply by tick. `reach` is called before a request, `taken`
+    with each reply."""
 
-    # What the loop looks at in each turn: an attribute that is not found takes long.
+    # Attributes that the loop reads all the time, since `__getattr__` is slow.
     incarnation, events = property(attrgetter("_inner.incarnation")), property(attrgetter("_inner.events"))
     gave_up = property(attrgetter("_inner.gave_up"))
 
@@ -217,7 +219,7 @@ class SimHost:
         self.requested: dict[int, tuple[int, DecisionRequest]] = {}
         self.decided: dict[int, DecisionReply] = {}
         self.alive = self._inner.alive
-        # Whether the loop's wait ends.
+        # Whether the wait of the loop must end.
         self.replies: Callable[[], bool] = self._replies if inner is not None else decoders[0].replies
 
     def __getattr__(self, name: str) -> Any:
@@ -225,17 +227,17 @@ class SimHost:
 
     @property
     def near(self) -> SimDecoder:
-        """The decoder that the loop sleeps in."""
+        """Return the decoder in whose wait the loop sleeps."""
         host = self._layered
         return self._decoder if host is None else host.main  # type: ignore[return-value]
 
     @property
     def wake_ns(self) -> int | None:
-        """When it has something to do by itself."""
+        """Return when the host has something to do by itself."""
         return None if self._layered is None else self._layered.wake_ns
 
     def _replies(self) -> bool:
-        """Poll another decoder than the near one only while it matters."""
+        """Return whether there are replies, and poll other decoders than the near one only when they matter."""
         host: Any = self._layered
         names = host.inner if host.core.watching else (host.core.main,)
         return bool(host.replies) or any(host.inner[name].replies() for name in names)
@@ -253,4 +255,4 @@ class SimHost:
         return reply
 
     def close(self) -> None:
-        """Another loop may ask the decoders next."""
+        """Do nothing, since another loop may use the decoders next."""

@@ -1,4 +1,4 @@
-"""The faults of a simulated run, when they are injected, and how long each has an effect."""
+"""The faults of a simulated run: kinds, times of injection, and how long each has an effect."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from rtcontrol.drill.simulation.timeline import MS, SimTimeline
 from rtcontrol.hosts.protocol import LOSSES
 
-# A run ends with it; a world that waits would wait for ever.
+# Faults that end a run, or that a waiting world would wait on for ever.
 ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
-# Of a world in the loop's process, and of one behind the wire.
+# Faults of a local world, and of a remote world.
 WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
 NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")
 
@@ -23,10 +23,10 @@ _WORLD = f"execute.busy execute.slow {_STALE} wake.executor"
 # A call of a loop that was away for longer than its guard gives way to the safe call: "too late for the world".
 _GUARD = "execute.busy"
 _KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler pause.stall"
-# By name: the causes of the misses that it explains (none: it costs no tick), and for how many periods it lasts at
-# least and at most (0: for one decision).
+# By name: the causes of misses that the fault explains (none: it costs no tick), and for how many periods the fault
+# lasts at least and at most (0: for one decision).
 _KINDS: dict[str, tuple[str, float, float]] = {
-    # Of the decoder,
+    # Faults of the decoder,
     "slow_decoder": (LATE, 0, 0),
     "decider_raises": ("decide.error", 0, 0),
     "invalid_call": ("invalid", 0, 0),
@@ -71,7 +71,7 @@ _KINDS: dict[str, tuple[str, float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """`silent`: it leaves no evidence, so that `unknown` is right."""
+    """A kind of fault. `silent`: the fault leaves no evidence, so that `unknown` is the right cause."""
 
     name: str
     causes: frozenset[str]
@@ -87,21 +87,22 @@ SIMULATED = {
 
 @dataclass(slots=True, eq=False)
 class SimFault:
-    """One injected fault: from `start_ns` until its last effect, as far as that is known."""
+    """An injected fault, from `start_ns` until its last known effect."""
 
     kind: FaultKind
     start_ns: int
     end_ns: int
-    felt: bool = False  # it cost a tick
-    late_ns: int = 0  # when the last message that it delayed arrives, or one that is kept in order behind that
+    felt: bool = False  # whether the fault cost a tick
+    late_ns: int = 0  # when the last delayed message arrives, or one that must wait for a delayed message
 
     def touch(self, t_ns: int) -> None:
-        """It still has an effect at `t_ns`."""
+        """Record that the fault still has an effect at `t_ns`."""
         self.end_ns = max(self.end_ns, t_ns)
 
 
 class Faults:
-    """Injects faults one after the other, `every` so many periods on average. `effects` starts those of a kind.
+    """An injector of one fault at a time, on average one per `every` periods. `effects` has a function that starts each
+    kind.
 
     By kind, `count`: how many were injected; `felt`: how many cost a tick; `attributed` and `unknown`: their misses."""
 
@@ -117,26 +118,26 @@ class Faults:
         self._next: dict[str, SimFault] = {}
 
     def start(self) -> None:
-        """Inject from now on, after some ticks that show what is usual."""
+        """Start to inject faults, after some ticks that define the usual times."""
         if self.kinds:
             self.time.at(self.time.now_ns + 8 * self._period_ns, self._inject)
 
     def on(self, name: str) -> SimFault | None:
-        """Return the fault of this kind that is under way."""
+        """Return the active fault of a kind, if any."""
         fault = self._open.get(name)
         return fault if fault is not None and self.time.now_ns < fault.end_ns else None
 
     def take(self, name: str) -> SimFault | None:
-        """Return the fault of this kind that waits for its decision: it has it now."""
+        """Return the fault of a kind that waits for a decision, and mark the fault as used."""
         return self._next.pop(name, None) if self._next else None
 
     @property
     def waiting(self) -> str | None:
-        """The kind of fault that the next decision has."""
+        """Return the kind of fault for the next decision, if any."""
         return next(iter(self._next), None)
 
     def costs(self, fault: SimFault, attributed: bool) -> None:
-        """The fault cost a tick, whose cause is attributed, or unknown."""
+        """Count a tick that the fault cost, with an attributed or unknown cause."""
         name = fault.kind.name
         self.felt[name] += not fault.felt
         fault.felt = True

@@ -1,10 +1,10 @@
-"""The referee of a simulated run: knows the injected faults and what happened at the world, and nothing of the cores.
+"""The referee of a simulated run, which knows the injected faults and the events at the world, but not the cores.
 
-It judges after each event that concerns a law:
+The referee checks these laws after each event that concerns them:
 
-- no call acts after its deadline, of an older tick than one that acted, after a person's word, or where it was ordered
+- no call acts after its deadline, after a call of a newer tick, after an operator's command, or if it was ordered
   before the safe call was demanded;
-- the safe call is attempted by its instant: at the end of the hold, and at a person's word;
+- the safe call is attempted in time: at the end of the hold, and after an operator's command;
 - each release has one line, in order, or was counted as skipped before the next one;
 - each miss has a cause that an injected fault explains, or `unknown` where the fault leaves no evidence.
 """
@@ -20,47 +20,47 @@ from rtcontrol.drill.simulation.faults import LATE, Faults, SimFault
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
 from rtcontrol.loop.core import LoopSettings
 
-# A thread that is free takes up to 60 us to wake, and the two of the loop and the actuator come one after the other.
+# A free thread takes up to 60 us to wake, and the threads of the loop and the actuator wake in sequence.
 SOON_NS = 400 * US
 STEPS = ("lockstep", "arrivals")  # in these modes the world waits: no deadline is enforced
 TICK_KINDS = frozenset({"call", "null", "held", "overtaken", "repeated", "epoch_over", "miss"})
 
 
 class Violation(AssertionError):
-    """A law is broken."""
+    """The simulated run broke a law."""
 
 
 class Referee:
-    """Judges one run, of these settings and mode. `words` counts the causes that were reported. `retry_ns`: a safe call
-    that failed is tried again by then."""
+    """A referee of one run with the given settings and mode. `words` counts the reported causes. `retry_ns`: by when a
+    failed safe call must be tried again."""
 
     def __init__(self, time: SimTimeline, faults: Faults, rules: LoopSettings, mode: str, process: Process) -> None:
         self.time, self.faults, self.rules, self.mode, self.process = time, faults, rules, mode, process
         self.enforced = mode not in STEPS
         self.retry_ns = min(rules.period_ns, S) if self.enforced else None
         self.threads: list[Thread] = []
-        self.absent: Callable[[int], list[tuple[int, int]]] = lambda now: []  # under way, whose end is not known
+        self.absent: Callable[[int], list[tuple[int, int]]] = lambda now: []  # running calls, whose end is not known
         self.words = Counter[str]()
         self.violation: Violation | None = None
         self.origin_ns = 0
         self.next_k = self.ticks = 0
-        self.order = self.demand = 0  # counts orders and demands; the last demand
-        self.orders: dict[int, tuple[int, int]] = {}  # by tick: its order, and when
+        self.order = self.demand = 0  # number of orders and demands, and of the last demand
+        self.orders: dict[int, tuple[int, int]] = {}  # number and time of each tick's order
         self.missed_ns: deque[int] = deque(maxlen=32)  # when the safe call was demanded for a miss
-        self.bare = 0  # misses since what is active was renewed
-        self.acted_k, self.acted_n = -1, 0  # the newest tick that acted, and how many calls of it
+        self.bare = 0  # misses since the active call was renewed
+        self.acted_k, self.acted_n = -1, 0  # the newest tick that acted, and the number of its calls
         self.received_ks: set[int] = set()
-        self.counted: set[int] = set()  # of those from `next_k` on
+        self.counted: set[int] = set()  # skipped releases from `next_k` on
         self.left_ns: int | None = None
         self.acts: list[int] = []  # when fresh calls started to act
         self.safes: list[int] = []  # when safe calls were attempted
         self.renewals: list[int] = [time.now_ns]
-        self.sampled: dict[int, int] = {}  # by release, when the evidence of its miss was sampled first
+        self.sampled: dict[int, int] = {}  # when the evidence for a miss was first sampled, by release
         self.paused_ns: int | None = None
         self.opened_ns = 0
 
     def fail(self, text: str) -> None:
-        """Raise a violation; the first stays."""
+        """Raise a Violation. The first violation stays."""
         if self.violation is None:
             self.violation = Violation(f"at {(self.time.now_ns - self.origin_ns) / 1e9:.6f} s: {text}")
         raise self.violation
@@ -68,7 +68,7 @@ class Referee:
     # -- at the world -------------------------------------------------------------------------------------------------
 
     def ordered(self, k: int, confirmed: bool) -> None:
-        """The loop gives the call of tick `k` to the actuator."""
+        """Check that the loop may pass the call of tick `k` to the actuator."""
         rules = self.rules
         due_ns = self.origin_ns + k * rules.period_ns + rules.deadline_ns
         if self.enforced and not confirmed and self.time.now_ns > due_ns:
@@ -77,28 +77,29 @@ class Referee:
         self.orders[k] = self.order, self.time.now_ns
 
     def demanded(self, why: str) -> None:
-        """The safe call is demanded."""
+        """Record that the safe call is demanded."""
         self.order += 1
         self.demand = self.order
         if why == "miss":
             self.missed_ns.append(self.time.now_ns)
 
     def received(self, k: int) -> None:
-        """A client receives the tick's call, or that the call before continues."""
+        """Check that a client may receive the call of tick `k`, or that the previous call continues."""
         if k in self.received_ks:
             self.fail(f"the client receives tick {k} twice")
         self.received_ks.add(k)
 
     def performs(self, k: int) -> None:
-        """The actuator starts the call of tick `k`, and may have to wait for the world."""
+        """Check that the actuator may start the call of tick `k`, which may have to wait for the world."""
         if self.orders[k][0] < self.demand:
             self.fail(f"the call of tick {k} starts after the safe call was demanded")
 
     def acts_now(
         self, k: int, requested_ns: int, captured_ns: int, wrong: dict[str, bool], named: bool = False
     ) -> None:
-        """A call of tick `k` starts to act, requested at `requested_ns`, of an observation of `captured_ns`. `named`:
-        its tool waits for a yes; `wrong`: whether it breaks other laws, by their words."""
+        """Check that a call of tick `k` may start to act, which was requested at `requested_ns` for an observation of
+        `captured_ns`. `named`: the tool needs a yes; `wrong`: whether the call breaks other laws, by the text of the
+        law."""
         now, rules = self.time.now_ns, self.rules
         release_ns = self.origin_ns + k * rules.period_ns
         again = k < self.acted_k or (k == self.acted_k and self.acted_n == rules.calls_per_tick)
@@ -119,18 +120,18 @@ class Referee:
         self.acts.append(now)
 
     def renewed(self) -> None:
-        """A fresh call has acted, or an epoch starts: the hold limit runs from here."""
+        """Restart the hold limit, because a fresh call acted or an epoch started."""
         self.renewals.append(self.time.now_ns)
         self.bare = 0
 
     def failed(self) -> None:
-        """An attempt failed: another one comes within a period of the retries, unless a newer call acts."""
+        """Expect another attempt after a failed one within the retry period, unless a newer call acts."""
         now = self.time.now_ns
         if self.left_ns is None and self.retry_ns is not None:
             self.expect_safe(now, now + self.retry_ns, len(self.safes))
 
     def commanded(self, word: str) -> None:
-        """A person's word was taken."""
+        """Record that an operator's command was taken."""
         now = self.time.now_ns
         if word == "resume":
             self.paused_ns, self.opened_ns = None, now
@@ -139,14 +140,14 @@ class Referee:
             self.expect_safe(now, now)
 
     def samples(self, since_ns: int) -> None:
-        """Evidence since this release is sampled: it has missed."""
+        """Record that the evidence since a missed release is sampled."""
         self.sampled.setdefault(since_ns, self.time.now_ns)
 
     # -- the safe call by its instant ---------------------------------------------------------------------------------
 
     def expect_safe(self, missed_ns: int, by_ns: int, before: int = 0) -> None:
-        """Look soon after `by_ns`: by then the safe call was attempted (besides those
-        `before`), or what acts was renewed."""
+        """Check soon after `by_ns` that the safe call was attempted (except for the attempts `before`), or that the
+        active call was renewed."""
         self.time.at(by_ns + SOON_NS, lambda: self._look(missed_ns, by_ns, before))
 
     def _look(self, missed_ns: int, by_ns: int, before: int) -> None:
@@ -158,11 +159,11 @@ class Referee:
         free_ns = self._free_ns()
         if free_ns is None:
             self.fail(f"no safe call by {(by_ns - self.origin_ns) / 1e9:.6f} s")
-        else:  # its thread cannot: once it can, it does
+        else:  # the thread cannot act now, so check again when it can
             self.time.at(free_ns, lambda: self.expect_safe(missed_ns, max(by_ns, self.time.now_ns), before))
 
     def _free_ns(self) -> int | None:
-        """Return until when loop or actuator cannot act; None: they can."""
+        """Return until when the loop or the actuator cannot act, or None if both can."""
         now = self.time.now_ns
         spans = [*self.process.stood[-3:], *self.absent(now)]
         for thread in self.threads:
@@ -173,7 +174,7 @@ class Referee:
     # -- the record ---------------------------------------------------------------------------------------------------
 
     def write(self, line: dict[str, Any]) -> None:
-        """Take a line of the record."""
+        """Check a line of the record."""
         period_ns = self.rules.period_ns
         if line.get("kind") in TICK_KINDS and "k" in line:
             self._tick(line)
@@ -203,7 +204,7 @@ class Referee:
             self._missed(self.sampled.pop(release_ns, end_ns))
 
     def _count(self, k: int, skipped: int) -> None:
-        """A tick is over: it, and the releases skipped before it, are counted once."""
+        """Check that a finished tick, and the skipped releases before it, are counted once."""
         for release in range(k - skipped, k + 1):
             if release < self.next_k or release in self.counted:
                 self.fail(f"release {release} is counted twice")
@@ -216,8 +217,8 @@ class Referee:
         self.ticks += 1 + skipped
 
     def _missed(self, missed_ns: int) -> None:
-        """A miss is over at `missed_ns`: what is active may be held until the end of its hold. Where the world waits,
-        that is so many of its periods, and no tick starts before the safe call was tried."""
+        """Handle a miss at `missed_ns`: the active call may be held until the end of its hold. In a world that waits,
+        the hold is a number of periods, and no tick starts before the safe call was tried."""
         if not self.enforced:
             self.bare += 1
             most = 2 + self.rules.hold_ns // self.rules.period_ns if self.rules.on_miss == "hold" else 1
@@ -232,8 +233,8 @@ class Referee:
     # -- the cause of a miss ------------------------------------------------------------------------------------------
 
     def _judge(self, line: dict[str, Any], k: int, start_ns: int, end_ns: int | None = None, prefix: str = "") -> None:
-        """Check that a fault from the release before `start_ns` on explains the cause; of `unknown`, that one leaves no
-        evidence, or that none of several explains half."""
+        """Check that a fault since the release before `start_ns` explains the cause. For `unknown`, check that a fault
+        leaves no evidence, or that none of several faults explains half."""
         word = ".".join(filter(None, (line[f"{prefix}cause"], line.get(f"{prefix}subcause"))))
         self.words[word] += 1
         if word == "unknown" and self.left_ns is not None:  # the run ended before there was evidence
@@ -242,7 +243,7 @@ class Referee:
         guilty = [fault for fault in near if word in fault.kind.causes]
         names = {fault.kind.name for fault in near}
         if word == "unknown":
-            several = len(names) > 1 or not self.enforced  # of which none explains half; also the tick's before
+            several = len(names) > 1 or not self.enforced  # none explains half; also faults of the previous tick
             guilty = [fault for fault in near if fault.kind.silent] or (near if several else [])
         if guilty:
             self.faults.costs(guilty[-1], word != "unknown")
@@ -250,7 +251,7 @@ class Referee:
             self.fail(f"tick {k} missed with cause {word}, where there was {sorted(names) or 'no fault'}: {line}")
 
     def _follows(self, error: str, k: int, word: str, start_ns: int) -> bool:
-        """Return whether the miss follows from a fault of a while ago, or from the end of a hold."""
+        """Return whether the miss follows from an earlier fault, or from the end of a hold."""
         rules = self.rules
         gave_way = word == "execute.busy" and error.endswith("gave way to the safe call")
         if gave_way and self._hold_ended(k):
@@ -263,8 +264,8 @@ class Referee:
         return gave_way or old_plan or waited or (self.mode == "plans" and word in LATE.split())
 
     def _hold_ended(self, k: int) -> bool:
-        """Return whether a hold ended just when the call of tick `k` was ordered: what acted before it was not renewed
-        for so long, whatever kept the ticks before (a doubt, or a yes that did not come, is no fault)."""
+        """Return whether a hold ended just when the call of tick `k` was ordered, because the active call had not been
+        renewed for so long. The reason may be other than a fault, such as unsure decisions or a missing yes."""
         ordered_ns = self.orders[k][1]
         ends_ns = self.renewals[bisect_right(self.renewals, ordered_ns) - 1] + self.rules.hold_ns
         demanded_ns = next((t_ns for t_ns in self.missed_ns if t_ns >= max(ordered_ns, ends_ns)), None)
@@ -278,7 +279,7 @@ class Referee:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def ended(self, end_ns: int, open_releases: int) -> None:
-        """The run is over. Every release until `end_ns` has its line, but those that were not over."""
+        """Check at the end of the run that every release until `end_ns` has a line, except for open ones."""
         last = max(self.counted, default=0)
         if self.enforced:
             last = (end_ns - self.origin_ns) // self.rules.period_ns

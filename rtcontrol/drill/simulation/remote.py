@@ -1,6 +1,6 @@
-"""The simulated world beyond the wire: the client's core, the server's sessions, and between them a network that fails.
+"""Simulate a remote world: the client's core, the server's sessions, and a network with faults between them.
 
-Messages go through the wire's codec. The client's process has its own clock.
+Messages pass the codec of the protocol. The client's process has its own clock.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from rtcontrol_client.wire.messages import Observe
 
 OPTIONS = ServeOptions(heartbeat_s=0.2, out=Path(os.devnull))
 TTL_PERIODS = 3
-OFFSET_NS = 123 * S  # the client's clock is another machine's
+OFFSET_NS = 123 * S  # the clock of the client's machine differs
 
 
 class Network:
-    """Carries messages, a little late and in order, but where a fault says otherwise."""
+    """A network that delivers messages in order after a small delay, unless a fault is active."""
 
     def __init__(self, time: SimTimeline, faults: Faults, period_ns: int) -> None:
         self.time, self.faults, self.period_ns = time, faults, period_ns
         self.chance = time.chance("network")
         self._delaying: dict[tuple[int, str], SimFault] = {}  # by connection and direction
-        self._last: dict[Any, int] = {}  # by connection and direction, when its last message arrives
+        self._last: dict[Any, int] = {}  # when the last message arrives, by connection and direction
 
     def carry(self, way: tuple[int, str], parts: list[bytes], arrives: Callable[[list[bytes]], None]) -> None:
-        """Let a message arrive, in order but where a fault says otherwise; or lose it."""
+        """Deliver a message in order, or delay, reorder or lose it if a fault says so."""
         faults, chance, period_ns = self.faults, self.chance, self.period_ns
         if faults.on("net_silence") or (faults.on("net_loss") and chance.random() < 0.5):
             return
@@ -57,7 +57,7 @@ class Network:
             at_ns += int(chance.random() * period_ns)
         else:
             next_ns = self._last.get(way, 0) + 1
-            if at_ns < next_ns and way in self._delaying:  # kept in order after a delayed one
+            if at_ns < next_ns and way in self._delaying:  # this message waits for a delayed one
                 self._delaying[way].late_ns = next_ns + period_ns
             at_ns = max(at_ns, next_ns)
         self._last[way] = at_ns
@@ -67,7 +67,7 @@ class Network:
 
 
 class SimConnection:
-    """One connection, as the server and the client know it."""
+    """A connection between the server and the client."""
 
     key: str | None = None
 
@@ -77,12 +77,12 @@ class SimConnection:
         self.closed = False
 
     def send(self, message: Message) -> None:
-        """The server sends a message."""
+        """Send a message from the server."""
         client = self._world.client
         self._carry("down", message, client.process, lambda parts: client.hears(self, decode_msgpack(parts)))
 
     def say(self, message: Message) -> None:
-        """The client sends a message."""
+        """Send a message from the client."""
         world = self._world
         self._carry(
             "up", message, world.machine.process, lambda parts: world.manager.take(self, lambda: decode_msgpack(parts))
@@ -97,7 +97,7 @@ class SimConnection:
             self._world.network.carry((self.number, way), encode_msgpack(message), there)
 
     def close(self) -> None:
-        """It is gone: both ends learn of it a little later."""
+        """Close the connection. Both ends are informed a little later."""
         if self.closed:
             return
         self.closed = True
@@ -107,7 +107,7 @@ class SimConnection:
 
 
 class SimClient:
-    """The client's program: it looks at its world each step, carries out what starts, and never outlives a call."""
+    """The program of the client, which observes its world at each step, and executes calls until their time to live."""
 
     def __init__(self, world: RemoteRun, ttl_ms: float, step_ns: int) -> None:
         self.world, self.time, self.step_ns = world, world.time, step_ns
@@ -131,7 +131,7 @@ class SimClient:
         self.process.at(self.time.now_ns, self.turn)
 
     def open(self) -> None:
-        """Make another connection; it comes up soon, or not at all."""
+        """Open a new connection, which is up soon, or never."""
         if self.connection is not None:
             self.connection.close()
         self._opened += 1
@@ -155,7 +155,7 @@ class SimClient:
             self.turn()
 
     def turn(self) -> None:
-        """Do what is due, and check whether what is active may be."""
+        """Do all due work, and check that the active call may be active."""
         core, now = self.core, self.now_ns
         if core.reconnects(now):
             self.open()
@@ -175,12 +175,12 @@ class SimClient:
             self.process.at(wake_ns, lambda: self._wake(wake_ns))
 
     def _wake(self, wake_ns: int) -> None:
-        if wake_ns == self._timer_ns:  # else an earlier one was set after it
+        if wake_ns == self._timer_ns:  # otherwise an earlier timer was set later
             self._timer_ns = 0
             self.turn()
 
     def _act(self, standing: Any, now: int) -> None:
-        """Carry out what starts."""
+        """Execute a call that starts."""
         if standing.status == "fresh" and standing.seq_obs is not None:
             t_obs_ns = self.core.looks.stamps.get(standing.seq_obs)
             if t_obs_ns is None or now > t_obs_ns + self.ttl_ns:
@@ -197,7 +197,7 @@ class SimClient:
             self.fail("a call would go on for longer than its time to live")
 
     def _step(self) -> None:
-        """Look at the world, and say what it shows."""
+        """Observe the world, and send the observation."""
         core = self.core
         if not core.connection.open:  # a fault of the network lasts until the client is back
             near = [fault for fault in self.world.faults.recent if fault.kind.name in NETWORK]
@@ -212,7 +212,7 @@ class SimClient:
 
 
 class SimRemote(RemoteEnvironment):
-    """The loop's side of a session; what is sent to the client is what acts."""
+    """The loop's environment in a session. A call acts when it is sent to the client."""
 
     run: SimRun | None = None
     _epoch_shown = -1
@@ -243,7 +243,7 @@ class SimRemote(RemoteEnvironment):
 
 
 class SimSession(LoopSession):
-    """A session whose loop is simulated; `serve` is what its thread does."""
+    """A session with a simulated loop. The session's thread runs `serve`."""
 
     env: SimRemote | None
 
@@ -256,7 +256,7 @@ class SimSession(LoopSession):
 
     def negotiate(self) -> Terms:
         scenario, hello = self._world.scenario, self.facts.hello
-        source: Any = None  # the decoder is the machine's
+        source: Any = None  # the decoder belongs to the machine
         agent = scenario.agent
         return Terms(hello, agent, None, "sim", source, scenario.config, hello.ttl_ms or 0.0, True, (), OPTIONS)
 
@@ -274,14 +274,14 @@ class SimSession(LoopSession):
         return run
 
     def serve(self) -> None:
-        """Run its loop, until the client is lost. Raises Violation."""
+        """Run the loop until the client is lost. Raises Violation if a law is broken."""
         time, owner = self._world.time, self.owner
         run: Any = self.open_agreed()
         env = self.env
         if run is not None and env is not None:
             env.start("wall")
             time.run(time.now_ns + 10 * S, lambda: env.latest() is not None or run.ended_by is not None)
-            env._epoch_shown = -1  # the loop looks at it as at a new one
+            env._epoch_shown = -1  # the loop handles the host as a new one
             if run.ended_by is None:
                 run.loop()
             env.run = None
@@ -289,7 +289,7 @@ class SimSession(LoopSession):
 
 
 class RemoteRun:
-    """A server with one client: each time the client comes (back), a loop runs until it is lost."""
+    """A run of a server with one client. Each time the client connects, a loop runs until the client is lost."""
 
     def __init__(self, scenario: Scenario, trace: Trace = None) -> None:
         self.scenario, self.trace = scenario, trace
@@ -309,14 +309,14 @@ class RemoteRun:
         self.faults.effects |= {"net_cut": self._cut}
 
     def fail(self, text: str) -> None:
-        """Raise a violation of the client's."""
+        """Raise a Violation by the client."""
         if self.runs:
             self.runs[-1].referee.fail(f"client: {text}")
         raise Violation(f"client: {text}")
 
     def run(self, ticks: int) -> None:
-        """Serve the client for so many periods. Raises Violation."""
-        random.seed(self.scenario.seed)  # of the client's pauses between two connections
+        """Serve the client for so many periods. Raises Violation if a law is broken."""
+        random.seed(self.scenario.seed)  # pauses of the client between two connections
         end_ns = self.time.now_ns + ticks * self.machine.settings.period_ns
         with simulated(self.time):
             self.faults.start()
@@ -334,7 +334,7 @@ class RemoteRun:
             session.stop_loop("duration")
 
     def _beat(self) -> None:
-        """Let the sessions' core look at the time, as the server's ticker does."""
+        """Pass the time to the sessions' core, as the server's ticker does."""
         self.manager.keep()
         self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
 

@@ -1,4 +1,4 @@
-"""One simulated run: the real cores, the real runner and operator control, and a simulated machine and world."""
+"""Simulate one run with the real cores, runner and operator control on a simulated machine and world."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from rtcontrol.models.call import Call
 from rtcontrol.records import Command, EvidenceSample, Instructed, LoopReport, ThreadReading
 from rtcontrol.run.user_files import tools_only_agent
 
-# Where a person's word may come: at any time, just before a call is ordered, while it waits for the world, or while the
-# loop is in the agent's code or in the host's.
+# When an operator's command may come: at any time, just before a call is ordered, while the call waits for the world,
+# or while the loop runs code of the agent or the host.
 POINTS = ("now", "order", "wait", "text", "send")
 MOST_TURNS = 200  # of the loop, within 10 ms
-REMOTE = 0.04  # the share of worlds behind the wire
+REMOTE = 0.04  # the share of remote worlds
 RATES_HZ = (2, 8, 16, 16, 16, 50, 100)
-# What the ticks, calls and decisions of a local world are like: half of them as they are for most users.
+# Modes of the ticks, calls and decisions of a local world: half of the runs have the most common mode.
 MODES = (*("plain",) * 7, "lockstep", "arrivals", "calls", "plans", "backup", "standby", "ends")
 Trace = Callable[[Any, dict[str, Any]], None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a seed says: the run's settings and agent, and the faults that come `every` so many periods on average.
+    """The scenario of a seed: settings and agent of the run, and faults, on average one per `every` periods.
 
-    `null` and `doubts`: the shares of null decisions, and of those that are less sure than the run's least confidence.
+    `null` and `doubts`: the shares of null decisions, and of decisions below the run's least confidence.
     """
 
     seed: int
@@ -64,8 +64,8 @@ class Scenario:
 
 
 def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
-    """Return the scenario of a seed: of four, three with one kind of fault, and one with all kinds, or `only` these,
-    as far as its world has them."""
+    """Return the scenario of a seed. Three of four seeds have one kind of fault, the others all kinds, or `only` the
+    given ones, as far as the world has them."""
     chance, other = random.Random(f"{seed} scenario"), random.Random(f"{seed} mode")
     remote = chance.random() < REMOTE
     mode = "remote" if remote else other.choice(MODES)
@@ -103,14 +103,14 @@ def scenario(seed: int, only: tuple[str, ...] = ()) -> Scenario:
 
 
 def agent_of(safe_calls: list[str]) -> Agent:
-    """Return the agent of the simulated tools."""
+    """Return an agent with the simulated tools."""
     x = {"type": "object", "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 3}}}
     tools = Tools([{"name": name, "parameters": x} for name in FUNCTIONS] + [{"name": name} for name in safe_calls])
     return tools_only_agent("sim", tools, "go", Fallback(calls=[Call(name) for name in safe_calls]))
 
 
 class SimSampler:
-    """What the kernel, the heartbeats and the collector's callbacks tell."""
+    """A simulated sampler of evidence from the kernel, the heartbeats and the garbage collector's callbacks."""
 
     def __init__(self, run: SimRun) -> None:
         self._run = run
@@ -142,8 +142,8 @@ class SimSampler:
 
 
 class SimClock:
-    """Lets simulated time pass until the loop has something to do; one that turns all the time calls `fail`. `advance`
-    lets a world that waits move on."""
+    """A clock that advances simulated time until the loop has something to do. It calls `fail` if the loop never waits.
+    `advance` lets a world that waits advance."""
 
     def __init__(
         self, thread: Thread, grid: ReleaseGrid, fail: Callable[[str], None], advance: Callable[[int], int | None]
@@ -164,7 +164,7 @@ class SimClock:
 
 
 class Machine:
-    """What outlives a loop: time, the loop's process with its two threads, the decoders, and the faults."""
+    """The simulated machine, which outlives a loop: time, the loop's process with two threads, decoders and faults."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.settings = settings = settings_of(scenario.config, scenario.agent)
@@ -174,7 +174,7 @@ class Machine:
         self.worker = Thread(self.process, time.chance("actuator"))
         self.people = time.chance("people")
         self.scenario, self.chance = scenario, time.chance("machine")
-        every = scenario.every / 4 if scenario.mode == "lockstep" else scenario.every  # as time costs it nothing
+        every = scenario.every / 4 if scenario.mode == "lockstep" else scenario.every  # the world loses no time
         self.faults = faults = Faults(time, settings.period_ns, scenario.kinds, every)
         self.decoders = [self._decoder(i) for i in range(2 if scenario.mode in ("backup", "standby") else 1)]
         any_decoder = lambda: self.chance.choice(self.decoders)  # noqa: E731
@@ -194,7 +194,7 @@ class Machine:
         return decoder
 
     def host(self) -> SimHost:
-        """Return the decoders, ready for a run."""
+        """Return a host with the decoders, ready for a run."""
         for decoder in self.decoders:
             decoder.inbox.clear()
             decoder.events = []
@@ -203,7 +203,8 @@ class Machine:
 
 
 class SimRun(ControlLoop):
-    """One run of a loop. `trace` takes each line of the record. Without an `env` there is a simulated one."""
+    """A simulated run of a loop. `trace` takes each line of the record. Without `env` the environment is simulated,
+    too."""
 
     host: Any
     env: Any
@@ -217,12 +218,12 @@ class SimRun(ControlLoop):
         self.worker, self.faults, self.people = machine.worker, machine.faults, machine.people
         self.point = ""
         self.steps = scenario.mode in STEPS
-        self.limit = 0  # of ticks, where the world waits
+        self.limit = 0  # number of ticks, if the world waits
         self.referee = Referee(self.time, self.faults, self.settings, scenario.mode, self.process)
         self.referee.threads = [self.thread, self.worker]
         self.referee.absent = self._absent
         self.text = SimText(self.thread, self.faults, self.settings.deadline_ns)
-        self.confirmed: set[int] = set()  # ticks to whose call a person said yes
+        self.confirmed: set[int] = set()  # ticks with a call that an operator confirmed
         agent, host = replace(scenario.agent, observe=self.text.observe), machine.host()
         host.reach = self.text.reach = self._reach
         host.taken = self._taken
@@ -266,7 +267,7 @@ class SimRun(ControlLoop):
         return LoopRunner(core, clock, ports)
 
     def _step(self, dt_ns: int) -> int:
-        """The world moves on by a period."""
+        """Advance the world by a period."""
         self.env.step()
         self.thread.pause(50 * US)
         return self.time.now_ns
@@ -280,7 +281,8 @@ class SimRun(ControlLoop):
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def simulate(self, ticks: int) -> None:
-        """Run with its own machine for so many releases, or until the decoder gives up. Raises Violation."""
+        """Run on a new machine for so many releases, or until the decoder gives up. Raises Violation if a law is
+        broken."""
         with simulated(self.time):
             self.faults.start()
             self.limit = ticks
@@ -288,17 +290,17 @@ class SimRun(ControlLoop):
             self.loop()
 
     def loop(self) -> None:
-        """Run until it is stopped, and end with the safe call. Raises Violation."""
+        """Run the loop until it is stopped, and end with the safe call. Raises Violation if a law is broken."""
         self.referee.renewed()
         self.runner.run(None)
         self.state.t_end_ns = self.time.now_ns
         self.referee.left_ns = self.time.now_ns
         finish(self, 10.0)
         if self.referee.violation is not None:
-            raise self.referee.violation  # it may have been raised within user code, whose errors cost a tick
+            raise self.referee.violation  # a violation within user code only costs a tick, so raise it again
 
     def end(self) -> None:
-        """The time is over."""
+        """Stop the run at the end of its time."""
         self.faults.running = False
         self.stop("duration")
 
@@ -322,7 +324,7 @@ class SimRun(ControlLoop):
         requested_ns, request = self.host.requested[k]
         reply = self.host.decided[k]
         if reply.answers is not None:
-            request = reply.answers  # of an older observation: its plan goes on
+            request = reply.answers  # from an older observation, whose plan continues
             requested_ns = request.captured_ns
         decision, named = reply.decision, call.name in self.config.confirm
         wrong = {
@@ -335,7 +337,7 @@ class SimRun(ControlLoop):
         self.referee.acts_now(k, requested_ns, request.captured_ns, wrong, named)
 
     def _taken(self, reply: DecisionReply) -> None:
-        """The loop takes a reply: one to go on, in time, renews what is active."""
+        """Handle a reply that the loop takes. A null reply in time renews the active call."""
         settings, decision = self.settings, reply.decision
         due_ns = self.referee.origin_ns + reply.tick * settings.period_ns + settings.deadline_ns
         if decision is not None and decision.call is None and (self.steps or self.time.now_ns <= due_ns):
@@ -351,7 +353,7 @@ class SimRun(ControlLoop):
                 spans.append((self.text.since_ns, guard_ns))
         return spans
 
-    # -- faults of the machine, and words of people -------------------------------------------------------------------
+    # -- faults of the machine, and commands of operators --------------------------------------------------------------
 
     def _stop(self, fault: SimFault) -> None:
         self.process.freeze(fault.end_ns - self.time.now_ns)
@@ -373,7 +375,7 @@ class SimRun(ControlLoop):
             self.process.at(self.time.now_ns, lambda: self._reach("now"))
 
     def _reach(self, point: str) -> None:
-        """A thread is at a point where a word of a person comes between, or hangs in the agent's code."""
+        """Handle a point in a thread at which an operator's command may come, or the agent's code may hang."""
         if point == "hang" and not self.steps:
             self.time.at(self.time.now_ns + self.settings.guard_ns, partial(self._guard, self.text.since_ns))
         if self.point != point:
@@ -385,12 +387,12 @@ class SimRun(ControlLoop):
             self.process.at(resumes_ns, lambda: self._say("resume"))
 
     def _guard(self, since_ns: int) -> None:
-        """Where the loop hangs still, the actuator demands the safe call by itself."""
+        """Expect the actuator to demand the safe call by itself if the loop still hangs."""
         if self.text.since_ns == since_ns:
             self.referee.expect_safe(self.time.now_ns, self.time.now_ns)
 
     def _check(self, call: Call) -> tuple[Call, str]:
-        """Return a legal call; a person may speak just now."""
+        """Return a legal call. An operator's command may come at this point."""
         checked = self.rules.check(call)
         self._reach("order")
         return checked
@@ -406,7 +408,7 @@ class SimRun(ControlLoop):
         self.runner.inbox.append(Instructed(f"go {self.time.now_ns}"))
 
     def _report(self, report: LoopReport) -> None:
-        """A call that waits for a yes gets an answer, most of the time."""
+        """Answer a call that waits for a yes, in most cases."""
         asking = self.operator.asking
         if report.kind == "changed" and asking is not None:
             word = self.people.choice(("confirm", "confirm", "deny", None))
@@ -422,7 +424,7 @@ class SimRun(ControlLoop):
 
 @contextmanager
 def simulated(timeline: SimTimeline) -> Iterator[None]:
-    """Let this process read the simulated clock."""
+    """Let this process read the simulated clock within a `with` block."""
     real = time.monotonic_ns, time.monotonic
     time.monotonic_ns, time.monotonic = (lambda: timeline.now_ns), (lambda: timeline.now_ns / 1e9)
     try:

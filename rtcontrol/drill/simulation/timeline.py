@@ -1,4 +1,4 @@
-"""Simulated time: one queue of what is due, processes that can be frozen, threads that can be starved."""
+"""Simulated time: a queue of due functions, processes that can be frozen, and threads that can be starved."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from heapq import heappop, heappush
 
 Act = Callable[[], object]
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
-# CLOCK_MONOTONIC of a machine that has run for an hour: never 0, which means "not yet" in many stamps.
+# CLOCK_MONOTONIC of a machine that has run for an hour, since 0 means "not yet" in many stamps.
 START_NS = 3600 * S
 
 
 class SimTimeline:
-    """What is due, by its instant; of one instant, in order of entry. `now_ns` is the simulated CLOCK_MONOTONIC."""
+    """A queue of functions in the order of their instants, then of entry. `now_ns` is the simulated CLOCK_MONOTONIC."""
 
     def __init__(self, seed: int) -> None:
         self.now_ns = START_NS
@@ -22,16 +22,16 @@ class SimTimeline:
         self._count = 0
 
     def chance(self, name: str) -> random.Random:
-        """Return the random numbers of one component: those of another do not change them."""
+        """Return a random generator for one component, which other components do not influence."""
         return random.Random(f"{self._seed} {name}")
 
     def at(self, t_ns: int, act: Act) -> None:
-        """Do it then."""
+        """Call a function at an instant."""
         self._count += 1
         heappush(self._due, (t_ns, self._count, act))
 
     def run(self, until_ns: int, ends: Callable[[], bool] | None = None) -> None:
-        """Let time pass until an instant, or until something has happened that `ends` the wait."""
+        """Let time pass until an instant, or until `ends` returns True."""
         due = self._due
         if ends is not None and ends():
             return
@@ -47,7 +47,8 @@ class SimTimeline:
 
 
 class Process:
-    """Its threads are frozen until `frozen_ns`: what is due meanwhile happens then. `stood`: when it was frozen."""
+    """A process whose threads are frozen until `frozen_ns`, which delays due functions. `stood`: when the process was
+    frozen."""
 
     def __init__(self, time: SimTimeline) -> None:
         self.time = time
@@ -60,7 +61,7 @@ class Process:
         self.stood.append((now, self.frozen_ns))
 
     def at(self, t_ns: int, act: Act) -> None:
-        """Do it on one of the process's threads."""
+        """Call a function at an instant on a thread of the process."""
         self.time.at(t_ns, lambda: self._do(act))
 
     def _do(self, act: Act) -> None:
@@ -71,9 +72,9 @@ class Process:
 
 
 class Thread:
-    """One thread as the kernel counts it: ready to run it waits until `starved_ns`, and `delayed_ns` grows by that once
-    it runs. `ready_ns`: since when it waits for a processor (0: it does not). `away`: when it was ready and did not
-    run, or was in user code."""
+    """A thread with the counts of the kernel. A ready thread waits until `starved_ns`, and `delayed_ns` grows by this
+    time when the thread runs. `ready_ns`: since when the thread waits for a processor (0: it does not wait). `away`:
+    when the thread was ready and did not run, or was in user code."""
 
     def __init__(self, process: Process, chance: random.Random) -> None:
         self.process, self._chance = process, chance
@@ -82,7 +83,7 @@ class Thread:
         self.away: list[tuple[int, int]] = []
 
     def wakes_ns(self) -> int:
-        """Return when a thread runs that becomes ready now."""
+        """Return when a thread will run that becomes ready now."""
         now = self.process.time.now_ns
         if now < self.starved_ns:
             self.ready_ns = now
@@ -91,13 +92,13 @@ class Thread:
         return now + 5 * US + int(self._chance.random() * 55_000)
 
     def arrives(self) -> None:
-        """It has a processor: the kernel counts for how long it had none."""
+        """Give the thread a processor, and count how long it had none."""
         if self.ready_ns:
             self.delayed_ns += self.process.time.now_ns - self.ready_ns
             self.ready_ns = 0
 
     def pause(self, for_ns: int) -> None:
-        """Be at work for so long, on the simulation's own stack: everything else happens meanwhile."""
+        """Keep the thread working for so long, while everything else happens on the simulation's stack."""
         time = self.process.time
         self.ran_ns += for_ns
         time.run(time.now_ns + for_ns)
@@ -109,7 +110,7 @@ class Thread:
             time.run(process.frozen_ns)
 
     def sleep(self, until_ns: int, ends: Callable[[], bool]) -> None:
-        """Wait until an instant, or for what `ends` the wait; then for a processor."""
+        """Wait until an instant or until `ends` returns True, and then for a processor."""
         time = self.process.time
         time.run(until_ns, ends)
         time.run(self.wakes_ns())

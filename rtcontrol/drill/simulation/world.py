@@ -1,6 +1,8 @@
-"""The simulated world and agent: it steps, shows, takes calls under its lock, hangs, raises and ends epochs.
+"""Simulate a world and an agent. The world steps, makes observations, takes calls under a lock, hangs, raises, and ends
+epochs.
 
-It runs by itself, or `waits`: for `step` (lockstep), or until the observation before was decided upon (`take`)."""
+The world runs by itself, or `waits`: for `step` (lockstep), or for the decision on the previous observation
+(`take`)."""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ Done = Callable[[Effect, BaseException | None], None]
 
 
 class SimWorld:
-    """Implements `Environment` for the loop. A call waits for the world's lock (`perform`), is checked, and acts.
+    """A simulated `Environment`. A call waits for the world's lock (`perform`), is checked, and acts.
 
-    `acts` is called when one acts, `starts` when an epoch is observed first. It shows nothing before `blind_ns`; its
-    lock is held until `free_ns`."""
+    `acts` is called when a call acts, `starts` at the first observation of an epoch. There is no observation before
+    `blind_ns`; the lock is held until `free_ns`."""
 
     name = "simulated"
 
@@ -55,7 +57,7 @@ class SimWorld:
     # -- what the loop calls ------------------------------------------------------------------------------------------
 
     def latest(self) -> Observation | None:
-        """Return the newest step's, if the world was not kept from stepping."""
+        """Return the observation of the newest step that the world could make."""
         now, newest = self.time.now_ns, self._newest
         if now < self.blind_ns:
             return None
@@ -79,22 +81,22 @@ class SimWorld:
         for start, end in reversed(self.process.stood):
             if end <= captured_ns:
                 break
-            if start < captured_ns:  # it was frozen when this step was due: the next thing it did was this step
+            if start < captured_ns:  # the world was frozen when this step was due, so this step came right after
                 captured_ns = end
         return seq, captured_ns
 
     def step(self) -> None:
-        """Move on by a period."""
+        """Advance the world by a period."""
         self._steps, self._stepped_ns = self._steps + 1, self.time.now_ns
 
     @property
     def arrives_ns(self) -> int:
-        """When the next observation arrives, at the earliest."""
+        """Return the earliest time at which the next observation arrives."""
         return self._from_ns + (self._steps + 1) * self.step_ns
 
     def take(self) -> int | None:
-        """Return when the next observation in order arrived; None: it is not there. It was not made while the world
-        was frozen. As long as some wait the newest fault has an effect."""
+        """Return when the next observation in order arrived, or None if it has not. A frozen world makes no
+        observations. While observations wait, the newest fault has an effect."""
         now = self.time.now_ns
         if now < self.blind_ns or self._stands(now):
             self._steps = max(self._steps, (now - self._from_ns) // self.step_ns)
@@ -114,7 +116,8 @@ class SimWorld:
     # -- what the actuator's thread calls -----------------------------------------------------------------------------
 
     def perform(self, call: Call, command: Command | None, done: Done) -> None:
-        """Act, once the world's lock is free; `done` is called with the effect. Without a command: a safe call."""
+        """Execute a call when the world's lock is free, and pass the effect to `done`. Without a command it is a safe
+        call."""
         now = self.time.now_ns
         if command is not None:
             self.process.at(now + 5 * US, lambda: self.reach("wait"))
@@ -164,7 +167,8 @@ class SimWorld:
 
 
 class SimText:
-    """The agent's code that reads an observation. It is at work on a text since `since_ns`; 0: it is not."""
+    """The agent's code that turns an observation into text. `since_ns`: since when it has been working on a text (0:
+    idle)."""
 
     def __init__(self, thread: Thread, faults: Faults, deadline_ns: int) -> None:
         self.thread, self.faults, self.deadline_ns = thread, faults, deadline_ns
