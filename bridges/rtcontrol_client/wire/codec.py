@@ -89,8 +89,8 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
         limit = next((limit for name, limit in LENGTHS.items() if f"exceeds {name}" in str(error)), None)
         if limit is not None or isinstance(error, msgpack.StackError):
             raise large("the header", limit or "max_depth", limits) from None
-        remedy = "Send one msgpack map with string keys; strings as UTF-8, the bytes of arrays in separate parts."
-        raise WireError(Code.MALFORMED, f"The header is not a msgpack map ({_line(error)}).", remedy) from None
+        hint = "Send one msgpack map with string keys; strings as UTF-8, the bytes of arrays in separate parts."
+        raise WireError(Code.MALFORMED, f"The header is not a msgpack map ({_line(error)}).", hint) from None
     used: set[int] = set()
     for place, entry in _holders(_checked(header, limits)):
         part = whole(entry.pop("part", None))
@@ -116,8 +116,8 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     except RecursionError:
         raise large("the message", "max_depth", limits) from None
     except ValueError as error:
-        remedy = "Send one JSON object per WebSocket message."
-        raise WireError(Code.MALFORMED, f"This is not JSON ({_line(error)}).", remedy) from None
+        hint = "Send one JSON object per WebSocket message."
+        raise WireError(Code.MALFORMED, f"This is not JSON ({_line(error)}).", hint) from None
     # The limits on strings are for text; the size of a buffer is limited by that of the message.
     arrays, image = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
     entries = [*(arrays if isinstance(arrays, list) else []), image]

@@ -64,7 +64,7 @@ class WireError(Exception):
 
 
 def refusal_of(first: Any, steps: Sequence[int | str], kind: str) -> WireError:
-    """Return the refusal for pydantic's first error, at `steps` of a message of type `kind`, with a remedy."""
+    """Return the refusal for pydantic's first error, at `steps` of a message of type `kind`, with a hint."""
     field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
     is_what = "missing" if first["type"] == "missing" else _shown(first["input"])
     what = f"{kind}.{field} is {is_what}." if field else f"The part is {is_what}."

@@ -95,7 +95,7 @@ def test_prompt_never_contains_the_date(small: Path, tmp_path: Path) -> None:
 
 MISTAKES = [
     ("no template", None, "there is none", "instruct checkpoint"),
-    ("no tool calls", "{{ messages }}{{ tools }}", "no tool calls that are known", "chat:URL#NAME"),
+    ("no tool calls", "{{ messages }}{{ tools }}", "no known form of tool calls", "chat:URL#NAME"),
     ("neither", "{{ messages }}", "leaves out the tools", "that calls tools"),
     ("no tools", "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}", "leaves out the tools", "trained"),
     ("a refusal", "<tool_call>{{ raise_exception('No system turn!') }}", "No system turn!", "trained"),

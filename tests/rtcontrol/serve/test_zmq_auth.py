@@ -171,7 +171,7 @@ def test_key_files_are_readable_by_owner_and_zmq(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../arm", ".hidden", "x" * 65, "a.key"])
 def test_invalid_key_names_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(KeyFileError, match="not a name for a key"):
+    with pytest.raises(KeyFileError, match="is not a valid key name"):
         create(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
