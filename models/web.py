@@ -94,7 +94,10 @@ class WebClient:
         try:
             async with asyncio.timeout(limit_s), self._client.stream(method, self._url, **content) as answer:
                 if packed := packed_by(answer.headers):
-                    raise WebError("malformed", f"the answer is packed ({packed}), though it was asked for as it is")
+                    raise WebError(
+                        "malformed",
+                        f"the server sent a compressed answer ({packed}), although the request does not allow it",
+                    )
                 async for part in answer.aiter_raw():
                     body += part
                     if len(body) > self._most_bytes:

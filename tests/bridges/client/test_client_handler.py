@@ -59,7 +59,7 @@ def raises(error: Exception) -> Any:
     [
         (raises(Declined("beyond the fence")), "refused", "beyond the fence"),
         (raises(OSError("no motor")), "failed", "OSError: no motor"),
-        (lambda standing: Awaitable(), "failed", "nothing awaits"),
+        (lambda standing: Awaitable(), "failed", "an awaitable"),
         (lambda standing: "\ud800", "executed", None),
         (lambda standing: Mute(), "executed", None),
     ],

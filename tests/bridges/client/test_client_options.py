@@ -197,7 +197,7 @@ def test_invalid_message_is_refused_on_callers_thread(stand: Stand) -> None:
             (lambda: client.reset(seed=1 << 70, success=True), "ended.seed: an integer beyond 64 bits."),
             (lambda: client.reset(success="yes"), 'reset.ended.success is "yes". It must be a valid boolean.'),  # type: ignore[arg-type]
             (lambda: client.reset(ret=math.nan, seconds=1), "ended.return: nan is not finite."),
-            (lambda: client.observe(), "observe"),
+            (lambda: client.observe(), "The observation is empty."),
             (lambda: client.observe(data=[1]), "observe.data is a list of 1. It must be a valid dict"),  # type: ignore[arg-type]
             (lambda: client.observe(text="x", t_ns="now"), 'observe.t_ns is "now". It must be a valid integer'),  # type: ignore[arg-type]
             (lambda: client.observe(text="x", t_ns=1 << 62), "lies in the future"),

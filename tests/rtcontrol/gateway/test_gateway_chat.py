@@ -108,7 +108,7 @@ def test_answered_call_is_not_repeated(serve: Serve) -> None:
     answer = ask(client, USER, *called(*LAMP_ON, "It is lit."), tools=[LAMP])
     choice = answer.choices[0]
     assert (choice.finish_reason, choice.message.content, choice.message.tool_calls) == ("stop", "It is lit.", None)
-    assert 'lamp(to="on") was called' in answer.model_extra["rtcontrol"]["stopped"]
+    assert 'lamp(to="on") was already called' in answer.model_extra["rtcontrol"]["stopped"]
     # It must be called; nobody knows what came of it; or somebody asks for it again.
     must = ask(client, USER, *called(*LAMP_ON, "It is lit."), tools=[LAMP], tool_choice="required")
     assert must.choices[0].finish_reason == "tool_calls"

@@ -79,7 +79,7 @@ def test_chat_model_receives_one_request_for_a_goal() -> None:
         # simonw/llm#1104: a tool that was never declared ended the whole chat.
         (completion(("fly_to_the_moon", "{}")), "illegal", "fly_to_the_moon"),
         (completion(("go_to_x", '{"x": 17}')), "illegal", "17"),
-        (completion(content="I am sorry, Dave."), "malformed", "words"),
+        (completion(content="I am sorry, Dave."), "malformed", "text instead of a call"),
         ((200, b"<html>"), "malformed", ""),
         ((500, b'{"error": {"message": "overloaded"}}'), "http", "overloaded"),
         ((0, b""), "connection", ""),
