@@ -48,7 +48,7 @@ class Tick:
     replied_ns: int = 0
     incarnation: int = 0
     behind: bool = False
-    request: DecisionRequest = NOTHING
+    request: DecisionRequest = field(default_factory=lambda: NOTHING)
     calls: tuple[str, ...] = ()
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()

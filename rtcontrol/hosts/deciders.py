@@ -99,17 +99,21 @@ def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, togeth
     reply = DecisionReply(
         request.tick, None, None, time.monotonic_ns() - started_ns, None, request.received_ns or started_ns, started_ns
     )
-    reply = replace(reply, together=together)
+    reply.together = together
     if isinstance(outcome, Decision):
-        return replace(reply, decision=outcome)
-    if isinstance(outcome, list):
+        reply.decision = outcome
+    elif isinstance(outcome, list):
         parts = zip(request.members, outcome, strict=True)
-        return replace(reply, members=tuple(reply_to(member, started_ns, part) for member, part in parts))
-    text = str(outcome) if isinstance(outcome, UserError | DecisionLost) else f"{type(outcome).__name__}: {outcome}"
-    reply = replace(reply, error=text.partition("\n")[0])
-    if isinstance(outcome, UserError):
-        return replace(reply, mistake=(outcome.what, outcome.remedy))
-    return replace(reply, loss=outcome.loss) if isinstance(outcome, DecisionLost) else reply
+        reply.members = tuple(reply_to(member, started_ns, part) for member, part in parts)
+    else:
+        known = isinstance(outcome, UserError | DecisionLost)
+        text = str(outcome) if known else f"{type(outcome).__name__}: {outcome}"
+        reply.error = text.partition("\n")[0]
+        if isinstance(outcome, UserError):
+            reply.mistake = outcome.what, outcome.remedy
+        elif isinstance(outcome, DecisionLost):
+            reply.loss = outcome.loss
+    return reply
 
 
 def describe(decider: Decider) -> dict[str, Any]:

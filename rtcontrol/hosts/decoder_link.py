@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-import pickle
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import zmq
 
+from rtcontrol.hosts.messages import pack_request, unpack_reply
 from rtcontrol.hosts.pool import PooledHost
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
 from rtcontrol.hosts.sockets import Files, WakeFile
@@ -24,15 +24,6 @@ READY_MS = 2_000
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 READY = b""
-
-
-def pack_reply(reply: DecisionReply) -> bytes:
-    """Return the pickled reply. A reply that cannot be pickled costs its tick alone."""
-    try:
-        return pickle.dumps(reply)
-    except Exception as error:
-        text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
-        return pickle.dumps(DecisionReply(reply.tick, None, text, 0))
 
 
 class DecoderLink:
@@ -68,7 +59,7 @@ class DecoderLink:
     def send(self, message: DecisionRequest | int) -> bool:
         """Send a request without its raw observation, or the tick to cancel; return False if the process is away."""
         try:
-            self._socket.send(pickle.dumps(message), zmq.NOBLOCK)
+            self._socket.send(pack_request(message), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -77,8 +68,10 @@ class DecoderLink:
         """Return the next reply within the time, or None (possibly early)."""
         # A socket's file only says that something changed, so the socket's state is read before and after.
         reply = self._take()
-        if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns) and not self._wake.clear():
+        if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns):
             reply = self._take()
+            if reply is None:
+                self._wake.clear()
         return reply
 
     def close(self) -> None:
@@ -86,8 +79,7 @@ class DecoderLink:
 
     def _take(self) -> DecisionReply | None:
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            reply: DecisionReply = pickle.loads(self._socket.recv())
-            return reply
+            return unpack_reply(self._socket.recv())
         return None
 
 

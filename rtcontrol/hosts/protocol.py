@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rtcontrol.models.call import Call, Decision, pickled_by_fields
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
 LIMIT = 64  # sessions of one pool
@@ -31,7 +31,7 @@ class DecisionLost(Exception):
         self.loss = loss
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecisionRequest:
     """One question to the decider.
 
@@ -61,8 +61,7 @@ class DecisionRequest:
         return DecisionRequest, (*head, *stamps, self.standing, self.members)
 
 
-@pickled_by_fields
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised.
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import zmq
 
 from rtcontrol.hosts.deciders import Worker, answer
-from rtcontrol.hosts.decoder_link import READY, pack_reply
+from rtcontrol.hosts.decoder_link import READY
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.messages import pack_reply, unpack_request
 from rtcontrol.hosts.pool import Turn
 from rtcontrol.hosts.processes import Heartbeat, keep_loaded, yield_processor
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest
@@ -95,22 +94,33 @@ class DecoderActor(InProcessPool):
                 if len(self.workers) > 1:
                     self._wake.set()  # this worker may have received requests for other workers
                 return turn
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for a message, or for another worker that has received some. The socket's own wait is the faster one."""
+        if len(self.workers) > 1:
             self._files.wait(FOREVER_NS)
             self._wake.clear()
+        else:
+            self._read(*self._router.recv_multipart())
 
     def receive(self) -> None:
-        """Read all messages: echo empty ones, submit requests, cancel ticks."""
+        """Read all messages."""
         router = self._router
         with self._using:
             while int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                client, body = router.recv_multipart()
-                if body == READY:
-                    router.send_multipart((client, body))
-                elif (host := self._hosts.get(client.partition(b"/")[0])) is not None:
-                    host.message(client, pickle.loads(body))
+                self._read(*router.recv_multipart())
+
+    def _read(self, client: bytes, body: bytes) -> None:
+        """Submit a request, cancel a tick, or echo an empty message."""
+        if body == READY:
+            self._router.send_multipart((client, body))
+        elif (host := self._hosts.get(client.partition(b"/")[0])) is not None:
+            host.message(client, unpack_request(body))
 
     def send(self, client: bytes, reply: DecisionReply) -> None:
-        body = pack_reply(replace(reply, gaps=self._beat.recent()))
+        reply.gaps = self._beat.recent()
+        body = pack_reply(reply)
         with self._using:
             self._router.send_multipart((client, body))
 
@@ -130,7 +140,9 @@ class SocketHost(InProcessHost):
         if isinstance(message, int):
             self.cancel(message)
         else:
-            self.submit(replace(message, received_ns=time.monotonic_ns()))
+            message.received_ns = now_ns = time.monotonic_ns()
+            with self.pool.changed:
+                self.pool.scheduler.put(self, message, now_ns)
 
     def cancelled(self, request: DecisionRequest) -> bool:
         self.pool.receive()

@@ -144,6 +144,9 @@ class LoopRunner:
             woke_ns = time.monotonic_ns()
             self.collect()
             self.dispatch(WOKE, woke_ns)
+            if woke_ns >= self._retake_ns:  # after the request was sent, so that this does not delay the decision
+                self.retake()
+                self._retake_ns = woke_ns + RETAKE_NS
             # If a decision is always running there is never slack, but garbage must not grow without bounds.
             if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
@@ -191,11 +194,8 @@ class LoopRunner:
     # -- actions with an answer ---------------------------------------------------------------------------------------
 
     def _observe(self, action: ev.Observe) -> ev.Observed:
-        ports, env, since_ns, now = self.ports, self.ports.env, action.sample_since_ns, time.monotonic_ns()
+        ports, env, since_ns = self.ports, self.ports.env, action.sample_since_ns
         runs = ports.sampler.runs()
-        if now >= self._retake_ns:
-            self.retake()
-            self._retake_ns = now + RETAKE_NS
         acks = None if self._world is None else self._world.heard
         event = ev.Observed(env.latest(), env.finished, runs, acks)
         if since_ns is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Generator
 from typing import Any
 
@@ -18,8 +17,9 @@ from rtcontrol.hosts.deciders import (
     crowd_source,
     unpack,
 )
-from rtcontrol.hosts.decoder_link import DecoderLink, pack_reply
+from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.messages import pack_reply, unpack_reply
 from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.hosts.sockets import WakeFile
@@ -124,7 +124,7 @@ def test_patient_decision_lets_other_sessions_go_first() -> None:
 
 
 def test_unpicklable_reply_costs_only_its_tick() -> None:
-    reply = pickle.loads(pack_reply(DecisionReply(4, Decision(Call("go", {"to": lambda: 0})), None, 0)))
+    reply = unpack_reply(pack_reply(DecisionReply(4, Decision(Call("go", {"to": lambda: 0})), None, 0)))
     assert (reply.tick, reply.decision) == (4, None) and "cannot be sent" in reply.error
 
 
@@ -143,7 +143,7 @@ tools = assembly.agent("lander").tools
 def decided(host: Host, requests: list[DecisionRequest]) -> list[DecisionReply]:
     host.submit(crowd_request(7, requests, 0))
     # As the Ray actor sends it, and as its client reads it.
-    return unpack(pickle.loads(pack_reply(reply_of(host, 60))), requests)
+    return unpack(unpack_reply(pack_reply(reply_of(host, 60))), requests)
 
 
 def test_model_decides_for_all_members_except_too_long_prompts() -> None:
