@@ -12,7 +12,7 @@ import zmq
 from rtcontrol.bench.timing import Progress
 from rtcontrol.bench.wire import TEXT, Servers, WireSession, dealer, free_port, hello, pong
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.histogram import Histogram
 from rtcontrol_client.wire import decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
 
@@ -90,7 +90,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
         "expected": round(clients * hz * seconds),
         "missing": sum(client.missing() for client in opened),
         "misses_by_cause": dict(Counter(call.cause for call, _ in calls if call.cause is not None)),
-        "way_ms": Series(ms for _, ms in calls).summary(),
+        "way_ms": Histogram(ms for _, ms in calls).summary(),
     }
     return {"bench": "load", "cases": [case]}
 

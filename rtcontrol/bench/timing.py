@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.histogram import Histogram
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]  # steps done, and in total
@@ -55,7 +55,7 @@ def like(runner: TorchRunner) -> Iterator[int]:
 
 def summaries(ways: Iterable[str], rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Return the percentiles of the milliseconds of each method."""
-    return {way: Series(ms[way] for ms in rounds).summary() for way in ways}
+    return {way: Histogram(ms[way] for ms in rounds).summary() for way in ways}
 
 
 def rotated(ways: Iterable[T], offset: int) -> list[T]:

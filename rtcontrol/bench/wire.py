@@ -17,7 +17,7 @@ import zmq
 
 from rtcontrol.bench.timing import Progress, Stopwatch
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.histogram import Histogram
 from rtcontrol_client.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack, messages
 from rtcontrol_client.wire.messages import Message, Ping, Welcome
 
@@ -181,7 +181,7 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
                 way.trip()
                 ms[name] += [watch.time(way.trip)[1] for _ in range(BLOCK)]
             progress(len(ms["echo"]), trips)
-    times = {name: Series(values).summary() for name, values in ms.items()}
+    times = {name: Histogram(values).summary() for name, values in ms.items()}
     return {"bench": "wire", "model": model, "ms": times, "bytes": len(_sample_bytes()), "trips": trips}
 
 

@@ -19,7 +19,7 @@ from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
 from rtcontrol.run.run import HELP, HOST, INCOMPLETE, UNSAFE
-from rtcontrol.telemetry.run_folder import Folder, version
+from rtcontrol.telemetry.run_folder import RunFolder, package_version
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 
@@ -72,7 +72,7 @@ app = typer.Typer(
 
 def _versions(asked: bool) -> None:
     if asked:
-        found = (f"{name} {version(name) or 'not installed'}" for name in ("torch", "ray"))
+        found = (f"{name} {package_version(name) or 'not installed'}" for name in ("torch", "ray"))
         print(f"rtcontrol {__version__} (python {platform.python_version()}, {', '.join(found)})")
         raise typer.Exit
 
@@ -103,7 +103,7 @@ def start_run(options: RunOptions) -> int:
     """Run in a new folder, and return the exit status."""
     base = named_by_time(Path(options.env).stem)
     streams = StandardStreams(escaped=False)
-    with Shutdown() as ending, streams, Folder(options.out, base, options.overwrite) as folder:
+    with Shutdown() as ending, streams, RunFolder(options.out, base, options.overwrite) as folder:
         try:
             status = _start(options.at(folder.path), ending)
         except Interrupted as interrupted:

@@ -70,9 +70,9 @@ def _measure(what: str, arguments: tuple[Any, ...], line: CommandLine) -> None:
     import torch
 
     from rtcontrol.bench.tables import TABLES
-    from rtcontrol.telemetry.run_folder import describe
+    from rtcontrol.telemetry.run_folder import describe_machine
 
-    machine = describe()  # before the measurement, so that the reported load is that of other programs
+    machine = describe_machine()  # before the measurement, so that the reported load is that of other programs
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
     module = importlib.import_module(f"rtcontrol.bench.{what}")

@@ -91,14 +91,14 @@ def from_recording(
         rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --out week.jsonl
     """
     from rtcontrol.models.data.row import written_whole
-    from rtcontrol.telemetry.record_reader import read_record, record_in, rows
+    from rtcontrol.telemetry.record_reader import read_record, record_path, training_rows
 
     count, record = 0, files[0]
     try:
         with written_whole(out) as lines:
-            for record in map(record_in, files):
+            for record in map(record_path, files):
                 before = count
-                for row in rows(read_record(record)):
+                for row in training_rows(read_record(record)):
                     lines.write(json.dumps(row, ensure_ascii=False) + "\n")
                     count += 1
                 if count == before:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import rtcontrol.models
-from rtcontrol.telemetry.run_folder import cpu_model, version
+from rtcontrol.telemetry.run_folder import cpu_model, package_version
 
 OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # an optional part is not needed to run
 
@@ -35,7 +35,7 @@ def examine() -> Iterator[tuple[str, str, str]]:
 
 
 def _package(name: str, missing: str, hint: str) -> tuple[str, str, str]:
-    installed = version(name)
+    installed = package_version(name)
     return OK if installed else missing, f"{name} {installed or 'is not installed'}", "" if installed else hint
 
 
@@ -49,7 +49,7 @@ def _gpu() -> tuple[str, str, str]:
     except (OSError, subprocess.SubprocessError) as error:
         return MISSING, f"nvidia-smi does not answer ({error})", "reload the NVIDIA driver"
     names = "; ".join(answer.stdout.strip().splitlines())
-    if (version("torch") or "").endswith("+cpu"):
+    if (package_version("torch") or "").endswith("+cpu"):
         return MISSING, f"GPU {names}, but this torch cannot use it", "pip install --force-reinstall torch"
     return OK, f"GPU {names}", ""
 

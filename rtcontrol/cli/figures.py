@@ -55,9 +55,9 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
     """Write figures and machine as JSON to `path`, if it is given; `-` is standard output. Raises UserError."""
     if path is None:
         return
-    from rtcontrol.telemetry.run_folder import describe
+    from rtcontrol.telemetry.run_folder import describe_machine
 
-    text = json.dumps({"machine": describe()} | document, indent=1) + "\n"
+    text = json.dumps({"machine": describe_machine()} | document, indent=1) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
         return

@@ -18,7 +18,7 @@ from rtcontrol.run.run import ERRED, MISSED, mostly_errors
 from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry import table
-from rtcontrol.telemetry.recorded import Gate, Recorded, as_json, load, parse
+from rtcontrol.telemetry.recorded import Gate, RecordedRun, as_json, load, parse
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
@@ -55,7 +55,7 @@ def report(
     if format == "terminal":
         for run in loaded:
             table.show(run.report, Terminal())
-            if not reports.whole(_beside(run)) and (refused := reports.write(run.report, _beside(run))):
+            if not reports.is_complete(_beside(run)) and (refused := reports.write(run.report, _beside(run))):
                 what = f"The report could not be written to {_beside(run).parent} ({refused})."
                 raise UserError(what, "Free some space.")
     elif format == "json":
@@ -69,7 +69,7 @@ def report(
     return 0 if all(holds for *_, holds in results) else MISSED
 
 
-def _rendered(format: str, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
+def _rendered(format: str, runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str | bytes:
     """Return the report in a format, whose module is imported here. Raises UserError if its package is missing."""
     if format == "perfetto":
         if find_spec("perfetto") is None:
@@ -83,7 +83,7 @@ def _rendered(format: str, runs: Sequence[Recorded], gates: Sequence[Gate]) -> s
     return as_html.render(runs, gates)
 
 
-def _beside(run: Recorded, suffix: str = ".json") -> Path:
+def _beside(run: RecordedRun, suffix: str = ".json") -> Path:
     """Return the path of the report next to a record: report-2.json for record-2.mcap.
 
     A link at that path is removed, so that a folder from elsewhere cannot redirect the output.

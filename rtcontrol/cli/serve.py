@@ -24,7 +24,7 @@ from rtcontrol.run.options import named_by_time
 from rtcontrol.serve import key_files
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.settings import MISSING, setting
-from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol.telemetry.run_folder import RunFolder
 from rtcontrol_client.carla import cli as carla_cli
 from rtcontrol_client.console import StandardStreams
 from rtcontrol_client.ros2 import cli as ros2_cli
@@ -54,7 +54,7 @@ def _serve(options: ServeOptions) -> int:
     run = _run if options.replicas is None else _run_replicas
     with Shutdown() as ending:
         try:
-            with Folder(options.out, named_by_time("serve"), overwrite=True) as folder:
+            with RunFolder(options.out, named_by_time("serve"), overwrite=True) as folder:
                 return run(replace(options, out=folder.path), ending)
         except Interrupted as interrupted:
             return interrupted.status

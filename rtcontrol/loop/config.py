@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import LoopGroup
-from rtcontrol.telemetry.run_folder import describe
+from rtcontrol.telemetry.run_folder import describe_machine
 from rtcontrol_client.wire.limits import LIMITS
 
 if TYPE_CHECKING:
@@ -94,6 +94,6 @@ class RunConfig(LoopGroup):
             "max_age_ms": self.max_age_ns / 1e6,
             "hold_ms": hold_ms if self.hold_ms is None else self.hold_ms,
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": describe(),
+            "machine": describe_machine(),
             **decides,
         }

@@ -25,7 +25,7 @@ from rtcontrol.loop.runner import LoopClock, LoopRunner, Ports, lockstep_clock, 
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.warmup import Warmup, first_observation
 from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Stopped
-from rtcontrol.telemetry.account import Account, Recent
+from rtcontrol.telemetry.account import Account, LiveState
 from rtcontrol.telemetry.recorder import Recorder
 
 LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
@@ -147,13 +147,13 @@ class ControlLoop:
         return self.state.phase
 
     @property
-    def recent(self) -> Recent:
+    def live_state(self) -> LiveState:
         """Return the newest ticks and counts."""
-        return self.recorder.recent
+        return self.recorder.live_state
 
     @property
     def account(self) -> Account:
-        return self.recent.account
+        return self.live_state.account
 
     @property
     def operator(self) -> OperatorControl:
@@ -258,7 +258,7 @@ def prepare(loop: ControlLoop) -> None:
 def launch(loop: ControlLoop) -> None:
     """Start the world. Everything else that takes time must happen before, since the world runs from here on."""
     config, state, env = loop.config, loop.state, loop.env
-    loop.recorder.file.keep()
+    loop.recorder.file.start_writing()
     env.instruct(loop.instruction)
     env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
     state.launched = True

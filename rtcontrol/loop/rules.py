@@ -15,7 +15,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import Doubt
-from rtcontrol.telemetry.events import plain
+from rtcontrol.telemetry.events import jsonable
 
 MAX_KNOWN = 1024  # cached legal calls, limited since a schema with free values allows any number of calls
 IMMUTABLE = (int, float, str, Enum, type(None))
@@ -104,7 +104,7 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
     return Rules(
         check=LegalCalls(agent.tools).check,
         describe=lambda error: (errors.text(error), errors.where(error)),
-        plain=plain,
+        plain=jsonable,
         safe_calls=agent.fallback.safe_calls,
         doubt=gate.doubt if gate.closed else None,
         confirm=frozenset(config.confirm) | frozenset(agent.confirm),

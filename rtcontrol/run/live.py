@@ -121,7 +121,7 @@ class Viewer:
 def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     """Return the state of a run for the page: the ticks after tick `since`, the counts, and the run's settings."""
     config = loop.config
-    shown = loop.recent.snapshot(since)
+    shown = loop.live_state.snapshot(since)
     asking = loop.operator.asking
     shown |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
     shown |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
@@ -224,7 +224,7 @@ class LiveView(logging.Handler):
         phase, since_s = self._phase
         if phase != "running":
             return f"{phase}, {time.monotonic() - since_s:.0f} s ..."
-        now, lost = loop.recent.snapshot(), loop.recorder.lost
+        now, lost = loop.live_state.snapshot(), loop.recorder.lost_events
         counts, p50 = now["counts"], now["latency_ms"]["p50"] or 0.0
         return (
             f"tick {counts['ticks']}, on time {counts['on_time']}, missed or skipped {dict(now['causes']) or 'none'}, "

@@ -17,8 +17,8 @@ from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import has_heads, model_for
-from rtcontrol.telemetry.histogram import Series
-from rtcontrol.telemetry.record_reader import read_record, record_in
+from rtcontrol.telemetry.histogram import Histogram
+from rtcontrol.telemetry.record_reader import read_record, record_path
 
 MORE = "Record one with `record.observations=yes` (the default), and give its record.mcap."
 
@@ -73,7 +73,7 @@ def recording(path: Path) -> Recording:
     header: dict[str, Any] = {}
     observed: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
-    record, whole = record_in(path), False
+    record, whole = record_path(path), False
     try:
         for event in read_record(record):
             if "observation" in event:
@@ -157,7 +157,7 @@ def replay(
         "recorded": {name: header[name] for name in ("agent", "model", "hz", "engine")},
         "replayed": {"model": chosen, "hz": config.hz},
         **_compared(decisions),
-        "decide_ms": Series(decide_ms).summary(),
+        "decide_ms": Histogram(decide_ms).summary(),
         "above_period": sum(ms > 1e3 / config.hz for ms in decide_ms),
     }, decisions
 

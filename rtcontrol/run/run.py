@@ -150,7 +150,7 @@ def run_loop(
             view.close()
             write_end(loop)
             if started:
-                recorder.file.keep()
+                recorder.file.start_writing()
             recorder.close()
             if started:
                 sound, written = _report(config, loop, recorder)
@@ -188,13 +188,13 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
     path = config.out / "report.json"
     sound = True
     try:
-        loop.account.check()
-        assert recorder.recent.fault is None, recorder.recent.fault
+        loop.account.assert_consistent()
+        assert recorder.live_state.fault is None, recorder.live_state.fault
     except AssertionError as error:
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by, recorder.file.first_k)
+        result = report.build(loop.account, "record.mcap", recorder.lost_events, loop.ended_by, recorder.file.first_k)
         refused = report.write(result, path)
         table.show(result, Terminal())
     except Exception as error:
@@ -211,7 +211,7 @@ def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None,
     """Return the exit status of a run, and print the reasons for it."""
     account, recorder, ended, limit = loop.account, loop.recorder, loop.ended_by or "", config.max_miss_rate
     above = limit is not None and account.miss_rate > limit
-    complete, erred = written and not recorder.lost, mostly_errors(account.erred, account.ticks)
+    complete, erred = written and not recorder.lost_events, mostly_errors(account.error_misses, account.ticks)
     code = status(ended, not loop.state.unsafe, complete, ended == "miss" or above, sound, erred)
     messages = []
     if code == UNSAFE:
@@ -219,8 +219,8 @@ def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None,
             "The safe call could not be made active, so the last call may still act. Stop the machine by other means; "
             f"{recorder.file.path} has each attempt."
         )
-    if recorder.lost:
-        messages.append(f"The record lacks {recorder.lost} lines: the disk takes no more ({recorder.file.error}).")
+    if recorder.lost_events:
+        messages.append(f"The record lacks {recorder.lost_events} events: {recorder.file.error}. Free some disk space.")
     if ended == "host":
         messages.append("The decoder was lost for good: start the run again, or use `--host inprocess`.")
     if ended == "miss":
@@ -230,7 +230,7 @@ def _status(config: RunConfig, loop: ControlLoop, interrupt: Interrupted | None,
     if erred:
         most = max(account.errors.values(), key=lambda error: error["count"], default={"error": "", "where": ""})
         messages.append(
-            f"ERRORS: {account.erred} of {account.ticks} ticks ended in an error, most often: "
+            f"ERRORS: {account.error_misses} of {account.ticks} ticks ended in an error, most often: "
             f"{most['error'].rstrip('.')} ({most['where']}). Correct the code there."
         )
     for message in messages:

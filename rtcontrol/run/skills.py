@@ -33,7 +33,7 @@ from rtcontrol.run.user_files import (
     reason,
     user_world,
 )
-from rtcontrol.telemetry.events import plain
+from rtcontrol.telemetry.events import jsonable
 from rtcontrol_client.console import printable
 
 LIMIT_S = 300.0  # an episode that is longer, in simulated time, counts as endless
@@ -236,8 +236,8 @@ class _Trial:
         env, agent = self._env, self._agent
         self._world.instruct(agent.instruction)
         first, second = self._start(self._seed), self._start(self._seed)
-        if plain(first) != plain(second):
-            names = [str(name) for name in {**first, **second} if plain(first.get(name)) != plain(second.get(name))]
+        if jsonable(first) != jsonable(second):
+            names = [str(n) for n in {**first, **second} if jsonable(first.get(n)) != jsonable(second.get(n))]
             problem = f"The world {env}: two resets with the seed {self._seed} differ (in {', '.join(names)})."
             raise UserError(problem, "Derive all random values from the seed, in each reset.")
         fit(agent, env, self._world.functions, Observation(0, 0, 0, first))

@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import named_by_time
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
-from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol.telemetry.run_folder import RunFolder
 from rtcontrol_client.wire.curve import SERVER, load_public
 from rtcontrol_client.wire.endpoint import Endpoint
 
@@ -73,7 +73,7 @@ class Replica:
             options = replace(options, out=options.out / serve.get_replica_context().replica_id.unique_id)
         gate = gate_of(options)
         with self._stack as stack:
-            folder = stack.enter_context(Folder(options.out, named_by_time("serve"), overwrite=True))
+            folder = stack.enter_context(RunFolder(options.out, named_by_time("serve"), overwrite=True))
             http = lambda sessions, pool: GatewayApp(sessions, pool, gate)  # noqa: E731
             server = Server(replace(options, out=folder.path), [endpoint_for(options)], keys=options.keys, http=http)
             stack.enter_context(server)

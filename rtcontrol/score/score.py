@@ -19,7 +19,7 @@ from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_mismatch, shown, training_notice
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted
-from rtcontrol.telemetry.run_folder import describe
+from rtcontrol.telemetry.run_folder import describe_machine
 
 SCHEMA = 4
 FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` on seeds from a million on
@@ -236,7 +236,7 @@ class Document:
         if self._path is None:
             return
         try:
-            replace_file(self._path, json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
+            replace_file(self._path, json.dumps({**self.data, "machine": describe_machine()}, indent=1) + "\n")
         except OSError as error:
             message = f"{self._path} cannot be written ({error.strerror}); the previous content is intact."
             raise UserError(message, "Free some space.") from None

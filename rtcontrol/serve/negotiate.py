@@ -31,7 +31,7 @@ from rtcontrol.serve.refusals import busy, refused_as
 from rtcontrol.serve.session_core import CONTROL
 from rtcontrol.serve.sessions import GRACE_S
 from rtcontrol.settings import SharedOptions
-from rtcontrol.telemetry.run_folder import version
+from rtcontrol.telemetry.run_folder import package_version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError
 from rtcontrol_client.wire.messages import CrowdTerms, FunctionCall, Hello, Program, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
@@ -87,7 +87,7 @@ class Terms:
         config, options = self.config, self.options
         return Welcome(
             protocol=list(PROTOCOL),
-            server=Program(name="rtcontrol", version=version("rtcontrol") or "", language="python"),
+            server=Program(name="rtcontrol", version=package_version("rtcontrol") or "", language="python"),
             capabilities=CAPABILITIES,
             agent=self.named,
             tools=self.agent.tools.openai(),

@@ -66,7 +66,7 @@ class ServerStats:
     def add(self, account: Account) -> None:
         self.counts.update({name: account.counts[name] for name in COUNTS})
         self.misses.update(dict(account.misses_by_cause))
-        self.skipped.update(dict(account.by["skipped_by_cause"]))
+        self.skipped.update(dict(account.breakdowns["skipped_by_cause"]))
         for name in TIMES:
             series = account.times[name]
             self.bins[name] = [a + b for a, b in zip(self.bins[name], series.bins, strict=True)]
@@ -130,9 +130,9 @@ def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
             with contextlib.suppress(OSError):
                 record.parent.rmdir()
             return None
-        account.check()
-        assert recorder.recent.fault is None, recorder.recent.fault
-        result = report.build(account, record.name, recorder.lost, ticks_from=recorder.file.first_k)
+        account.assert_consistent()
+        assert recorder.live_state.fault is None, recorder.live_state.fault
+        result = report.build(account, record.name, recorder.lost_events, ticks_from=recorder.file.first_k)
         name = record.name.replace("record", "report").replace(".mcap", ".json")
         refused = report.write({**result, "wire": wire}, record.with_name(name))
         return refused and f"the report could not be written ({refused})"

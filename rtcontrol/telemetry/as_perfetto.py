@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
 
-from rtcontrol.telemetry.recorded import Recorded
+from rtcontrol.telemetry.recorded import RecordedRun
 from rtcontrol.telemetry.timeline import Timeline
 
-# The last track has instants: events of the run.
+# Tracks of the trace from top to bottom. Entries of `events` are instants without a duration.
 TRACKS = ("ticks", "loop", "decoder", "actuator", "world", "events")
-# The steps of each thread: track, name, and the two stamps between which the step lies.
+# Steps that are shown as slices: track, name, and the time stamps of start and end.
 SLICES = (
     ("loop", "observe", "woke", "text"),
     ("loop", "send", "text", "submitted"),
@@ -25,16 +25,16 @@ SLICES = (
 )
 LEAD_MS = 1000.0
 # (track, name, start in ms from the first release, end in ms or None for an instant, annotations)
-Entry = tuple[str, str, float, float | None, Mapping[str, str | int]]
+TraceEntry = tuple[str, str, float, float | None, Mapping[str, str | int]]
 
 
-def render(runs: Sequence[Recorded]) -> bytes:
-    """Return the bytes of a trace file; each run is a process."""
-    packets = (packet for pid, run in enumerate(runs, 1) for packet in _process(pid, run))
+def render(runs: Sequence[RecordedRun]) -> bytes:
+    """Return the bytes of a trace file that shows each run as a process."""
+    packets = (packet for pid, run in enumerate(runs, 1) for packet in _run_packets(pid, run))
     return b"".join(Trace(packet=[packet]).SerializeToString() for packet in packets)
 
 
-def _process(pid: int, run: Recorded) -> Iterator[TracePacket]:
+def _run_packets(pid: int, run: RecordedRun) -> Iterator[TracePacket]:
     process = TrackDescriptor(uuid=100 * pid)
     process.process.pid, process.process.process_name = pid, run.name
     yield TracePacket(trusted_packet_sequence_id=pid, track_descriptor=process)
@@ -43,30 +43,30 @@ def _process(pid: int, run: Recorded) -> Iterator[TracePacket]:
         thread = TrackDescriptor(uuid=uuid, parent_uuid=100 * pid)
         thread.thread.pid, thread.thread.tid, thread.thread.thread_name = pid, uuid, track
         yield TracePacket(trusted_packet_sequence_id=pid, track_descriptor=thread)
-    for track, name, start, end, words in sorted(_entries(run), key=lambda e: (e[2], -(e[3] or e[2]))):
+    for track, name, start, end, words in sorted(_run_entries(run), key=lambda e: (e[2], -(e[3] or e[2]))):
         kind = TrackEvent.TYPE_INSTANT if end is None else TrackEvent.TYPE_SLICE_BEGIN
         event = TrackEvent(track_uuid=uuids[track], type=kind, name=name)
         for word, value in words.items():
             event.debug_annotations.add(
                 name=word, **({"string_value": value} if isinstance(value, str) else {"int_value": value})
             )
-        yield _packet(pid, start, event)
+        yield _track_packet(pid, start, event)
         if end is not None:
-            yield _packet(pid, end, TrackEvent(track_uuid=uuids[track], type=TrackEvent.TYPE_SLICE_END))
+            yield _track_packet(pid, end, TrackEvent(track_uuid=uuids[track], type=TrackEvent.TYPE_SLICE_END))
 
 
-def _packet(pid: int, ms: float, event: TrackEvent) -> TracePacket:
+def _track_packet(pid: int, ms: float, event: TrackEvent) -> TracePacket:
     ns = max(0, round(1e6 * (ms + LEAD_MS)))
     return TracePacket(trusted_packet_sequence_id=pid, timestamp=ns, track_event=event)
 
 
-def _entries(run: Recorded) -> Iterator[Entry]:
-    """Yield the entries of a run in the trace. Slices of one track never overlap."""
+def _run_entries(run: RecordedRun) -> Iterator[TraceEntry]:
+    """Yield the trace entries of a run. Slices of the same track never overlap."""
     timeline, free = run.timeline, dict.fromkeys(TRACKS, -math.inf)
     for row in range(len(timeline.k)):
-        for track, name, start, end, words in _tick(timeline, row):
+        for track, name, start, end, words in _tick_entries(timeline, row):
             if end is not None:
-                # Parallel ticks and rounded stamps may overlap: a slice then starts at the end of the previous one.
+                # Parallel ticks and rounded stamps may overlap. Start a slice no earlier than the previous slice ends.
                 start = max(start, free[track])
                 if end < start:
                     continue
@@ -76,7 +76,7 @@ def _entries(run: Recorded) -> Iterator[Entry]:
         yield "events", mark, 1e3 * t_s, None, {}
 
 
-def _tick(timeline: Timeline, row: int) -> Iterator[Entry]:
+def _tick_entries(timeline: Timeline, row: int) -> Iterator[TraceEntry]:
     numbers, deadline = timeline.numbers, timeline.header.get("deadline_ms", 0.0)
     k, t_ms, latency = {"k": timeline.k[row]}, 1e3 * numbers["t_s"][row], numbers["latency_ms"][row]
     words = {name: column[row] for name, column in timeline.words.items() if column[row]}

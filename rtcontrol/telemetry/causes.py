@@ -1,6 +1,6 @@
-"""The table of causes of missed ticks, which the loop, the report, its gates, what-if and the pages use.
+"""The causes of missed ticks. The loop, reports, gates, what-if estimates and web pages use this table.
 
-`rtcontrol/loop/attribution.py` has the rules that choose a cause, docs/deadlines.md the evidence for each cause.
+`rtcontrol/loop/attribution.py` chooses the cause of a miss. docs/deadlines.md explains the evidence for each cause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rtcontrol.hosts.protocol import LOSSES
 
 
 class Cause(StrEnum):
-    """The causes in order of precedence: the first one that applies is the cause of a miss."""
+    """The causes of a missed tick in order of precedence. If several apply, the first of them is reported."""
 
     PAUSE = "pause"
     HOST = "host"
@@ -30,9 +30,9 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class CauseEntry:
-    """A row of the table: the `meaning` for people, and the sub-causes. `replayed` says what the cause does at another
-    rate: everything stops for the same time (outage), or the tick misses in any case (always); otherwise the times of
-    the steps decide."""
+    """A row of the table of causes. `meaning` is a text for people. `replayed` says how a what-if estimate at another
+    rate treats the miss: `outage` stops the loop for the same time, `always` misses again, and `time` compares the
+    durations of the tick's steps with the deadline."""
 
     meaning: str
     subcauses: tuple[str, ...] = ()
@@ -43,19 +43,19 @@ _DECIDE = ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "erro
 _EXECUTE = ("raised", "slow", "busy", "expired", "refused", "failed")
 CAUSES: Mapping[Cause, CauseEntry] = {
     Cause.PAUSE: CauseEntry("the loop's process was stopped", ("gc", "stall", "disk"), "outage"),
-    Cause.HOST: CauseEntry("the decoder was away", ("lost", "restarting", "gave_up"), "outage"),
+    Cause.HOST: CauseEntry("the decoder was not running", ("lost", "restarting", "gave_up"), "outage"),
     Cause.WAKE: CauseEntry("the loop was woken late", ("scheduler", "disk", "executor"), "outage"),
     Cause.NO_OBSERVATION: CauseEntry("there was no observation yet", ("none_yet", "unreadable"), "always"),
     Cause.STALE_OBSERVATION: CauseEntry("the last observation was too old", ("frozen", "late"), "always"),
     Cause.DECIDE: CauseEntry("the decision took too long, or failed", _DECIDE),
     Cause.INVALID: CauseEntry("the decision was not a legal call", (), "always"),
-    Cause.EXECUTE: CauseEntry("the call could not be carried out in time", _EXECUTE),
-    Cause.UNKNOWN: CauseEntry("nothing explains at least half of the lateness"),
+    Cause.EXECUTE: CauseEntry("the call was not executed in time", _EXECUTE),
+    Cause.UNKNOWN: CauseEntry("no evidence explains at least half of the lateness"),
 }
-# All names of misses: `cause.subcause`, or only `cause` if the table has no sub-causes.
+# Full names of misses: `cause.subcause`, or only `cause` if the cause has no sub-causes.
 NAMES = {f"{cause}.{sub}" if sub else f"{cause}" for cause, c in CAUSES.items() for sub in c.subcauses or ("",)}
 NAMES.remove(Cause.UNKNOWN)
-# Colours on a light and on a dark page.
+# Colour of each cause: on a light page, and on a dark page.
 COLOURS: Mapping[Cause, tuple[str, str]] = {
     Cause.PAUSE: ("#9a3fb5", "#d58cf0"),
     Cause.HOST: ("#111111", "#f5f5f5"),
@@ -70,11 +70,11 @@ COLOURS: Mapping[Cause, tuple[str, str]] = {
 
 
 def stylesheet() -> str:
-    """Return a stylesheet with a CSS variable for the colour of each cause."""
+    """Return a stylesheet that defines a CSS variable with the colour of each cause."""
     light, dark = (" ".join(f"--{cause}: {shades[i]};" for cause, shades in COLOURS.items()) for i in (0, 1))
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
 def script() -> str:
-    """Return the meanings of causes as a JavaScript module for the live pages."""
+    """Return a JavaScript module that exports the meaning of each cause, for the live pages."""
     return f"export const CAUSES = {json.dumps({cause.value: entry.meaning for cause, entry in CAUSES.items()})};\n"

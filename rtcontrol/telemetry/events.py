@@ -1,8 +1,8 @@
-"""The event model: the topics of a record, the JSON Schema of each topic, and the JSON of an event.
+"""Define the events of a record: their topics, the JSON Schema of each topic, and how an event becomes JSON.
 
-An event is a JSON object. A key that only one kind of event has determines the kind and the topic. Stamps: `t_s` is
-seconds since the first release, `*_ms` milliseconds. A message's log time is UTC, by the header's anchor of the two
-clocks.
+An event is a JSON object. Each kind of event has an identifying key, such as `ack`, from which `topic_of` gets its
+topic. `t_s` is the time in seconds since the first release; names that end in `_ms` are durations in milliseconds. The
+log time of an MCAP message is UTC: the monotonic time plus the header's `clock_anchor`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-SCHEMA_VERSION = 3  # version of the whole format: a reader refuses a later version
-MOST_NUMBERS = 4096  # for a larger array only type and shape are written, since camera pictures would fill the disk
-MOST_BYTES = 1 << 23  # bytes of one event: a reader refuses a message of twice that size
+SCHEMA_VERSION = 3  # version of the record format; readers reject higher versions
+MOST_NUMBERS = 4096  # of larger arrays, such as camera pictures, only type and shape are recorded
+MOST_BYTES = 1 << 23  # largest event in bytes; readers reject messages of more than twice this size
 
-# Fields by JSON type; all others are text.
+# Field names by JSON type. Fields that are not listed here are strings.
 _TYPED = {
     "integer": "k n epoch seq rested answers step steps superseded skipped passes tokens reused further first plan ack "
     "late overran attempt schema_version origin_ns open",
@@ -37,7 +37,7 @@ _TYPES: dict[str, dict[str, Any]] = {
 }
 _DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
 _SCORED = "passes tokens reused confidence kept decided_by"
-# By topic (docs/record.md explains the messages): the keys that identify its events, and other fields.
+# Topic: (keys that identify its events, further fields). docs/record.md explains the fields.
 CHANNELS: dict[str, tuple[str, str]] = {
     "/tick": (
         "kind",
@@ -65,7 +65,7 @@ CHANNELS: dict[str, tuple[str, str]] = {
         "schema_version t_s open safe_in_force skipped skip_cause skip_subcause skip_evidence",
     ),
 }
-# `observation` before `instruction`: an observation has both.
+# The order matters: an observation event also has the key `instruction` of the next topic.
 _TOPICS = {key: topic for topic, (keys, _) in CHANNELS.items() for key in keys.split()}
 
 
@@ -74,13 +74,13 @@ def topic_of(event: Mapping[str, Any]) -> str:
     for key, topic in _TOPICS.items():
         if key in event:
             return topic
-    raise KeyError(f"an event of no known kind: {', '.join(event)}")
+    raise KeyError(f"unknown kind of event with the fields {', '.join(event)}")
 
 
 def schema_name(topic: str) -> str:
     """Return the name of a topic's schema."""
     if topic == "/picture":
-        return "foxglove.CompressedImage"  # a name that viewers show
+        return "foxglove.CompressedImage"  # viewers display messages of this schema as pictures
     return f"rtcontrol{topic.replace('/', '.')}"
 
 
@@ -98,54 +98,54 @@ def schema(topic: str) -> dict[str, Any]:
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def encoded(event: Mapping[str, Any]) -> bytes:
-    """Return an event as JSON of at most `MOST_BYTES`, for any data from a world or a client.
+def encode_event(event: Mapping[str, Any]) -> bytes:
+    """Return an event as JSON text in at most `MOST_BYTES` bytes, whatever data a world or a client supplied.
 
-    A value that JSON lacks becomes text, and a field that is too large is replaced by its size.
+    A value that JSON cannot express becomes a string. If the event is too large, its large fields are shortened.
     """
     try:
-        text = _json(event)
+        text = _to_bytes(event)
     except Exception:
-        event = {name: plain(value) for name, value in event.items()}
-        text = _json(event)
+        event = {name: jsonable(value) for name, value in event.items()}
+        text = _to_bytes(event)
     if len(text) > MOST_BYTES:
-        text = _json({name: _outline(value) for name, value in event.items()})
+        text = _to_bytes({name: _shorten_field(value) for name, value in event.items()})
     return text
 
 
-def plain(value: Any) -> Any:
-    """Return a JSON form of a value in new containers, or the reason why the value cannot be written."""
+def jsonable(value: Any) -> Any:
+    """Return a copy of a value that JSON can express, or a dict with the error if the conversion fails."""
     try:
-        return _plain(value)
+        return _convert(value)
     except Exception as error:
         return {"unreadable": f"{type(error).__name__}: {error}"}
 
 
-def _plain(value: Any) -> Any:
-    """Return the JSON form of a value. Raises RecursionError, and any error that converting a value to text raises."""
+def _convert(value: Any) -> Any:
+    """Return a JSON-compatible copy of a value. Raises RecursionError, and any exception of the value's own methods."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {str(name): _convert(inner) for name, inner in value.items()}
     if isinstance(value, bytes | bytearray) and len(value) > MOST_NUMBERS:
         return {"dtype": "bytes", "shape": [len(value)]}
     if (shape := getattr(value, "shape", None)) is not None and hasattr(value, "tolist"):
         if math.prod(shape) > MOST_NUMBERS:
             return {"dtype": str(value.dtype), "shape": [*shape]}
-        return _plain(value.tolist())
+        return _convert(value.tolist())
     if isinstance(value, list | tuple | set | frozenset | bytes | bytearray):
-        return [_plain(inner) for inner in value]
+        return [_convert(inner) for inner in value]
     return str(value)
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False).encode()
+def _to_bytes(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), default=_convert, allow_nan=False).encode()
 
 
-def _outline(value: Any) -> Any:
-    size, most = len(_json(value)), MOST_BYTES // 16
+def _shorten_field(value: Any) -> Any:
+    size, most = len(_to_bytes(value)), MOST_BYTES // 16
     if size <= most:
         return value
     return value[: most // 8] if isinstance(value, str) else {"unreadable": f"{size} bytes"}

@@ -1,4 +1,4 @@
-"""A histogram in fixed memory, for the latencies of the report and of /metrics."""
+"""A histogram of fixed size for latencies, which reports and /metrics use."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 
-# Bounds in milliseconds, from a tenth of a microsecond to a quarter of an hour, in steps of 0.5 %.
+# Bounds of the buckets in ms, from 0.1 microseconds to 1,000 seconds; each is 0.5 % above the previous one.
 LEAST_MS, MOST_MS = 1e-4, 1e6
 STEP = math.log(1.005)
 BUCKETS = math.ceil(math.log(MOST_MS / LEAST_MS) / STEP) + 1
-# Bounds of the histograms for Prometheus, in seconds.
+# Bounds of the buckets that /metrics exports for Prometheus, in seconds.
 BOUNDS_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
 _BOUNDS_MS = tuple(1e3 * bound for bound in BOUNDS_S)
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
 
 
-class Series:
-    """A series of values in milliseconds. Percentiles are accurate to 0.25 %; `count`, `total` and `most` are exact."""
+class Histogram:
+    """A histogram of durations in ms. Percentiles are accurate to 0.25 %; `count`, `total` and `maximum` are exact."""
 
-    __slots__ = ("_buckets", "bins", "count", "most", "total")
+    __slots__ = ("_buckets", "bins", "count", "maximum", "total")
 
     def __init__(self, values: Iterable[float] = ()) -> None:
         self._buckets = array("I", bytes(4 * BUCKETS))
-        self.bins = [0] * (len(BOUNDS_S) + 1)  # counts for each of BOUNDS_S, and above
-        self.count, self.total, self.most = 0, 0.0, 0.0
+        self.bins = [0] * (len(BOUNDS_S) + 1)  # counts for each bound of BOUNDS_S, and for larger values
+        self.count, self.total, self.maximum = 0, 0.0, 0.0
         for value in values:
             self.add(value)
 
     def add(self, ms: float) -> None:
         self.count += 1
         self.total += ms
-        self.most = max(self.most, ms)
+        self.maximum = max(self.maximum, ms)
         i = 0 if ms <= LEAST_MS else round(math.log(ms / LEAST_MS) / STEP)
         self._buckets[min(i, BUCKETS - 1)] += 1
         self.bins[bisect_left(_BOUNDS_MS, ms)] += 1
 
     def percentile(self, percent: float) -> float:
-        """Return the percentile: the least value that `percent` of the values do not exceed. Raises ValueError without
-        values."""
+        """Return the smallest value that `percent` per cent of the values do not exceed. Raises ValueError if there are
+        no values."""
         if not self.count:
             raise ValueError("no values")
         rank, below = math.ceil(self.count * percent / 100.0), 0
         for i, n in enumerate(self._buckets):
             below += n
             if below >= rank:
-                return min(self.most, 0.0 if i == 0 else LEAST_MS * math.exp(i * STEP))
-        raise AssertionError("the buckets hold every value")
+                return min(self.maximum, 0.0 if i == 0 else LEAST_MS * math.exp(i * STEP))
+        raise AssertionError("unreachable: every value is in a bucket")
 
     def summary(self) -> dict[str, float | None]:
-        """Return p50, p90, p99, p99_9, max and mean, which are all None if there are no values."""
+        """Return a dict with p50, p90, p99, p99_9, max and mean in ms; all are None if there are no values."""
         if not self.count:
             return dict.fromkeys((*PERCENTS, "max", "mean"))
         percentiles = {name: round(self.percentile(percent), 4) for name, percent in PERCENTS.items()}
-        return {**percentiles, "max": round(self.most, 4), "mean": round(self.total / self.count, 4)}
+        return {**percentiles, "max": round(self.maximum, 4), "mean": round(self.total / self.count, 4)}

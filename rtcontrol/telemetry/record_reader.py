@@ -1,4 +1,4 @@
-"""Read records from MCAP files, including truncated files and files of other tools, at a bounded cost."""
+"""Read the records of runs from MCAP files, which may be truncated or from other tools, in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,75 +21,74 @@ from mcap.writer import MCAP0_MAGIC
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, schema_name
-from rtcontrol.telemetry.run_folder import older_parts, record_of
+from rtcontrol.telemetry.run_folder import find_record, older_parts
 
-# The most bytes of a part of a file, packed or not, and of a message (at least twice what `events.MOST_BYTES` allows to
-# write).
+# Limits in bytes: of a chunk, packed or unpacked; and of a message (the recorder's limit, `events.MOST_BYTES`, twice).
 MOST_BYTES, MOST_MESSAGE = 1 << 26, 1 << 24
-# The most bytes that a file may unpack to: a constant, plus a factor for each byte. Our files need a tenth of that.
-ALWAYS, FOR_EACH_BYTE = 1 << 28, 1000
-GIVE = "Give a run's folder (of a server, a session's in it), or a record.mcap."
+# A file may unpack to this many bytes, plus a multiple of its size. A record of ours needs a tenth of that.
+UNPACKED_BASE, UNPACKED_PER_BYTE = 1 << 28, 1000
+HINT = "Give the folder of a run (for a server: of one session), or a file record.mcap."
 
-# The time of writing (UTC in ns), and the event.
-Stamped = tuple[int, dict[str, Any]]
+# The time at which an event was recorded (UTC in ns), and the event.
+TimedEvent = tuple[int, dict[str, Any]]
 
 
-def record_in(folder: Path) -> Path:
-    """Return the record in a run's folder, or `folder` if it is a file. Raises UserError if there is none."""
+def record_path(folder: Path) -> Path:
+    """Return the path of the record in a run's folder; `folder` may be the record itself. Raises UserError."""
     if folder.is_file():
         return folder
-    if (record := record_of(folder)) is not None:
+    if (record := find_record(folder)) is not None:
         return record
-    raise UserError(f"No record at {folder}.", GIVE)
+    raise UserError(f"No record at {folder}.", HINT)
 
 
 def read_record(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all remaining parts of a record in order, without a truncated event at the end.
+    """Yield the events of a record in order, from all its files that still exist. A truncated last event is skipped.
 
-    Raises UserError if there is no record, or if it is damaged before its end, of a later version, or of another
-    program.
+    Raises UserError if the record does not exist, is damaged before its end, has a newer format version, or is from
+    another program.
     """
     return (event for _, event in read_stamped(path))
 
 
-def read_stamped(path: Path) -> Iterator[Stamped]:
-    """Yield the events as `read_record` does, each with the time of writing (UTC in ns)."""
+def read_stamped(path: Path) -> Iterator[TimedEvent]:
+    """Yield the events that `read_record` yields, each with the time at which it was recorded (UTC in ns)."""
     parts = [*older_parts(path), path]
     for part in parts:
         try:
             if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
-                continue  # the newest part is empty because the disk was full
+                continue  # an empty file, since the disk was full
             with part.open("rb") as file:
-                yield from _events(file, part)
+                yield from _events_of_file(file, part)
         except OSError as error:
             if len(parts) > 1 and isinstance(error, FileNotFoundError):
-                continue  # a live run has removed its oldest part meanwhile, or has not started the newest one
-            raise UserError(f"No record at {path} ({error.strerror}).", GIVE) from error
+                continue  # a live run has just deleted its oldest file, or has not created the newest yet
+            raise UserError(f"No record at {path} ({error.strerror}).", HINT) from error
 
 
-def _events(file: BinaryIO, path: Path) -> Iterator[Stamped]:
-    """Yield the events of one file, except for topics or schemas that other programs added."""
+def _events_of_file(file: BinaryIO, path: Path) -> Iterator[TimedEvent]:
+    """Yield the events of a file. Messages with a topic or schema of another program are skipped."""
     header: Any = None
     try:
-        for channel, schema, message in _messages(file):
+        for channel, schema, message in _mcap_messages(file):
             if channel.topic not in CHANNELS or schema not in (None, schema_name(channel.topic)):
                 continue
-            event = _event(message)
+            event = _parse_event(message)
             if "header" in event:
                 if header not in (None, event["header"]):
-                    raise ValueError("it has several runs: give each one in its original file")
+                    raise ValueError("it has several runs; give the original file of each run")
                 header = event["header"]
             yield message.log_time, event
     except OSError:
         raise
     except Exception as error:
-        raise UserError(f"{path} is not a record of a run ({type(error).__name__}: {error}).", GIVE) from error
+        raise UserError(f"{path} is not a record of a run ({type(error).__name__}: {error}).", HINT) from error
 
 
-def _event(message: Message) -> dict[str, Any]:
+def _parse_event(message: Message) -> dict[str, Any]:
     event: dict[str, Any] = json.loads(message.data)
     if (version := event.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
-        raise ValueError(f"it has the format {version}, and this rtcontrol reads those up to {SCHEMA_VERSION}")
+        raise ValueError(f"its format version is {version}; this rtcontrol reads versions up to {SCHEMA_VERSION}")
     return event
 
 
@@ -98,85 +97,85 @@ def _event(message: Message) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BoundedFile:
-    """A file wrapper that never reads more bytes at once than a part of a record may have."""
+    """A file whose `read` raises ValueError instead of reading more than `MOST_BYTES` at once."""
 
     file: BinaryIO
 
     def read(self, size: int) -> bytes:
         if size > MOST_BYTES:
-            raise ValueError(f"a part of {size} bytes, and none may have more than {MOST_BYTES}")
+            raise ValueError(f"it declares a part of {size} bytes; at most {MOST_BYTES} are allowed")
         return self.file.read(size)
 
 
-def _messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Message]]:
+def _mcap_messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Message]]:
     """Yield each message of an MCAP file with its channel and its schema's name (None without a schema).
 
-    The summary at the end is not read, since it may be missing or wrong. A truncated message at the end is left out. No
-    part of more than `MOST_BYTES` is unpacked.
+    The summary at the end of the file is ignored, since it may be missing or wrong. A truncated last message is
+    skipped. Raises ValueError if the file is not MCAP, or exceeds a limit.
     """
     if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
         raise ValueError("it is not an MCAP file")
     channels: dict[int, Channel] = {}
     schemas: dict[int, str] = {}
-    left = ALWAYS + FOR_EACH_BYTE * os.fstat(file.fileno()).st_size  # bytes that the file may still unpack to
+    remaining = UNPACKED_BASE + UNPACKED_PER_BYTE * os.fstat(file.fileno()).st_size  # bytes that may still be unpacked
     bounded: Any = BoundedFile(file)
     try:
         for record in StreamReader(bounded, skip_magic=True, emit_chunks=True, record_size_limit=None).records:
             if isinstance(record, DataEnd):
                 return
-            left -= record.uncompressed_size if isinstance(record, Chunk) else 0
-            if left < 0:
-                raise ValueError("it unpacks to too much for its size")
-            for inner in _unpacked(record) if isinstance(record, Chunk) else [record]:
+            remaining -= record.uncompressed_size if isinstance(record, Chunk) else 0
+            if remaining < 0:
+                raise ValueError("it unpacks to too many bytes for its size")
+            for inner in _unpack_chunk(record) if isinstance(record, Chunk) else [record]:
                 if isinstance(inner, Schema):
                     schemas[inner.id] = inner.name
                 elif isinstance(inner, Channel):
                     if channels.setdefault(inner.id, inner) != inner:
-                        raise ValueError(f"channel {inner.id} is two")
+                        raise ValueError(f"channel {inner.id} is defined twice, and differently")
                 elif isinstance(inner, Message):
                     channel = channels[inner.channel_id]
                     if len(inner.data) > MOST_MESSAGE:
-                        raise ValueError(f"a message of {len(inner.data)} bytes, and none may exceed {MOST_MESSAGE}")
+                        raise ValueError(f"a message has {len(inner.data)} bytes; at most {MOST_MESSAGE} are allowed")
                     yield channel, schemas.get(channel.schema_id), inner
     except (EndOfFile, struct.error, zstandard.ZstdError):
-        # Only zeros may follow, from a file system that could not write any more.
+        # The file ends in the middle of a record, as after a crash. Only zeros may follow.
         if any(block.strip(b"\0") for block in iter(lambda: file.read(1 << 16), b"")):
             raise
 
 
-def _unpacked(chunk: Chunk) -> list[McapRecord]:
-    """Return the records of a chunk. Check the declared size before unpacking, and the real size afterwards."""
+def _unpack_chunk(chunk: Chunk) -> list[McapRecord]:
+    """Return the MCAP records in a chunk. Its declared size is checked before unpacking, its actual size afterwards."""
     size, data = chunk.uncompressed_size, chunk.data
     if size > MOST_BYTES or chunk.compression not in ("", "zstd"):
-        raise ValueError(f"a chunk of {size} bytes, {chunk.compression[:40]!r}: at most {MOST_BYTES} are read, of zstd")
+        raise ValueError(f"a chunk has {size} bytes, {chunk.compression[:40]!r}; the limits are {MOST_BYTES}, zstd")
     if chunk.compression:
-        # The library's other calls ignore `max_output_size` if the frame itself declares a size.
+        # ZstdDecompressor.decompress() would ignore `max_output_size` if the frame declares a size.
         unpacker = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES)
         data = unpacker.stream_reader(BytesIO(data), read_across_frames=True).read(size + 1)
     if len(data) != size or (chunk.uncompressed_crc and zlib.crc32(data) != chunk.uncompressed_crc):
-        raise EndOfFile(f"a chunk should have {size} bytes, and has others")
+        raise EndOfFile(f"the content of a chunk does not match its size of {size} bytes, or its checksum")
     return breakup_chunk(Chunk("", data, 0, 0, 0, size))
 
 
-# -- rows -------------------------------------------------------------------------------------------------------------
+# -- training rows -----------------------------------------------------------------------------------------------------
 
-WAITED = 512  # how many ticks later a client's result or an answer may come
+ROW_WINDOW = 512  # after this many further ticks, nothing can change the row of a tick
 
 
-def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield a training row for each tick whose call acted in time and was executed, in the order in which ticks ended.
+def training_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a training row for each tick whose call was executed in time, in the order in which the ticks ended.
 
-    `call` is null if the active call stayed. Each further call of a tick has a row, with earlier calls of the tick in
-    the history. If the answer to an older observation decided a tick, the row has that observation.
+    A row's `call` is null if the model chose to keep the active call. A tick with several calls gives a row per call,
+    with the tick's earlier calls in the history. A row has the observation that the decision answered.
     """
     header: Mapping[str, Any] = {}
-    observed: dict[int, Mapping[str, Any]] = {}  # data of recent ticks
+    observed: dict[int, Mapping[str, Any]] = {}  # observation events of recent ticks
     called: dict[int, Mapping[str, Any]] = {}
-    recent: dict[tuple[int, int], dict[str, Any]] = {}  # rows by tick and number of the call in it
+    recent: dict[tuple[int, int], dict[str, Any]] = {}  # rows by (tick, number of the call within the tick)
     for event in events:
         if "observation" in event:
             observed[event["k"]] = event
-            if len(observed) > WAITED:
+            if len(observed) > ROW_WINDOW:
                 del observed[next(iter(observed))]
         elif "called" in event and event["why"] in ("fresh", "further"):
             called[event["k"]] = event
@@ -184,33 +183,33 @@ def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             recent.pop((event["ack"], event.get("n", 0)), None)
         elif "kind" in event or "further" in event:
             k, n = event.get("further", event.get("k")), event.get("n", 0)
-            seen = recent.get((k, n - 1)) if n else observed.get(event.get("answers", k))
-            if (row := _row(event, seen, called.pop(k, None), header)) is not None:
+            context = recent.get((k, n - 1)) if n else observed.get(event.get("answers", k))
+            if (row := _row_of_call(event, context, called.pop(k, None), header)) is not None:
                 recent[k, n] = row
-            if len(recent) > WAITED:
+            if len(recent) > ROW_WINDOW:
                 yield recent.pop(next(iter(recent)))
         elif "header" in event:
             header = event["header"]
     yield from recent.values()
 
 
-def _row(
+def _row_of_call(
     event: Mapping[str, Any],
-    seen: Mapping[str, Any] | None,
+    context: Mapping[str, Any] | None,
     called: Mapping[str, Any] | None,
     header: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-    """Return the row of a tick, or of a further call of one, where `seen` is the row of the call before."""
+    """Return the row of a call, or None. `context` is the tick's observation event, or the row of its previous call."""
     kind = "call" if event.get("outcome") == "acted" else event.get("kind", event.get("outcome"))
     on_time = "cause" not in event and "over" not in event and kind in ("call", "null")
-    if seen is None or not on_time or (called is not None) != (kind == "call"):
+    if context is None or not on_time or (called is not None) != (kind == "call"):
         return None
-    history = list(seen["history"])
+    history = list(context["history"])
     if "further" in event:
-        history = [*history, Call.from_dict(seen["call"]).text()][-header.get("history", 0) or None :]
+        history = [*history, Call.from_dict(context["call"]).text()][-header.get("history", 0) or None :]
     return {
-        "instruction": seen["instruction"],
-        "observation": seen["observation"],
+        "instruction": context["instruction"],
+        "observation": context["observation"],
         "tools": header.get("tools", []),
         "history": history,
         "call": None if called is None else {"name": called["called"], "arguments": called["arguments"]},

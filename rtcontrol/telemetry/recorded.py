@@ -1,4 +1,4 @@
-"""Load a finished run from its record, with the report and every tick, and check gates on the report."""
+"""Load finished runs from their records, and check gates, which are conditions on numbers of the report."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import whatif
 from rtcontrol.telemetry.causes import CAUSES
-from rtcontrol.telemetry.histogram import Series
-from rtcontrol.telemetry.record_reader import read_record, record_in
+from rtcontrol.telemetry.histogram import Histogram
+from rtcontrol.telemetry.record_reader import read_record, record_path
 from rtcontrol.telemetry.report import build
 from rtcontrol.telemetry.timeline import STAGES, Timeline
 
-COMPARED = {
+COMPARISONS = {
     "<=": operator.le,
     ">=": operator.ge,
     "==": operator.eq,
@@ -29,7 +29,7 @@ COMPARED = {
     ">": operator.gt,
 }
 GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|==|!=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*")
-# Counts by name. A name that is missing in the report counts as 0.
+# Fields of the report that map names to counts. A name of this table that the report lacks counts as 0.
 COUNTS = {
     "misses_by_cause": {str(cause) for cause in CAUSES},
     "misses_by_subcause": {f"{cause}.{sub}" for cause, entry in CAUSES.items() for sub in entry.subcauses},
@@ -40,8 +40,8 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate that compares a `field` of the report (with dots for nested fields) with a `limit`. An unmeasured field
-    fails."""
+    """A condition on the report: `field` (such as latency_ms.p99), a comparison and a `limit`. The condition does not
+    hold if the number was not measured."""
 
     text: str
     field: str
@@ -49,8 +49,8 @@ class Gate:
     limit: float
 
     def value(self, report: Mapping[str, Any]) -> float | None:
-        """Return the number in the report, or None if it was not measured. Raises UserError if there is no such
-        number."""
+        """Return the number in the report, or None if it was not measured. Raises UserError if the report has no such
+        field."""
         first, _, rest = self.field.partition(".")
         value: Any = report
         if rest in COUNTS.get(first, ()):
@@ -59,79 +59,79 @@ class Gate:
             value = value.get(name, "") if isinstance(value, Mapping) else ""
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             problem = f"--gate '{self.text}': the report has no number {self.field}."
-            raise UserError(problem, "`rtcontrol report --format json` shows all, such as latency_ms.p99.")
+            raise UserError(problem, "`rtcontrol report --format json` shows all fields, such as latency_ms.p99.")
         return value
 
     def holds(self, report: Mapping[str, Any]) -> bool:
         """Return whether the number was measured and satisfies the comparison."""
         value = self.value(report)
-        return value is not None and COMPARED[self.compare](value, self.limit)
+        return value is not None and COMPARISONS[self.compare](value, self.limit)
 
 
 def parse(text: str) -> Gate:
-    """Return the gate for a text such as `miss_rate<=0.005`. Raises UserError for another form."""
+    """Parse a gate, such as the text `miss_rate<=0.005`. Raises UserError if the text has another form."""
     match = GATE.fullmatch(text)
     if match is None:
         problem = f"--gate '{text}' is not a gate."
-        raise UserError(problem, "Give FIELD, a comparison, a number: 'miss_rate<=0.005'.")
+        raise UserError(problem, "Give a field, a comparison and a number, such as 'miss_rate<=0.005'.")
     return Gate("".join(match.groups()), match[1], match[2], float(match[3]))
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A finished run. `name` distinguishes it from the other runs in the same report."""
+class RecordedRun:
+    """A finished run. `name` is the shortest path that distinguishes the run from others of the same command."""
 
     name: str
     record: Path
     report: dict[str, Any]
     timeline: Timeline
 
-    def stages(self) -> dict[str, Series]:
-        """Return the times of each stage over all ticks that have both stamps."""
+    def stage_times(self) -> dict[str, Histogram]:
+        """Return a histogram of durations for each stage of a tick that was measured."""
         stages = {}
         for stage in STAGES:
             times = (self.timeline.stage_ms(row, stage) for row in range(len(self.timeline.k)))
-            series = Series(ms for ms in times if not math.isnan(ms))
+            series = Histogram(ms for ms in times if not math.isnan(ms))
             if series.count:
                 stages[stage] = series
         return stages
 
     def derived(self) -> dict[str, Any]:
-        """Return figures that the report lacks: `stages_ms` and `what_if`."""
-        stages = {name: series.summary() for name, series in self.stages().items()}
-        return {"stages_ms": stages, "what_if": whatif.table(self.timeline)}
+        """Return figures that report.json lacks: the durations of stages, and miss rates at other tick rates."""
+        stages = {name: series.summary() for name, series in self.stage_times().items()}
+        return {"stages_ms": stages, "what_if": whatif.rates_table(self.timeline)}
 
 
-def load(paths: Sequence[Path]) -> list[Recorded]:
-    """Return the runs in folders or record files. Raises UserError for another file, or one without ticks."""
-    records = [record_in(path) for path in paths]
+def load(paths: Sequence[Path]) -> list[RecordedRun]:
+    """Load runs from folders or record files. Raises UserError if a path has no record, or a record has no ticks."""
+    records = [record_path(path) for path in paths]
     named = [(record.parent if record.stem == "record" else record).resolve() for record in records]
-    common = Path(os.path.commonpath([path.parent for path in named]))  # names leave out the common part
-    return [_load(record, str(path.relative_to(common))) for record, path in zip(records, named, strict=True)]
+    common = Path(os.path.commonpath([path.parent for path in named]))  # names leave out shared folders
+    return [_load_run(record, str(path.relative_to(common))) for record, path in zip(records, named, strict=True)]
 
 
-def _load(record: Path, name: str) -> Recorded:
+def _load_run(record: Path, name: str) -> RecordedRun:
     timeline = Timeline()
     try:
         for event in read_record(record):
             timeline.add(event)
-        run = Recorded(name, record, build(timeline.account, record.name), timeline.finish())
+        run = RecordedRun(name, record, build(timeline.account, record.name), timeline.finish())
         times = [run.report[field] for field in ("hz", "period_ms", "deadline_ms")]
         ks = run.timeline.k
         if not all(isinstance(each, int | float) for each in times) or (len(ks) and not 0 <= ks[0] <= ks[-1] < 1 << 32):
-            raise ValueError("it has no times, or no numbers of ticks")
+            raise ValueError("its rate, deadline or tick numbers are missing or invalid")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         problem = f"{record} is not a record of a run ({type(error).__name__}: {error})."
         raise UserError(problem, "Give the folder of a run.") from error
-    if not len(ks):  # without ticks, every gate on misses would hold
-        problem = f"{record} holds no tick: there is nothing to report. It was ended by {run.report['ended_by']}."
-        raise UserError(problem, "Give a run that started.")
+    if not len(ks):  # otherwise every gate on misses would hold
+        problem = f"{record} has no ticks, so there is nothing to report. It was ended by {run.report['ended_by']}."
+        raise UserError(problem, "Give a run that made at least one tick.")
     return run
 
 
-def as_json(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
-    """Return the report of each run as JSON with `name`, `stages_ms`, `what_if` and `gates`; for several runs a
-    list."""
+def as_json(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
+    """Return the report as JSON text, or a list of reports for several runs. Each report also has the fields `name`,
+    `stages_ms`, `what_if` and `gates`."""
     reports = []
     for run in runs:
         judged = [{"gate": g.text, "value": g.value(run.report), "holds": g.holds(run.report)} for g in gates]

@@ -1,4 +1,4 @@
-"""The report of a run: `report.json` from an account, and the report's lines for people."""
+"""Make the report of a run: report.json from the run's account, and lines of text for people."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rtcontrol.models.files import no_link, replace_file
-from rtcontrol.telemetry.account import ANSWERS, KINDS, TIMES, Account
+from rtcontrol.telemetry.account import ANSWERS, OTHER_KINDS, TIMES, Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
-from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.histogram import Histogram
 
 SCHEMA_VERSION = 3
-MOST_SHOWN = 5  # changes of the instruction, errors, and members of a crowd
-TITLES = {name: title for name, (_, title) in TIMES.items()}
-PARTS = ("p50", "p90", "p99", "p99_9", "max", "mean")
+MOST_SHOWN = 5  # at most so many instructions, errors and crowd members are shown
+TIME_TITLES = {name: title for name, (_, title) in TIMES.items()}
+STATISTICS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
 
 def build(
     account: Account, record: str, lost_lines: int = 0, ended_by: str | None = None, ticks_from: int | None = None
 ) -> dict[str, Any]:
-    """Return the report of an account.
+    """Return the content of report.json for the counts of an account.
 
-    `record` is the name of the record file, `lost_lines` the number of events that it lacks, `ticks_from` the first
-    tick whose events it still has (by default the account's first). `ended_by` is used if the account does not know the
-    end; the default is SIGKILL.
+    `record` is the name of the record file, and `lost_lines` the number of events that it lacks. `ticks_from` is the
+    first tick whose events the record still has (by default the first counted tick). `ended_by` is the end of the run
+    if no event has it (by default `killed`).
     """
     header, info, n = account.header, account.run["start"].get("host_info", {}), account.counts
-    end, by, k = account.run["end"], account.by, max(2, round(header.get("hz", 16)))
+    end, by, k = account.run["end"], account.breakdowns, max(2, round(header.get("hz", 16)))
     return {
         "schema_version": SCHEMA_VERSION,
         **{name: header.get(name) for name in ("env", "agent", "model", "backup", "engine", "host", "clock", "hz")},
@@ -41,32 +41,32 @@ def build(
         **({"understood": account.listed["/understood"]} if account.listed["/understood"] else {}),
         "people": account.listed["/people"],
         "started_at": header.get("started_at"),
-        "duration_s": end.get("t_s", account.extent.last_t_s),
+        "duration_s": end.get("t_s", account.tick_range.last_t_s),
         "ended_by": end.get("end") or ended_by or "killed",
-        **{name: n[name] for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", *KINDS)},
+        **{name: n[name] for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", *OTHER_KINDS)},
         "miss_rate": account.miss_rate,
         **{name: dict(by[name]) for name in ("held_by", "misses_by_cause", "misses_by_subcause", "skipped_by_cause")},
         **{name: n[name] for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
         "acknowledged": dict(by["acknowledged"]),
         "errors": list(account.errors.values()),
-        **({"crowd": _crowd(account.members)} if account.members else {}),
+        **({"crowd": _crowd_counts(account.members)} if account.members else {}),
         "longest_miss_run": account.miss_runs.longest,
-        "worst_window": {"m": account.miss_runs.worst(k), "k": k},
+        "worst_window": {"m": account.miss_runs.worst_window(k), "k": k},
         "superseded_observations": n["superseded"],
         **{name: account.times[name].summary() for name in TIMES},
         "decided_by": {name: n[f"decided_by_{name}"] for name in ("first", "backup")},
         "first_answers": {name: n[f"first_{name}"] for name in ANSWERS},
         "first_losses": dict(by["first_losses"]),
-        **_plans(account),
-        "calls": _total(n["calls_acted"], n["call_ticks"], n["calls_most"]),
+        **_plan_counts(account),
+        "calls": _total_mean_max(n["calls_acted"], n["call_ticks"], n["calls_most"]),
         "calls_cut": n["calls_cut"],
         "steadiness": {
             "repeated": n["repeated"],
             "repeated_share": round(n["repeated"] / n["call_ticks"], 6) if n["call_ticks"] else None,
             "kept_by_hysteresis": n["kept"],
         },
-        "forward_passes": _sum(account.times["passes"]),
-        "tokens": _sum(account.times["tokens"]),
+        "forward_passes": _series_total(account.times["passes"]),
+        "tokens": _series_total(account.times["tokens"]),
         "warmup": account.run["start"].get("warmup", {}),
         "host_events": account.listed["/host"],
         "host_info": info,
@@ -74,30 +74,30 @@ def build(
         "record": {
             "file": record,
             "lost_lines": lost_lines,
-            "ticks_from": account.extent.first_k if ticks_from is None else ticks_from,
+            "ticks_from": account.tick_range.first_k if ticks_from is None else ticks_from,
         },
         "outcome": {"episodes": account.listed["/episode"], "successes": n["successes"], "judged": n["judged"]},
     }
 
 
-def _sum(series: Series) -> dict[str, float]:
-    return _total(round(series.total), series.count, round(series.most))
+def _series_total(series: Histogram) -> dict[str, float]:
+    return _total_mean_max(round(series.total), series.count, round(series.maximum))
 
 
-def _total(total: int, count: int, most: int) -> dict[str, float]:
+def _total_mean_max(total: int, count: int, most: int) -> dict[str, float]:
     return {"total": total, "mean": round(total / count, 2) if count else 0.0, "max": most}
 
 
-def _plans(account: Account) -> dict[str, Any]:
-    """Return the counts of plans, or an empty dict if there were none. `steps` counts the steps that decided ticks,
-    from step 0."""
-    plans, steps = account.by["plans"], sorted(Counter(dict(account.by["plan_steps"])).elements())
+def _plan_counts(account: Account) -> dict[str, Any]:
+    """Return the counts of plans, or an empty dict if there were no plans. `steps` has the median and the largest
+    number of the plan's step that decided a tick, counted from 0."""
+    plans, steps = account.breakdowns["plans"], sorted(Counter(dict(account.breakdowns["plan_steps"])).elements())
     if not plans and not steps:
         return {}
     return {
         "plans": {
             **{name: plans[name] for name in ("in_force", "over", "failed")},
-            "losses": dict(account.by["plan_losses"]),
+            "losses": dict(account.breakdowns["plan_losses"]),
             "ticks": len(steps),
             "steps": {"p50": steps[(len(steps) - 1) // 2], "max": steps[-1]} if steps else {"p50": None, "max": None},
             "plan_ms": account.times["plan_ms"].summary(),
@@ -105,9 +105,9 @@ def _plans(account: Account) -> dict[str, Any]:
     }
 
 
-def _crowd(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
-    """Return the counts of a crowd's members together, and of each member by name, the worst first. `misses` includes
-    skipped releases."""
+def _crowd_counts(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
+    """Return the counts of all members of a crowd, and of each member by name, sorted by descending miss rate. `misses`
+    includes skipped releases."""
     counted = {name: dict(counts) for name, counts in list(members.items())}
     order = sorted(counted, key=lambda name: -counted[name]["misses"] / counted[name]["releases"])
     return {
@@ -122,7 +122,7 @@ def _crowd(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
 
 
 class Line(NamedTuple):
-    """A line of the report. `hint`: the meaning, or where to look."""
+    """A line of the report for people. `hint` explains the value, or names a page or command that does."""
 
     label: str
     value: str
@@ -130,49 +130,49 @@ class Line(NamedTuple):
 
 
 def lines(report: Mapping[str, Any]) -> list[Line]:
-    """Return the lines with a value, for all formats that people read. The times are a separate table."""
-    every = (*_run(report), *_decisions(report), *_misses(report), *_rest(report))
+    """Return the lines of a report that have a value. Latencies are not among them: they are a separate table."""
+    every = (*_run_lines(report), *_decision_lines(report), *_miss_lines(report), *_other_lines(report))
     return [line for line in every if line.value]
 
 
-def _run(r: Mapping[str, Any]) -> Iterator[Line]:
+def _run_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     yield Line(
         str(r["env"]),
         f"by {r['agent']} ({r['model']}, {r['engine']}) on host {r['host']}, {r['hz']:g} Hz, deadline "
         f"{r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
     )
     share = f"{r['on_time']} of {r['releases']} releases ({100 * (1 - r['miss_rate']):.2f} %)"
-    yield Line("on time", share, _listed({name.replace("_", " "): r[name] for name in KINDS if r[name]}))
+    yield Line("on time", share, _counts_text({name.replace("_", " "): r[name] for name in OTHER_KINDS if r[name]}))
     changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
     later = "".join(f', from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes[:MOST_SHOWN])
     yield Line("instruction", f'"{r["instruction"]}"{later}')
     if words := [event for event in r.get("understood", ()) if event["by"] != "itself"]:
         goals = [f'"{event["said"]}" as "{event["understood"]}"' for event in words if event["understood"] is not None]
         value = f"{len(goals)} of {len(words)}: {'; '.join(goals[:MOST_SHOWN])}"
-        yield Line("understood", value, _listed(Counter(filter(None, (e.get("not_understood") for e in words)))))
+        yield Line("understood", value, _counts_text(Counter(filter(None, (e.get("not_understood") for e in words)))))
 
 
-def _decisions(r: Mapping[str, Any]) -> Iterator[Line]:
+def _decision_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["held"]:
         most = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
-        share = f"{r['held']} of {r['ticks']} decisions: {_listed(r['held_by'])}"
+        share = f"{r['held']} of {r['ticks']} decisions: {_counts_text(r['held_by'])}"
         yield Line("held back", share, "the instruction is NOT UNDERSTOOD" if most else "")
     if r["backup"]:
-        yield Line("decided", _listed(r["decided_by"]), f"backup: {r['backup']}")
-        answers = f"{_listed(r['first_answers'])}{_took(r['answer_ms'])}"
-        yield Line("the first decider's answers", answers, _listed(r["first_losses"]))
+        yield Line("decided", _counts_text(r["decided_by"]), f"backup: {r['backup']}")
+        answers = f"{_counts_text(r['first_answers'])}{_duration_text(r['answer_ms'])}"
+        yield Line("the first decider's answers", answers, _counts_text(r["first_losses"]))
     if plans := r.get("plans"):
-        counts = _listed({name.replace("_", " "): plans[name] for name in ("in_force", "over", "failed")})
+        counts = _counts_text({name.replace("_", " "): plans[name] for name in ("in_force", "over", "failed")})
         steps = f"; their steps decided {plans['ticks']} ticks"
-        yield Line("plans", f"{counts}{_took(plans['plan_ms'])}{steps}", _listed(plans["losses"]))
+        yield Line("plans", f"{counts}{_duration_text(plans['plan_ms'])}{steps}", _counts_text(plans["losses"]))
 
 
-def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
+def _miss_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["misses_by_cause"] or r["skipped_by_cause"]:
-        most = _most(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
+        most = _by_count(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
         meaning = f"{most}: {CAUSES[Cause(most)].meaning}; " if most in CAUSES else ""
-        yield Line("misses by cause", _causes(r) or "none", f"{meaning}docs/deadlines.md has all causes")
-        yield Line("skipped releases", _listed(r["skipped_by_cause"]))
+        yield Line("misses by cause", _causes_text(r) or "none", f"{meaning}docs/deadlines.md has all causes")
+        yield Line("skipped releases", _counts_text(r["skipped_by_cause"]))
         window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"
         yield Line("worst", window, "to see which ticks, and why: `rtcontrol report FOLDER --format html`")
         yield Line("late calls", f"used {r['late_used']}, dropped {r['late_dropped']}")
@@ -180,51 +180,51 @@ def _misses(r: Mapping[str, Any]) -> Iterator[Line]:
         yield Line(f"{e['count']} x {e['cause']}", f"{e['error']} ({e['where']})" if e["where"] else e["error"])
 
 
-def _rest(r: Mapping[str, Any]) -> Iterator[Line]:
+def _other_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     counted = {
         "safe calls": r["safe_calls"],
         "kept by hysteresis": r["steadiness"]["kept_by_hysteresis"],
         "calls cut": r["calls_cut"],
-        "errors that are not shown": max(0, len(r["errors"]) - MOST_SHOWN),
-        "lines of the record were lost": r["record"]["lost_lines"],
-        "the record was full (record.max), and starts at tick": r["record"].get("ticks_from"),
+        "further errors, which report.json lists": max(0, len(r["errors"]) - MOST_SHOWN),
+        "events missing in the record (disk full)": r["record"]["lost_lines"],
+        "first tick in the record, which reached record.max": r["record"].get("ticks_from"),
     }
     yield from (Line(label, str(count or "")) for label, count in counted.items())
     if crowd := r.get("crowd"):
         worst = [f"{name} {one['misses']}" for name, one in crowd["by_member"].items() if one["misses"]][:MOST_SHOWN]
         yield Line("crowd", f"{crowd['without_a_miss']} of {crowd['members']} without a miss", ", ".join(worst))
-    yield Line("people", _listed(Counter(event["people"] for event in r["people"])))
-    yield Line("calls at the client", _listed(r["acknowledged"]))
-    yield Line("decoders", _listed(Counter(f"{decoder(event)} {event['event']}" for event in r["host_events"])))
+    yield Line("people", _counts_text(Counter(event["people"] for event in r["people"])))
+    yield Line("calls at the client", _counts_text(r["acknowledged"]))
+    yield Line("decoders", _counts_text(Counter(f"{decoder_name(e)} {e['event']}" for e in r["host_events"])))
     if episodes := r["outcome"]["episodes"]:
         yield Line("episodes", f"{len(episodes)}: {r['outcome']['successes']} of {r['outcome']['judged']} succeeded")
 
 
-def decoder(event: Mapping[str, Any]) -> str:
-    """Return the name of the decoder that an event of a host is about."""
+def decoder_name(event: Mapping[str, Any]) -> str:
+    """Return the display name of the decoder that restarted or failed in a host event."""
     which: str = event.get("decider", "")
     return {"first": "first decider", "backup": "backup"}.get(which, which or "decoder")
 
 
-def _causes(report: Mapping[str, Any]) -> str:
-    """Return the misses by cause as text: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
+def _causes_text(report: Mapping[str, Any]) -> str:
+    """Return the misses by cause as a text such as `decide 12 (decoder_slow 10, queued 2), wake 1`."""
     shown = []
-    for cause, n in _most(report["misses_by_cause"]):
+    for cause, n in _by_count(report["misses_by_cause"]):
         named = report["misses_by_subcause"].items()
-        parts = _listed({name.partition(".")[2]: m for name, m in named if name.startswith(f"{cause}.")})
+        parts = _counts_text({name.partition(".")[2]: m for name, m in named if name.startswith(f"{cause}.")})
         shown.append(f"{cause} {n}" + (f" ({parts})" if parts else ""))
     return ", ".join(shown)
 
 
-def _took(ms: Mapping[str, float | None]) -> str:
+def _duration_text(ms: Mapping[str, float | None]) -> str:
     return f" in {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
 
 
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in _most(counts))
+def _counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in _by_count(counts))
 
 
-def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+def _by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda counted: -counted[1])
 
 
@@ -232,7 +232,7 @@ def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def write(report: dict[str, Any], path: Path) -> str | None:
-    """Write report.json, completely or not at all. Return the reason if the disk refused."""
+    """Write report.json completely or not at all. Return the reason if it cannot be written, else None."""
     try:
         replace_file(no_link(path), json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
@@ -240,8 +240,8 @@ def write(report: dict[str, Any], path: Path) -> str | None:
     return None
 
 
-def whole(path: Path) -> bool:
-    """Return whether there is a complete report, which says how its run ended. It may count more than the record."""
+def is_complete(path: Path) -> bool:
+    """Return whether `path` is a report that the run itself wrote at its end, which may count more than its record."""
     try:
         return bool(json.loads(path.read_text("utf-8"))["ended_by"] != "killed")
     except (OSError, ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""The folder of a run, the files of its record, and the facts about the machine for the record's header."""
+"""Reserve the folder of a run, name the files of its record, and describe the machine for the record's header."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rtcontrol.models.files import lock
 RECORD = "record.mcap"
 
 
-class Folder:
-    """A context that reserves the folder of a run (`path`) against other live runs.
+class RunFolder:
+    """A context manager that reserves the folder `path` for a run, so that no other live run can use it.
 
-    If `wanted` is the empty path, a new folder is made: `base`, or `base-2` and so on. The lock ends with the process
-    in any case. Folders that are still empty at the end are removed. Raises UserError if another run uses the folder,
-    or left its record there (unless `overwrite`).
+    If `wanted` is the empty path, a new folder is created: `base`, or else `base-2` and so on. The system releases the
+    lock when the process ends. New folders that are still empty on exit are removed. Raises UserError if another run
+    uses the folder, or if the folder has a record and `overwrite` is false.
     """
 
     def __init__(self, wanted: Path, base: Path, overwrite: bool = False) -> None:
@@ -40,15 +40,15 @@ class Folder:
                 self._lock = lock(self.path)
             except FileExistsError:
                 if not self._new:
-                    raise unwritable(self.path, "it is not a folder") from None
+                    raise unwritable_error(self.path, "it is not a folder") from None
                 number += 1
                 self.path = base.with_name(f"{base.name}-{number}")
             except OSError as error:
-                raise unwritable(self.path, error.strerror) from error
-        if not self._overwrite and record_of(self.path) is not None:
+                raise unwritable_error(self.path, error.strerror) from error
+        if not self._overwrite and find_record(self.path) is not None:
             self.__exit__()
             raise UserError(
-                f"{self.path} holds the record of a run already.", "Give another --out, or --set record.overwrite=true."
+                f"{self.path} already has the record of a run.", "Give another --out, or --set record.overwrite=true."
             )
         return self
 
@@ -57,27 +57,27 @@ class Folder:
         os.close(self._lock)
 
 
-def record_of(folder: Path) -> Path | None:
-    """Return the record in a run's folder, or None. If a run was killed between two parts, only older parts exist."""
+def find_record(folder: Path) -> Path | None:
+    """Return the path of the record in a run's folder, or None. After a kill, only older parts of it may exist."""
     record = folder / RECORD
     return record if record.exists() or older_parts(record) else None
 
 
 def older_part(record: Path, number: int) -> Path:
-    """Return the path of an older part of a record: `record.0001.mcap` is the first of `record.mcap`."""
+    """Return the path of an older part (file) of a record: `record.0001.mcap` for part 1 of `record.mcap`."""
     return record.with_name(f"{record.stem}.{number:04}{record.suffix}")
 
 
 def older_parts(record: Path) -> list[Path]:
-    """Return the existing older parts in order. The newest part is the record itself."""
+    """Return the existing older parts of a record, oldest first. The newest part has the name of the record."""
     paths = record.parent.glob(f"{glob.escape(record.stem)}.*{record.suffix}")
     numbered = {int(p.stem[len(record.stem) + 1 :]): p for p in paths if p.stem[len(record.stem) + 1 :].isdigit()}
     return [numbered[number] for number in sorted(numbered)]
 
 
 def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
-    """Make a folder and its parents; return the new ones. Raises OSError, with `exclusive` also if the folder
-    exists."""
+    """Create a folder and its parents, and return those that are new. Raises OSError; with `exclusive`, also if the
+    folder exists."""
     new = [p for p in (path, *path.parents) if not p.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,19 +88,19 @@ def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove the folders that are still empty, the innermost first."""
+    """Remove the folders that are still empty. `folders` must list inner folders before outer ones."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
 
 
-def unwritable(path: Path, why: str | None) -> UserError:
+def unwritable_error(path: Path, why: str | None) -> UserError:
     """Return the UserError for a path that cannot be written."""
     return UserError(f"{path} cannot be written ({why}).", "Give another --out.")
 
 
-def version(package: str) -> str | None:
-    """Return the installed version of a package, or None if it is not installed. Nothing is imported."""
+def package_version(package: str) -> str | None:
+    """Return the installed version of a package, or None if it is not installed. The package is not imported."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -116,13 +116,13 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def describe() -> dict[str, Any]:
-    """Return facts about the machine, without its name: system, CPU, cores, and relevant versions."""
+def describe_machine() -> dict[str, Any]:
+    """Return the system, CPU, cores, load and package versions of this machine, but not its name."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "ray", "pyzmq", "numpy", "gymnasium")},
+        **{name: package_version(name) for name in ("torch", "ray", "pyzmq", "numpy", "gymnasium")},
     }

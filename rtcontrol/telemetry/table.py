@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rtcontrol.telemetry.report import PARTS, TITLES, lines
+from rtcontrol.telemetry.report import STATISTICS, TIME_TITLES, lines
 from rtcontrol_client.console import printable, throughout
 
 
@@ -21,26 +21,26 @@ def show(report: dict[str, Any], console: Console) -> None:
     for label, value, hint in lines(shown):
         text = Text.assemble((label, "bold"), f": {value}", (f" ({hint})" if hint else "", "dim"))
         console.print(text, soft_wrap=True)
-    table = Table("ms", *(part.replace("_", ".") for part in PARTS), box=None, pad_edge=False)
-    for name, title in TITLES.items():
+    table = Table("ms", *(part.replace("_", ".") for part in STATISTICS), box=None, pad_edge=False)
+    for name, title in TIME_TITLES.items():
         if shown[name]["p50"] is not None:
-            table.add_row(title, *(f"{shown[name][part]:.3f}" for part in PARTS))
+            table.add_row(title, *(f"{shown[name][part]:.3f}" for part in STATISTICS))
     console.print(table)
 
 
 class Terminal(Console):
-    """A rich console that escapes control characters except line ends, in tables and bars too, so that only rich sets
-    colours and moves the cursor."""
+    """A rich console that escapes control characters (except line ends) in texts, tables and bars. So no printed text
+    can set colours or move the cursor."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(_escaped(text), **options)
+        return super().render_str(_escape_control_characters(text), **options)
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(_escaped(segment.text), segment.style)
+            yield segment if segment.control else Segment(_escape_control_characters(segment.text), segment.style)
 
 
-def _escaped(text: str) -> str:
+def _escape_control_characters(text: str) -> str:
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
@@ -50,7 +50,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class FigureTable:
-    """A table of cells as text, whose first column names the row."""
+    """A table of measured figures. All cells are text, and the first column has the names of the rows."""
 
     title: str
     columns: tuple[str, ...]
@@ -58,8 +58,8 @@ class FigureTable:
     note: str = ""
 
 
-def ms(value: float | None) -> str:
-    """Return milliseconds with two digits after the point."""
+def as_ms(value: float | None) -> str:
+    """Return milliseconds as text with two decimals, or `not measured` for None."""
     return NOT_MEASURED if value is None else f"{value:.2f}"
 
 
@@ -69,13 +69,13 @@ def markdown(shown: Sequence[FigureTable]) -> str:
     for table in shown:
         lines = [
             *([f"**{table.title}**", ""] if table.title else []),
-            _line(table.columns),
-            _line(["---"] * len(table.columns)),
+            _markdown_row(table.columns),
+            _markdown_row(["---"] * len(table.columns)),
         ]
-        lines += [_line(row) for row in table.rows]
+        lines += [_markdown_row(row) for row in table.rows]
         parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]))
     return "\n\n".join(parts)
 
 
-def _line(cells: Sequence[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

@@ -1,4 +1,4 @@
-"""Every tick of a run in columns, as a source for the trace, the HTML page and what-if."""
+"""Collect the ticks of a run in columns, for the Perfetto trace, the HTML page and what-if estimates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.telemetry.account import REMEMBERED, Account
+from rtcontrol.telemetry.account import ACK_WINDOW, Account
 from rtcontrol.telemetry.events import topic_of
-from rtcontrol.telemetry.report import decoder
+from rtcontrol.telemetry.report import decoder_name
 
 SPANS = (
     *("captured", "woke", "text", "submitted", "received"),
@@ -19,10 +19,10 @@ SPANS = (
 TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
 NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
 WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause", "decided_by")
-# Fields of a miss, or of skipped releases, that no column has.
+# Fields of missed ticks and skipped releases that are stored in `Timeline.details`, not in columns.
 DETAILS = ("evidence", "error", "where", "result", "skip_evidence")
-# Times between two stamps: the steps of a tick in order, with the names in the evidence. `received` bounds no step,
-# since a busy decoder receives a request only later.
+# Stages of a tick in order: (stamp at the start, stamp at the end); None is the release. Evidence has the same names.
+# The stamp `received` is not used, since a busy decoder receives a request late.
 STAGES = {
     "wake": (None, "woke"),
     "observe": ("woke", "text"),
@@ -37,10 +37,10 @@ MISSING = math.nan
 
 
 class Timeline:
-    """A table in columns, with an entry for each tick, in the order of releases after `finish`.
+    """A table with a row per tick, stored in columns. `finish` sorts the rows by release.
 
-    Unknown `numbers` are NaN, unknown `words` empty. `saw` and `details` describe misses, by release. `marks` are
-    (seconds, text) of all other events of the run. The `account` counts the outcomes of ticks.
+    A missing value is NaN in `numbers`, and empty in `words`. For missed ticks, `saw` has the observation and `details`
+    the evidence, by release. `marks` are (seconds, text) of other events. `account` counts all events.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Timeline:
         self.details: dict[int, dict[str, Any]] = {}
         self.marks: list[tuple[float, str]] = []
         self._rows: dict[int, int] = {}
-        self._observed: dict[int, dict[str, Any]] = {}  # observations of recent ticks
+        self._observed: dict[int, dict[str, Any]] = {}  # observations of recent ticks, which may still miss
 
     @property
     def header(self) -> dict[str, Any]:
@@ -63,21 +63,21 @@ class Timeline:
         """Add the next event of the record."""
         misses = self.account.counts["misses"]
         self.account.add(event)
-        t_s = event.get("t_s", self.account.extent.last_t_s)
+        t_s = event.get("t_s", self.account.tick_range.last_t_s)
         match topic_of(event):
             case "/observation":
-                self._observation(event)
+                self._add_observation(event)
             case "/tick":
-                self._tick(event)
+                self._add_tick(event)
             case "/late":
-                self._after(event)
+                self._add_late_result(event)
             case "/result" if self.account.counts["misses"] > misses:
-                self._failed(event)
-            case topic if (mark := _mark(topic, event)) is not None:
+                self._add_client_failure(event)
+            case topic if (mark := _mark_text(topic, event)) is not None:
                 self.marks.append((event["host_event"]["t_s"] if topic == "/host" else t_s, mark))
 
     def finish(self) -> Timeline:
-        """Sort the ticks after the last event. May be called twice."""
+        """Sort the rows by release, after the last event was added. May be called twice."""
         rows = sorted(range(len(self.k)), key=self.k.__getitem__)
         if rows != [*range(len(rows))]:
             self.k = array("q", (self.k[row] for row in rows))
@@ -88,13 +88,13 @@ class Timeline:
         return self
 
     def stage_ms(self, row: int, stage: str) -> float:
-        """Return how long a stage took: NaN if a stamp is missing, 0 if a quick decoder started before the loop's
-        hand-over returned."""
+        """Return the duration of a stage in ms, or NaN if a stamp is missing. The duration is 0 if the decoder started
+        before the loop took the stamp `submitted`."""
         start, end = STAGES[stage]
         ms = self.numbers[end][row] - (self.numbers[start][row] if start is not None else 0.0)
         return 0.0 if ms < 0 else ms
 
-    def _tick(self, event: Mapping[str, Any]) -> None:
+    def _add_tick(self, event: Mapping[str, Any]) -> None:
         k = event["k"]
         row = self._rows[k] = len(self.k)
         self.k.append(k)
@@ -102,53 +102,54 @@ class Timeline:
             column.append(MISSING)
         for name, words in self.words.items():
             words.append(sys.intern(event.get(name) or ""))
-        self._write(row, event, NUMBERS)
+        self._set_numbers(row, event, NUMBERS)
         if "cause" in event and k in self._observed:
             self.saw[k] = self._observed.pop(k)
-        self._detail(k, event)
+        self._add_details(k, event)
 
-    def _missed(self, k: int) -> bool:
+    def _is_missed(self, k: int) -> bool:
         return k in self._rows and bool(self.words["cause"][self._rows[k]])
 
-    def _failed(self, event: Mapping[str, Any]) -> None:
-        """Mark the tick of a call that the client did not execute as missed."""
+    def _add_client_failure(self, event: Mapping[str, Any]) -> None:
+        """Mark a tick as missed, since the client did not execute its call."""
         k = event["ack"]
         self.words["cause"][self._rows[k]] = "execute"
         self.words["subcause"][self._rows[k]] = event["status"]
         if k in self._observed:
             self.saw[k] = self._observed.pop(k)
-        self._detail(k, event)
+        self._add_details(k, event)
 
-    def _after(self, event: Mapping[str, Any]) -> None:
-        """Add a late decision, or the end of a call that overran its deadline. A confirmed call was in time."""
+    def _add_late_result(self, event: Mapping[str, Any]) -> None:
+        """Add the times of a decision or an execution that ended after the deadline of its missed tick."""
         k = event.get("late", event.get("overran", -1))
-        if self._missed(k):
-            self._write(self._rows[k], event, ("latency_ms", "decide_ms", "execute_ms"))
-            self._detail(k, event)
+        if self._is_missed(k):
+            self._set_numbers(self._rows[k], event, ("latency_ms", "decide_ms", "execute_ms"))
+            self._add_details(k, event)
 
-    def _write(self, row: int, event: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    def _set_numbers(self, row: int, event: Mapping[str, Any], names: tuple[str, ...]) -> None:
         for values, known in ((event, names), (event.get("spans_ms", {}), SPANS)):
             for name in known:
                 if (value := values.get(name)) is not None:
                     self.numbers[name][row] = value
 
-    def _detail(self, k: int, event: Mapping[str, Any]) -> None:
+    def _add_details(self, k: int, event: Mapping[str, Any]) -> None:
         details = {name: event[name] for name in DETAILS if name in event}
-        if details and k in self._rows and (self._missed(k) or "skip_evidence" in details):
+        if details and k in self._rows and (self._is_missed(k) or "skip_evidence" in details):
             self.details.setdefault(k, {}).update(details)
 
-    def _observation(self, event: Mapping[str, Any]) -> None:
-        """Keep an observation if its tick misses, which may become known before or after the observation."""
-        k, seen = event["k"], {name: event[name] for name in ("observation", "instruction", "history") if name in event}
-        if self._missed(k):
-            self.saw[k] = seen
+    def _add_observation(self, event: Mapping[str, Any]) -> None:
+        """Store the observation of a missed tick. The miss may be recorded before or after the observation."""
+        k, names = event["k"], ("observation", "instruction", "history")
+        observation = {name: event[name] for name in names if name in event}
+        if self._is_missed(k):
+            self.saw[k] = observation
             return
-        self._observed[k] = seen
-        if len(self._observed) > REMEMBERED:
+        self._observed[k] = observation
+        if len(self._observed) > ACK_WINDOW:
             del self._observed[next(iter(self._observed))]
 
 
-# Fields that describe other events of a run, by topic.
+# The fields that a mark shows, by topic of the event.
 MARKS = {
     "/people": ("people", "by", "call"),
     "/instruction": ("refused", "instruction"),
@@ -158,10 +159,10 @@ MARKS = {
 }
 
 
-def _mark(topic: str, event: Mapping[str, Any]) -> str | None:
-    """Return the text of an event other than ticks and calls, or None if there is nothing to show."""
+def _mark_text(topic: str, event: Mapping[str, Any]) -> str | None:
+    """Return the text of an event for a mark in the timeline, or None if the event has no mark."""
     if topic == "/host":
-        return f"{decoder(event['host_event'])} {event['host_event']['event']}"
+        return f"{decoder_name(event['host_event'])} {event['host_event']['event']}"
     if topic == "/episode":
         return "an episode ended"
     if topic == "/safe":

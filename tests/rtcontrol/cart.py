@@ -226,7 +226,7 @@ class Flight:
     def run(self) -> Flight:
         self.loop.run()
         self.recorder.close()
-        self.loop.account.check()
+        self.loop.account.assert_consistent()
         return self
 
     def run_beside(self, person: Callable[[], Any]) -> None:

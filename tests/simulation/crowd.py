@@ -169,7 +169,7 @@ class SimCrowd:
             self._step()
             self.time.at(self.time.now_ns + periods * self.period_ns, lambda: self.loop.stop("over"))
             self.loop.run()
-        self.account.check()
+        self.account.assert_consistent()
         for name, life in self.lives.items():
             if life.tick >= 0 and life.status != "safe":
                 self.fail(f"{name} is {life.status} after the end")

@@ -30,7 +30,7 @@ class CrowdLoop:
 
     @property
     def account(self) -> Account:
-        return self.recorder.recent.account
+        return self.recorder.live_state.account
 
     def take(self, message: Message) -> None:
         """Queue a client's message for the core. Raises WireError (rate) if too many messages wait."""
@@ -57,7 +57,7 @@ class CrowdLoop:
         warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
         for took_ms in warmup.round_trip_ms[1:]:  # the first round only warms up
             self.core.queue.took(1, round(took_ms * 1e6), late=False)
-        self.recorder.file.keep()
+        self.recorder.file.start_writing()
         self.recorder.write({"start": {"host_info": info}})
 
     def run(self) -> None:

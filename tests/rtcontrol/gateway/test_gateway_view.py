@@ -198,7 +198,7 @@ def test_expired_calls_lower_no_counter(serve: Serve) -> None:
             result = {"session": token, "tick": call.tick, "epoch": call.epoch, "outcome": "expired", "t_ns": now}
             client.send(Executed(**result))
         most = account.on_time
-        until(lambda: sum(account.by["acknowledged"].values()) >= len(calls))
+        until(lambda: sum(account.breakdowns["acknowledged"].values()) >= len(calls))
         assert values(separate.get("metrics"), "rtcontrol_on_time_total")[""] >= most > account.on_time
     assert account.misses_by_cause["execute"] == len(calls)
 

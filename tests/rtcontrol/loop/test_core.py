@@ -313,7 +313,7 @@ def test_releases_skipped_before_open_tick_are_counted() -> None:
     loop.recorder = SimpleNamespace(write=rig.lines.append)
     write_end(loop)
     account = counted(rig)
-    account.check()
+    account.assert_consistent()
     assert (account.ticks, account.counts["skipped_releases"], rig.lines[-1]["open"]) == (5, 2, 1)
 
 

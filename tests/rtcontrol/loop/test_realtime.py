@@ -12,7 +12,7 @@ import numpy as np
 from rtcontrol.loop.core import snapshot
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import PauseWatch
-from rtcontrol.telemetry.events import plain
+from rtcontrol.telemetry.events import jsonable
 
 
 def test_garbage_is_collected_even_without_slack() -> None:
@@ -70,7 +70,7 @@ def test_slow_collection_does_not_keep_old_garbage() -> None:
 
 
 def kept(data: Any) -> Any:
-    return snapshot(data, plain)
+    return snapshot(data, jsonable)
 
 
 def test_large_array_is_not_kept_in_memory() -> None:

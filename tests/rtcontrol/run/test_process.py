@@ -30,7 +30,7 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
-from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol.telemetry.run_folder import RunFolder
 from rtcontrol_client import shutdown
 from rtcontrol_client.shutdown import Interrupted, Shutdown
 from tests.helpers.processes import environment, until
@@ -240,12 +240,12 @@ def test_full_disk_is_reported_counted_and_in_the_status(start: Start, tmp_path:
     process = start("--duration", "6", "--hz", "20", "--no-live", preexec_fn=full)
     assert process.stderr is not None
     for line in process.stderr:
-        if "The disk takes no more of" in line:
+        if "The disk refuses to write" in line:
             assert process.poll() is None and "free some space" in line
             break
     out, err = process.communicate(timeout=60)
     assert process.returncode == run_module.INCOMPLETE, err
-    assert "lines of the record lost" in err and "lines of the record were lost" in out
+    assert "lines of the record lost" in err and "events missing in the record" in out
     live = report_of(tmp_path / "out")
     assert live["ended_by"] == "duration" and live["record"]["lost_lines"] > 10
     assert live["releases"] == live["ticks"] + live["skipped_releases"]
@@ -287,11 +287,11 @@ def test_safe_call_that_is_not_active_has_its_own_status(
 
 
 def test_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
-    with Folder(tmp_path / "mine", tmp_path):
+    with RunFolder(tmp_path / "mine", tmp_path):
         (tmp_path / "mine" / "record.mcap").write_text("one")
-        with pytest.raises(UserError, match="mine is in use by another run"), Folder(tmp_path / "mine", tmp_path):
+        with pytest.raises(UserError, match="mine is in use by another run"), RunFolder(tmp_path / "mine", tmp_path):
             pass
-    with pytest.raises(UserError, match="holds the record"), Folder(tmp_path / "mine", tmp_path):
+    with pytest.raises(UserError, match="already has the record"), RunFolder(tmp_path / "mine", tmp_path):
         pass
 
 

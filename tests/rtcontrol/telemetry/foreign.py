@@ -102,10 +102,10 @@ def bombs() -> dict[str, tuple[str, bytes]]:
     deep = parts(*OURS, message(b"[" * 200_000))
     gib = [bytes(1 << 20)] * 1024
     return {
-        "honest size": ("unpacks to too much", file_of(packed(gib, 1 << 30), header)),
-        "false size": ("1000 bytes, and has others", file_of(packed(gib, 1000), header)),
-        "many chunks": ("unpacks to too much", file_of(*many)),
-        "huge message": ("a message of 1", file_of(*OURS, message(spaces + bytes(1 << 20)))),
+        "honest size": ("unpacks to too many", file_of(packed(gib, 1 << 30), header)),
+        "false size": ("size of 1000 bytes, or its checksum", file_of(packed(gib, 1000), header)),
+        "many chunks": ("unpacks to too many", file_of(*many)),
+        "huge message": ("a message has 1", file_of(*OURS, message(spaces + bytes(1 << 20)))),
         "deep": ("RecursionError", file_of(packed([deep], len(deep)), header)),
         "huge part": ("a part of 1152921504606846", file_of(struct.pack("<BQ", Opcode.MESSAGE, 1 << 60) + bytes(1000))),
         "unknown compression": ("'xz'", file_of(Chunk("xz", b"abc", 0, 0, 0, 3), header)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.telemetry.recorded import Recorded, load
+from rtcontrol.telemetry.recorded import RecordedRun, load
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import until
@@ -89,14 +89,14 @@ def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
     timeline = Timeline()
     for event in events:
         timeline.add(event)
-    timeline.account.check()
+    timeline.account.assert_consistent()
     return timeline.finish()
 
 
 def kept(path: Path, most: int = 10**9) -> RecordFile:
     """Return the record file of a run that has started."""
     file = RecordFile(path, most)
-    file.keep()
+    file.start_writing()
     return file
 
 
@@ -112,5 +112,5 @@ def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -
     return folder
 
 
-def recorded(folder: Path, hz: float = 16, seconds: float = 20, seed: int = 1, **more: Any) -> Recorded:
+def recorded(folder: Path, hz: float = 16, seconds: float = 20, seed: int = 1, **more: Any) -> RecordedRun:
     return load([written(folder, synthetic(hz, seconds, two_humps(seed), **more))])[0]

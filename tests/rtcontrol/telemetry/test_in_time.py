@@ -9,7 +9,7 @@ import pytest
 from cart import Flight, report_of, slow
 from commands import wait_for_ticks
 
-from rtcontrol.telemetry.record_reader import read_stamped, rows
+from rtcontrol.telemetry.record_reader import read_stamped, training_rows
 from tests.helpers.processes import Program
 
 pytestmark = pytest.mark.realtime
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.realtime
 
 def test_every_tick_on_time_gives_a_row(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6))).run()
-    made, account = [*rows(flight.lines)], flight.loop.account
+    made, account = [*training_rows(flight.lines)], flight.loop.account
     assert len(made) == account.on_time > 10
     texts = [line["call"] for line in flight.ticks if line["kind"] == "call" and "cause" not in line]
     assert [f"push(force={row['call']['arguments']['force']})" for row in made] == texts

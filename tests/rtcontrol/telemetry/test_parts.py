@@ -19,9 +19,9 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
-from rtcontrol.telemetry.record_reader import read_record, record_in
+from rtcontrol.telemetry.record_reader import read_record, record_path
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
-from rtcontrol.telemetry.run_folder import Folder, older_part, older_parts
+from rtcontrol.telemetry.run_folder import RunFolder, older_part, older_parts
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
 
@@ -41,7 +41,7 @@ def counts(account: Account) -> dict[str, Any]:
 
 def recorded(path: Path, most: int = MOST) -> tuple[Recorder, Account]:
     recorder = Recorder(kept(path, most), HEADER)
-    return recorder, recorder.recent.account
+    return recorder, recorder.live_state.account
 
 
 def flush(recorder: Recorder) -> None:
@@ -75,8 +75,8 @@ def test_oldest_parts_are_removed_and_the_rest_is_reported(tmp_path: Path) -> No
         write(recorder, written[i : i + 200])
         assert on_disk(path) <= MOST
     recorder.close()
-    live.check()
-    assert recorder.lost == 0 and not older_part(path, 1).exists() and live.ticks == 1200
+    live.assert_consistent()
+    assert recorder.lost_events == 0 and not older_part(path, 1).exists() and live.ticks == 1200
     assert MOST // 2 < sum(p.stat().st_size for p in tmp_path.iterdir()) <= MOST
     left = [event for event in read_record(path) if "kind" in event]
     assert left == [event for event in written if "kind" in event][-len(left) :]
@@ -127,9 +127,9 @@ def test_disk_full_between_two_parts_loses_and_doubles_nothing(tmp_path: Path, r
             recorder.write(event)
             recorder._due.set()
             time.sleep(0.0005)
-        until(lambda: recorder.file._encoder.finished and recorder.lost)
+        until(lambda: recorder.file._encoder.finished and recorder.lost_events)
     recorder.close()
-    assert recorder.lost == 0
+    assert recorder.lost_events == 0
     offline = Account()
     for event in read_record(path):
         offline.add(event)
@@ -145,7 +145,7 @@ def test_new_run_removes_parts_of_the_previous_run(tmp_path: Path) -> None:
     assert [p.name for p in older_parts(path)] == ["record.0001.mcap", "record.0002.mcap", "record.0010.mcap"]
     recorder = Recorder(RecordFile(path), HEADER)
     assert older_parts(path), "it may never start"
-    recorder.file.keep()
+    recorder.file.start_writing()
     recorder.close()
     assert not older_parts(path) and other.exists()
 
@@ -159,8 +159,8 @@ def test_run_killed_between_two_parts_is_read_and_kept(tmp_path: Path) -> None:
     for start in (None, b"", b"\x89MCAP0"):  # as if it had not got its name yet, or nothing of it was written
         if start is not None:
             path.write_bytes(start)
-        assert 0 < report_of(record_in(tmp_path))["releases"] < live.releases
-        with pytest.raises(UserError, match="holds the record"), Folder(tmp_path, Path()):
+        assert 0 < report_of(record_path(tmp_path))["releases"] < live.releases
+        with pytest.raises(UserError, match="already has the record"), RunFolder(tmp_path, Path()):
             pass
 
 
@@ -171,5 +171,5 @@ def test_run_that_never_started_leaves_an_earlier_record(tmp_path: Path) -> None
         recorder = Recorder(RecordFile(place, MOST), HEADER)
         recorder.write({"log": random.Random(0).randbytes(MOST).hex()})
         recorder.close()
-        assert recorder.lost == 0
+        assert recorder.lost_events == 0
     assert path.read_bytes() == b"earlier" and [*tmp_path.iterdir()] == [path]

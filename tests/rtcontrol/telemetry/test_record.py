@@ -26,7 +26,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.events import CHANNELS, topic_of
-from rtcontrol.telemetry.record_reader import read_record, read_stamped, rows
+from rtcontrol.telemetry.record_reader import read_record, read_stamped, training_rows
 from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
@@ -44,7 +44,7 @@ def logged(recorder: Recorder) -> list[str]:
 
 @contextmanager
 def full_disk(recorder: Recorder) -> Iterator[None]:
-    recorder.file.keep()
+    recorder.file.start_writing()
     until(lambda: recorder.file.fd >= 0)
     room, full = os.dup(recorder.file.fd), os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, recorder.file.fd)
@@ -63,9 +63,9 @@ def test_full_disk_does_not_stop_the_loop(tmp_path: Path) -> None:
     with full_disk(recorder):
         flight.loop.run()
         until(lambda: flight.loop.account.releases == 25)
-        until(lambda: recorder.lost >= 25 and messages)  # it counts before it says so
+        until(lambda: recorder.lost_events >= 25 and messages)  # it counts before it says so
         assert len(messages) == 1 and "No space left" in messages[0]
-    until(lambda: recorder.lost == 0)
+    until(lambda: recorder.lost_events == 0)
     recorder.close()
     assert flight.causes["decide"] >= 1
     assert report_of(flight.path)["releases"] == 25
@@ -79,10 +79,10 @@ def test_write_cut_short_continues_where_it_stopped(recorder: Recorder, room: in
         for event in events:
             recorder.write(event)
         until(lambda: recorder.file.error is not None)
-        assert recorder.file.error == "File too large" and 1000 <= recorder.lost <= 5000
+        assert recorder.file.error == "File too large" and 1000 <= recorder.lost_events <= 5000
     recorder.write({"log": "the last"})
     recorder.close()
-    assert recorder.lost == 0
+    assert recorder.lost_events == 0
     assert [*read_record(recorder.file.path)][1:] == [*events, {"log": "the last"}]
 
 
@@ -91,9 +91,9 @@ def test_events_that_a_full_disk_never_took_are_counted(tmp_path: Path, monkeypa
     flight = Flight(tmp_path, clock="lockstep")
     with full_disk(flight.recorder):
         flight.run()
-    assert flight.recorder.lost > 25
-    result = report.build(flight.loop.account, "record.mcap", flight.recorder.lost)
-    assert (result["releases"], result["record"]["lost_lines"]) == (25, flight.recorder.lost)
+    assert flight.recorder.lost_events > 25
+    result = report.build(flight.loop.account, "record.mcap", flight.recorder.lost_events)
+    assert (result["releases"], result["record"]["lost_lines"]) == (25, flight.recorder.lost_events)
     assert result["latency_ms"]["p50"] is not None
 
 
@@ -123,7 +123,7 @@ def test_lockstep_run_that_outruns_its_recorder_loses_nothing(tmp_path: Path) ->
     recorder = Recorder(kept(tmp_path / "record.mcap"), {}, patient=True)
     for k in range(20_000):
         recorder.write({"log": str(k)})
-    assert len(recorder._queue) <= 4 * recorders.AT_ONCE + 1
+    assert len(recorder._queue) <= 4 * recorders.BATCH + 1
     assert logged(recorder) == [str(k) for k in range(20_000)]
 
 
@@ -139,7 +139,7 @@ def test_disk_that_does_not_answer_blocks_no_writer(recorder: Recorder) -> None:
     os.close(into)
     threading.Thread(target=lambda: [None for _ in iter(partial(os.read, out, 65536), b"")], daemon=True).start()
     recorder.close()
-    assert recorder.lost == 0
+    assert recorder.lost_events == 0
 
 
 def test_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
@@ -153,10 +153,10 @@ def test_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
 
 def test_report_of_an_ended_run_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    assert not report.whole(path)
+    assert not report.is_complete(path)
     for ended_by, whole in (("killed", False), ("SIGTERM", True)):
         report.write({"ended_by": ended_by}, path)
-        assert report.whole(path) == whole
+        assert report.is_complete(path) == whole
 
 
 @pytest.mark.parametrize("damage", [None, b"\x89MCAP1" * 99, b"hello", b""])
@@ -211,7 +211,7 @@ def test_call_that_client_refused_makes_no_row() -> None:
         events.append({"kind": "call", "k": k, "t_s": 0.0})
         events += [{"ack": k - 3, "status": "failed", "why": "safe"}] if k % 5 == 4 else []
         events += [] if status is None else [{"ack": k, "status": status, "why": "fresh"}]
-    assert [int(row["observation"]) for row in rows(events)] == [k for k in range(1000) if k % 5 < 2]
+    assert [int(row["observation"]) for row in training_rows(events)] == [k for k in range(1000) if k % 5 < 2]
 
 
 def test_record_observations_no_keeps_neither_text_nor_data(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_record_observations_no_keeps_neither_text_nor_data(tmp_path: Path) -> N
     assert any("called" in line for line in lines) and any("evidence" in line for line in lines)
     text = json.dumps([lines, report_of(flight.path)])
     assert "secret" not in text and "push(force=" in text
-    assert not [*rows(lines)]
+    assert not [*training_rows(lines)]
     shown = Flight(tmp_path / "yes", agent=agent, duration_s=0.1).run()
     assert "secret" in json.dumps(shown.lines), "what is looked for would be there"
 
@@ -232,8 +232,8 @@ def test_error_in_the_counts_costs_the_record_no_event(recorder: Recorder) -> No
     miss = {"k": 3, "t_s": 0.1, "kind": "miss", "cause": "decide", "superseded": 0}
     for event in ({"log": "a"}, miss, miss, {"log": "b"}, {"log": "c"}):
         recorder.write(event)
-    assert logged(recorder) == ["a", "b", "c"] == recorder.recent.snapshot()["log"]
-    assert recorder.recent.fault == "ValueError: release 3 was missed already"
+    assert logged(recorder) == ["a", "b", "c"] == recorder.live_state.snapshot()["log"]
+    assert recorder.live_state.fault == "ValueError: release 3 was counted as missed already"
 
 
 @pytest.mark.integration
@@ -244,8 +244,8 @@ def test_recorder_that_breaks_down_reports_it_and_counts_on(tmp_path: Path) -> N
     for k in range(6000):
         recorder.write({"instruction": str(k), "t_s": 0.0})
     recorder.close()
-    assert len(recorder.recent.account.listed["/instruction"]) == 6000
-    assert recorder.lost >= 5999 and len(messages) == 1 and "TypeError" in messages[0]
+    assert len(recorder.live_state.account.listed["/instruction"]) == 6000
+    assert recorder.lost_events >= 5999 and len(messages) == 1 and "TypeError" in messages[0]
 
 
 def test_header_joins_the_stamps_of_both_clocks(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rtcontrol.records import SPANS
 from rtcontrol.telemetry import as_html, as_perfetto, timeline
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES
-from rtcontrol.telemetry.recorded import Recorded, as_json, load, parse
+from rtcontrol.telemetry.recorded import RecordedRun, as_json, load, parse
 from rtcontrol.telemetry.report import lines
 from rtcontrol_client.console import printable
 from rtcontrol_client.wire.messages import Hello, Program
@@ -60,7 +60,7 @@ def test_failed_gate_gives_status_3_in_every_format(run: Path, name: str, capsys
     [
         ([{"header": {"hz": 16}}, {**TICK, "k": 0}], (), "it has no times"),
         ([{"header": header(16)}, {**TICK, "k": 1 << 40}], ("--format", "html"), "no numbers of ticks"),
-        (synthetic(16, 0, lambda k: 20.0), ("--gate", "misses==0"), "holds no tick"),
+        (synthetic(16, 0, lambda k: 20.0), ("--gate", "misses==0"), "has no ticks"),
         (synthetic(16, 1, lambda k: 20.0), ("--gate", "mis_rate<=0.005"), "the report has no number mis_rate"),
         (synthetic(16, 1, lambda k: 20.0), ("--gate", "miss_rate"), "is not a gate"),
         (synthetic(16, 1, lambda k: 20.0), ("nothing",), "No record"),
@@ -168,7 +168,7 @@ HOSTILE = "</script><script>alert(1)</script><!-- & \" ' {{ 7 * 7 }} \u2028"
 
 
 @pytest.fixture(scope="module")
-def run_shown(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def run_shown(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     return recorded(tmp_path_factory.mktemp("run"))
 
 
@@ -184,7 +184,7 @@ def unpacked(column: dict[str, str]) -> tuple[Any, ...]:
     return struct.unpack(f"<{len(data) // size}{code}", data)
 
 
-def test_trace_has_a_track_a_thread(run_shown: Recorded) -> None:
+def test_trace_has_a_track_a_thread(run_shown: RecordedRun) -> None:
     trace = Trace.FromString(as_perfetto.render([run_shown]))
     names = {
         p.track_descriptor.uuid: p.track_descriptor.thread.thread_name
@@ -215,7 +215,7 @@ def test_trace_has_a_track_a_thread(run_shown: Recorded) -> None:
     assert missed == run_shown.report["misses_by_cause"]["decide"]
 
 
-def test_page_contains_every_tick_with_its_cause(run_shown: Recorded) -> None:
+def test_page_contains_every_tick_with_its_cause(run_shown: RecordedRun) -> None:
     page = as_html.render([run_shown], [parse("misses==0")])
     (data,) = embedded(page)["runs"]
     assert list(unpacked(data["k"])) == [*run_shown.timeline.k]
@@ -257,7 +257,7 @@ def test_several_runs_are_side_by_side(tmp_path: Path) -> None:
     assert compared == [("50", "100")]
 
 
-def test_report_shows_run_that_was_held_throughout(run_shown: Recorded) -> None:
+def test_report_shows_run_that_was_held_throughout(run_shown: RecordedRun) -> None:
     ticks = run_shown.report["ticks"]
     for by, hint in ({"confidence": ticks}, "the instruction is NOT UNDERSTOOD"), ({"confirm": ticks}, ""):
         held = {line.label: line for line in lines(run_shown.report | {"held": ticks, "held_by": by})}["held back"]

@@ -49,7 +49,7 @@ def test_timeline_adds_up_to_the_account(events: list[dict[str, Any]]) -> None:
     causes = [timeline.words["cause"][row] for row in range(len(timeline.k))]
     assert Counter(filter(None, causes)) == +account.misses_by_cause
     both = [(c, timeline.words["subcause"][row]) for row, c in enumerate(causes)]
-    assert Counter(f"{c}.{s}" for c, s in both if s) == +account.by["misses_by_subcause"]
+    assert Counter(f"{c}.{s}" for c, s in both if s) == +account.breakdowns["misses_by_subcause"]
     assert causes.count("") == account.on_time
     assert sum(s for s in timeline.numbers["skipped"] if s == s) == account.counts["skipped_releases"]
     assert [*timeline.k] == sorted(timeline.k)

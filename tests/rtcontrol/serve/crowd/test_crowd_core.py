@@ -140,7 +140,7 @@ class CrowdBench:
     def end(self) -> dict[str, Any]:
         """End the crowd, and return the report."""
         self.tell(ev.Stopped("over"))
-        self.account.check()
+        self.account.assert_consistent()
         return report.build(self.account, "record.mcap")
 
 
