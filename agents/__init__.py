@@ -1,4 +1,4 @@
-"""Agents: an agent has tools, a text form of observations, an instruction, a safe call and a model."""
+"""Define agents: their tools, observation text, instructions, safe calls and models."""
 
 from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.goals import Goal, Goals

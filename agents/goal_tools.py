@@ -1,6 +1,6 @@
 """Represent the goals of an agent as tools: a tool for each kind of goal, with the goal's values as parameters.
 
-These tools map free text to a goal for a checkpoint's heads, a chat model, a decision API, and training rows.
+A model that reads a free sentence calls one of these tools to name the goal; training data use the same tools.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
 
 Schema = Mapping[str, Any]
-NAME_LENGTH = 64  # characters of a tool's name at most, in chat APIs
-_FIGURES = re.compile(r"[-+]?\d+(?:\.\d+)?")
+MAX_NAME_LENGTH = 64  # maximum length of a tool's name in chat APIs, in characters
+_NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
 class GoalKind:
     """A kind of goal, and the tool that represents this kind.
 
-    `parameters` has a JSON schema for each parameter; those in `optional` may be left out. `values` returns the
-    arguments of a goal, and `make` returns the goal of valid arguments (None: the first of `goals`). `goals` are used
-    in an evaluation; training samples the kind with probability `weight`.
+    `parameters` has a JSON schema for each parameter; a call may omit those in `optional`. `values` returns the
+    arguments for a goal, and `make` returns the goal for valid arguments; if `make` is None, the goal is `goals[0]`.
+    Evaluations use the goals in `goals`; training samples goals of this kind with the relative probability `weight`.
     """
 
     kind: Any
@@ -49,9 +49,9 @@ class GoalKind:
 
 
 class GoalTools:
-    """The tools for the goals of the agent `name`, which convert between goals and calls.
+    """The tools for the goals of the agent `name`, with methods that convert between goals and calls.
 
-    `recognise` returns the goal of a sentence, and `examples` returns goals to show to people.
+    `recognise` returns the goal that a sentence names (or None), and `examples` returns goals to show to people.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GoalTools:
         self.recognise, self._examples = recognise, examples
         self._by_kind = {kind.kind: kind for kind in self.kinds}
         self._by_name = {kind.name: kind for kind in self.kinds}
-        assert len(self._by_name) == len(self.kinds), f"{name}: two kinds of goals have one name"
+        assert len(self._by_name) == len(self.kinds), f"{name}: two kinds of goals have the same name"
 
     @cached_property
     def definitions(self) -> tuple[dict[str, Any], ...]:
@@ -76,65 +76,65 @@ class GoalTools:
     def tools(self) -> Tools:
         return Tools(list(self.definitions))
 
-    def call(self, goal: Any) -> Call:
-        """Return the call that represents a goal."""
+    def call_of(self, goal: Any) -> Call:
+        """Return the call of the goal tool that represents this goal."""
         kind = self._by_kind[goal.kind]
         return Call(kind.name, dict(kind.values(goal)))
 
-    def goal(self, call: Call) -> Any:
-        """Return the goal of a call; numbers may be given as text, and are rounded to the next step.
+    def goal_of(self, call: Call) -> Any:
+        """Return the goal that a call represents; numbers may be text, and are rounded to the nearest step.
 
-        Raises InvalidCall if a name is unknown or a value is illegal.
+        Raises InvalidCall if the tool's name is unknown or an argument is not valid.
         """
         kind = self._by_name.get(call.name)
         if kind is None:
-            raise InvalidCall(f"{call.name[:80]!r} is not one of {', '.join(self._by_name)}")
+            raise InvalidCall(f"{call.name[:80]!r} is not a goal tool; these are {', '.join(self._by_name)}")
         arguments = {k: v for k, v in call.arguments.items() if not (v is None and k in kind.optional)}
-        read = {name: _value(kind.parameters.get(name, {}), value) for name, value in arguments.items()}
-        self.tools.validate(Call(kind.name, read))
-        return kind.goals[0] if kind.make is None else kind.make(read)
+        converted = {name: _to_schema_type(kind.parameters.get(name, {}), value) for name, value in arguments.items()}
+        self.tools.validate(Call(kind.name, converted))
+        return kind.goals[0] if kind.make is None else kind.make(converted)
 
-    def canonical(self, text: str) -> Any | None:
-        """Return the goal with these canonical words; None for other words, or for values that the tools do not allow.
+    def canonical_goal(self, text: str) -> Any | None:
+        """Return the goal whose canonical sentence is `text`, or None if no goal with valid values has this sentence.
 
-        Case, spaces, number formats and final punctuation do not matter.
+        Ignores case, spaces, number formats and final punctuation.
         """
         goal = self.recognise(text)
-        if goal is None or _plain(goal.text()) != _plain(text):
+        if goal is None or _normalise(goal.text()) != _normalise(text):
             return None
         try:
-            self.tools.validate(self.call(goal))
+            self.tools.validate(self.call_of(goal))
         except (InvalidCall, LookupError):
             return None
         return goal
 
-    def examples(self, most: int = 4) -> list[str]:
-        """Return up to `most` canonical sentences to show to people, starting with one of each kind."""
-        firsts: dict[Any, str] = {}
+    def examples(self, limit: int = 4) -> list[str]:
+        """Return up to `limit` canonical sentences to show to people; the first ones cover all kinds of goals."""
+        first_of_kind: dict[Any, str] = {}
         others: dict[str, None] = {}
         for goal in self._examples():
             text = goal.text()
-            if firsts.setdefault(goal.kind, text) != text and len(others) < most:
+            if first_of_kind.setdefault(goal.kind, text) != text and len(others) < limit:
                 others[text] = None
-            if len(firsts) == len(self.kinds) and len(firsts) + len(others) >= most:
+            if len(first_of_kind) == len(self.kinds) and len(first_of_kind) + len(others) >= limit:
                 break
-        return [*firsts.values(), *others][:most]
+        return [*first_of_kind.values(), *others][:limit]
 
 
-def slug(words: str, taken: Mapping[str, Any]) -> str:
-    """Return a tool name made from the words of a template, different from the names in `taken`."""
-    name = full = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:NAME_LENGTH] or "goal"
+def unique_tool_name(words: str, used: Mapping[str, Any]) -> str:
+    """Return a tool name made from the words of a template that is not yet in `used`."""
+    name = full = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:MAX_NAME_LENGTH] or "goal"
     number = 1
-    while name in taken:
+    while name in used:
         number += 1
-        name = f"{full[: NAME_LENGTH - 4]}_{number}"
+        name = f"{full[: MAX_NAME_LENGTH - 4]}_{number}"
     return name
 
 
 def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[str, Any]:
     """Return the JSON schema of a placeholder with these values: an enum of texts, or a range of numbers.
 
-    The step of a range is the last decimal of the values.
+    The step of a range of floats is the smallest decimal place in the values: 0.1 for 0.5 and 1.5.
     """
     if any(isinstance(value, str) for value in values):
         return {"type": "string", "enum": list(dict.fromkeys(map(text, values)))}
@@ -143,20 +143,20 @@ def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[s
     ends = {"minimum": min(values), "maximum": max(values)}
     if all(float(value).is_integer() for value in values):
         return {"type": "integer", "minimum": int(ends["minimum"]), "maximum": int(ends["maximum"])}
-    return {"type": "number", **ends, "multipleOf": float(Decimal(1).scaleb(-max(map(places_of, values))))}
+    return {"type": "number", **ends, "multipleOf": float(Decimal(1).scaleb(-max(map(decimal_places, values))))}
 
 
-def places_of(value: int | float) -> int:
+def decimal_places(value: int | float) -> int:
     """Return the number of decimal places of a number."""
     return max(0, -int(Decimal(str(value)).as_tuple().exponent))
 
 
-def _value(schema: Schema, value: Any) -> Any:
-    """Convert a value to the type in its parameter's schema if possible; otherwise return the value unchanged."""
+def _to_schema_type(schema: Schema, value: Any) -> Any:
+    """Convert a value to the type that the schema of its parameter requires; return other values unchanged."""
     kind, listed = schema.get("type"), schema.get("enum")
     if kind == "string" and isinstance(value, str | int | float):
-        plain = _plain(str(value))
-        return next((item for item in listed or () if _plain(str(item)) == plain), value)
+        plain = _normalise(str(value))
+        return next((item for item in listed or () if _normalise(str(item)) == plain), value)
     if kind not in ("integer", "number"):
         return value
     if isinstance(value, str):
@@ -167,26 +167,26 @@ def _value(schema: Schema, value: Any) -> Any:
         return next((item for item in listed if item == value), value)
     step = schema.get("multipleOf")
     if kind == "number" and step is not None:
-        return round(round(value / step) * step, places_of(step))
+        return round(round(value / step) * step, decimal_places(step))
     return int(value) if kind == "integer" and float(value).is_integer() else value
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     """Normalise a sentence for comparison: lower case, single spaces, one number format, no final punctuation."""
     plain = " ".join(text.lower().split()).rstrip(".!?, ")
-    return _FIGURES.sub(lambda figure: f"{float(figure[0]):g}", plain)
+    return _NUMBERS.sub(lambda number: f"{float(number[0]):g}", plain)
 
 
-_THOUSANDS = re.compile(r"[-+]?0*[1-9]\d{0,2}(?:[.,]\d{3})+")  # or decimals: ambiguous
-_ALONE = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
+_THOUSANDS = re.compile(r"[-+]?0*[1-9]\d{0,2}(?:[.,]\d{3})+")  # ambiguous: 1,000 may be a thousand or one
+_SINGLE_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
 
 
 def number_of(text: str) -> int | float | None:
-    """Return the number of a text such as `0.7`, `,7` or `-.5`; None for any other text.
+    """Return the number in a text such as `0.7`, `,7` or `-.5`; return None for any other text.
 
-    A number that may have a thousands separator, such as `1,000`, is ambiguous and gives None.
+    Also returns None for a number with a possible thousands separator, such as `1,000`, because it is ambiguous.
     """
     plain = text.strip().replace("\u2212", "-")
-    if _THOUSANDS.fullmatch(plain) or not _ALONE.fullmatch(plain):
+    if _THOUSANDS.fullmatch(plain) or not _SINGLE_NUMBER.fullmatch(plain):
         return None
     return int(plain) if plain.lstrip("+-").isdigit() else float(plain.replace(",", "."))

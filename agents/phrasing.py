@@ -1,5 +1,5 @@
-"""Sentences from templates with slots (`{lead} land on the {pad}` takes any alternative of each slot), and the shared
-code of the bundled agents' instructions."""
+"""Generate instructions for the bundled agents from templates with slots, such as `{lead} land on the {pad}`; each slot
+stands for any one of its alternative words."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from zlib import crc32
 from rtcontrol.agents.goal_tools import GoalKind, GoalTools
 
 # fmt: off
-# None of these changes what any sentence asks for, whatever world it is for.
-BEFORE = (
+# Words before and after a sentence that do not change its meaning in any of the bundled worlds.
+PREFIXES = (
     "please", "please", "pls", "um", "uh", "er", "hmm", "well", "so", "ok", "okay", "ok now", "ok so", "now", "and now",
     "hey", "hey you", "listen", "alright", "attention:", "new order:", "new plan:", "change of plan,", "quick,", "dude",
     "mate", "sir,", "robot,", "computer,", "dear computer,", "yo", "come on,", "ah,", "oh,", "just", "actually,",
     "once more:", "i repeat:", "my dear,", "buddy,", "then", "for now", "this time", "from now on", "as i said,",
 )
-AFTER = (
+SUFFIXES = (
     "please", "please", "pls", "plz", "thanks", "thank you", "thx", "now", "ok?", "okay", "if you can", "asap",
     "ok", "if you don't mind", "mate", "buddy", "dude", "from now on", "for now", "this time", "got it?",
     "my friend", "would you", "will you", "at once", "quickly", "when you are ready", "if possible", "sir", "dear",
     "as i said",
 )
-# Single words that change no sentence; none that turns, orders or counts what is asked for.
+# Single words that do not change the meaning of a sentence: no negations, ordinals or numbers.
 _FILLERS = """
 a an the this that these those it its is are was be been am i you he she we they me him us them my your our their
 please pls plz thanks thank thx um uh er hmm well so ok okay now hey listen alright dude mate sir robot computer dear
@@ -38,73 +38,73 @@ yo ah oh just actually buddy friend will would can could shall should may might 
 need needs like let lets let's i'd i'll i'm you'd you'll we'll that's it's of to
 """
 FILLERS = frozenset(_FILLERS.split())
-_NEIGHBOURS = {
+_NEIGHBOUR_KEYS = {
     "a": "sqz", "b": "vnh", "c": "xvd", "d": "sfe", "e": "wrd", "f": "dgr", "g": "fht", "h": "gjy", "i": "uok",
     "j": "hku", "k": "jli", "l": "kop", "m": "nj", "n": "bmh", "o": "ipl", "p": "ol", "q": "wa", "r": "etf", "s": "adw",
     "t": "ryg", "u": "yij", "v": "cbf", "w": "qes", "x": "zcs", "y": "tuh", "z": "xa",
 }
 # fmt: on
-MARKS = (".", "!", "I")  # as people type
-LONG = 4  # letters of a word in which a slip leaves enough to read
+MARKS = (".", "!", "I")  # tokens that `as_typed` adds to sentences
+MIN_TYPO_LETTERS = 4  # shortest word that may get a typing error, so that it stays readable
 
 
-def casual(rng: random.Random, text: str, words: frozenset[str], slips: float = 0.15) -> str:
-    """Return a sentence as people type it: with fillers, and one typing error with probability `slips`, which never
-    results in one of `words`."""
+def with_typing_noise(rng: random.Random, text: str, words: frozenset[str], typo_probability: float = 0.15) -> str:
+    """Return a sentence as people type it: perhaps with fillers, in another case, and with a typing error, which never
+    turns a word into one of `words`."""
     if rng.random() < 0.2:
-        text = f"{rng.choice(BEFORE)} {text}"
+        text = f"{rng.choice(PREFIXES)} {text}"
     if rng.random() < 0.15:
-        text = f"{text.rstrip('.!?')} {rng.choice(AFTER)}"
-    if rng.random() < slips:
-        text = _slipped(rng, text, words)
-    look = rng.random()
-    if look < 0.15:
+        text = f"{text.rstrip('.!?')} {rng.choice(SUFFIXES)}"
+    if rng.random() < typo_probability:
+        text = _with_typo(rng, text, words)
+    case = rng.random()
+    if case < 0.15:
         text = text[:1].upper() + text[1:]
-    elif look < 0.18:
+    elif case < 0.18:
         text = text.upper()
     if text[-1:].isalnum() and rng.random() < 0.2:
         text += rng.choice((".", ".", "!", "!!", "...", "?"))
     return text
 
 
-def _slipped(rng: random.Random, text: str, words: frozenset[str]) -> str:
-    spots = [m for m in re.finditer(r"[a-z]+", text) if len(m[0]) >= LONG]
-    if not spots:
+def _with_typo(rng: random.Random, text: str, words: frozenset[str]) -> str:
+    long_words = [m for m in re.finditer(r"[a-z]+", text) if len(m[0]) >= MIN_TYPO_LETTERS]
+    if not long_words:
         return text
-    spot = rng.choice(spots)
-    word, at = spot[0], rng.randrange(1, len(spot[0]) - 1)
-    slips = (
+    match = rng.choice(long_words)
+    word, at = match[0], rng.randrange(1, len(match[0]) - 1)
+    typos = (
         word[:at] + word[at + 1] + word[at] + word[at + 2 :],
         word[:at] + word[at + 1 :],
         word[: at + 1] + word[at:],
-        word[:at] + rng.choice(_NEIGHBOURS[word[at]]) + word[at + 1 :],
+        word[:at] + rng.choice(_NEIGHBOUR_KEYS[word[at]]) + word[at + 1 :],
     )
-    slip = rng.choice(slips)
-    return text if slip in words else text[: spot.start()] + slip + text[spot.end() :]
+    typo = rng.choice(typos)
+    return text if typo in words else text[: match.start()] + typo + text[match.end() :]
 
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _WORD = re.compile(r"[A-Za-z]+|[-+]?\d+(?:\.\d+)?|[^\s\w]")
 
 
-def sentences(agent: str) -> dict[str, Any]:
-    """Return the tables of `agents/AGENT/sentences.toml`: slots, and templates by split and kind; lists as tuples."""
-    return {name: _tuples(table) for name, table in _read(f"rtcontrol.agents.{agent}", "sentences.toml").items()}
+def sentence_tables(agent: str) -> dict[str, Any]:
+    """Return the tables of `agents/AGENT/sentences.toml` (slots and training templates), with tuples for lists."""
+    return {name: _to_tuples(table) for name, table in _toml(f"rtcontrol.agents.{agent}", "sentences.toml").items()}
 
 
-def _tuples(value: Any) -> Any:
+def _to_tuples(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _tuples(inner) for key, inner in value.items()}
-    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
+        return {key: _to_tuples(inner) for key, inner in value.items()}
+    return tuple(_to_tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words, signed numbers and punctuation marks of a sentence, as in vocabularies."""
+    """Return the words, signed numbers and punctuation marks of a sentence: the units of a model's vocabulary."""
     return _WORD.findall(text)
 
 
 def as_typed(rng: random.Random, text: str) -> str:
-    """Return a lower-case sentence as people type it: sometimes with `I`, a capital, a full stop or a `!`."""
+    """Return a lower-case sentence with random changes, as people type: `I`, a capital letter, a full stop or `!`."""
     if rng.random() < 0.5:
         text = re.sub(r"\bi\b", "I", text)
     if rng.random() < 0.2:
@@ -114,26 +114,26 @@ def as_typed(rng: random.Random, text: str) -> str:
 
 
 class Grammar:
-    """Slots by name. Unknown slots, such as those of numbers, stay as they are."""
+    """Fill the slots of templates; `slots` has the alternatives by name. Other slots, such as `{X}`, stay unchanged."""
 
     def __init__(self, slots: Mapping[str, tuple[str, ...]]) -> None:
         self.slots = slots
 
     def fill(self, rng: random.Random, template: str) -> str:
-        """Return one sentence with random alternatives."""
+        """Return one sentence of a template, with a random alternative for each slot."""
         text = _SLOT.sub(lambda m: rng.choice(self.slots[m[1]]) if m[1] in self.slots else m[0], template)
         return " ".join(text.split())
 
     def expand(self, template: str) -> Iterator[str]:
-        """Yield every sentence of a template, with duplicates."""
+        """Yield every sentence of a template; a sentence may occur more than once."""
         slots = [slot for slot in _SLOT.findall(template) if slot in self.slots]
         for choice in itertools.product(*(self.slots[slot] for slot in slots)):
             values = iter(choice)
-            text = _SLOT.sub(lambda m, values=values: next(values) if m[1] in self.slots else m[0], template)  # type: ignore[misc]
+            text = _SLOT.sub(lambda m, rest=values: next(rest) if m[1] in self.slots else m[0], template)  # type: ignore[misc]
             yield " ".join(text.split())
 
     def words(self, templates: Iterable[str]) -> set[str]:
-        """Return every word and punctuation mark of the templates."""
+        """Return every word and punctuation mark of the templates and of their slots' alternatives."""
         words: set[str] = set()
         for template in templates:
             for part in (template, *(a for slot in _SLOT.findall(template) for a in self.slots.get(slot, ()))):
@@ -142,7 +142,7 @@ class Grammar:
 
 
 class SpokenGoal(Protocol):
-    """A goal of a kind; `text()` is the canonical instruction."""
+    """The interface of a goal: its `kind`, and `text()`, the canonical instruction."""
 
     @property
     def kind(self) -> Any: ...
@@ -155,25 +155,25 @@ GoalT = TypeVar("GoalT", bound=SpokenGoal)
 
 
 class Phrasings(ABC, Generic[KindT, GoalT]):
-    """Many ways to instruct a bundled agent: sampled for training, listed for evaluation.
+    """The instructions of a bundled agent: random ones for training, and a fixed list for evaluation.
 
-    Training samples sentences from templates. A pattern is a sentence whose numbers are still marks. `spoken_patterns`
-    are sentences by people who never saw a template; the evaluation list (`held_out_words`) is a tenth of them, kept
-    out of training.
+    Training samples sentences from templates. A pattern is a sentence with marks such as `{V}` instead of numbers.
+    `spoken_patterns` are sentences that people wrote without knowing the templates. A tenth of the patterns is held out
+    of training; `held_out_words` makes the evaluation list from these, with up to `per_kind` sentences for each kind.
 
-    `agent` is the folder of the tables; `seed` is the prefix of the list's seeds, which has `per_goal` sentences a
-    kind; `canonical` is the share of training sentences in canonical words.
+    `agent` is the name of the folder with the tables; `seed` is a prefix for the random seeds of the evaluation list;
+    `canonical_share` is the share of canonical sentences in training.
     """
 
-    per_goal = 60
-    canonical = 0.2
+    per_kind = 60
+    canonical_share = 0.2
 
     def __init__(
         self, agent: str, kinds: Sequence[GoalKind], recognise: Callable[[str], GoalT | None], seed: str = ""
     ) -> None:
         self.agent, self.recognise, self.seed = agent, recognise, seed or agent
         self._kinds: dict[KindT, GoalKind] = {kind.kind: kind for kind in kinds}
-        self.tables = sentences(agent)
+        self.tables = sentence_tables(agent)
         self.grammar = Grammar({name.strip("<>"): values for name, values in self.tables["slots"].items()})
         self.templates = cache(self._templates)
         self.held_out_words = cache(self._held_out)
@@ -182,124 +182,126 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     def kinds(self) -> tuple[KindT, ...]:
         return tuple(self._kinds)
 
-    # -- what an agent has of it ---------------------------------------------------------------------------------------
+    # -- methods that an agent may override ----------------------------------------------------------------------------
 
     @abstractmethod
     def spoken_tables(self, goal: GoalT) -> tuple[Sequence[str], bool]:
-        """Return the tables with what people say for `goal`, and whether the second word of each pair applies."""
+        """Return the names of the tables with people's sentences for `goal`, and whether to mirror the sentences, that
+        is, to replace words such as left by right."""
 
     @abstractmethod
     def _templates(self, kind: KindT) -> tuple[str, ...]:
         """Return the training templates of a kind."""
 
-    def _sampled(self, rng: random.Random, goal: GoalT) -> str:
-        """Return a training sentence in small letters."""
+    def _sample_sentence(self, rng: random.Random, goal: GoalT) -> str:
+        """Return a random training sentence in lower case."""
         return self.grammar.fill(rng, rng.choice(self.templates(goal.kind)))
 
     def sample_goal(self, rng: random.Random) -> GoalT:
-        """Return a random goal: its kind by the weights, its value uniform over those of the kind."""
+        """Return a random goal: the kind by its weight, then one of the kind's goals with equal probability."""
         (kind,) = rng.choices(list(self._kinds.values()), [kind.weight for kind in self._kinds.values()])
         goal: GoalT = rng.choice(kind.goals)
         return goal
 
-    def spoken_patterns(self, goal: GoalT, kept: bool | None = None) -> tuple[str, ...]:
-        """Return what people say for `goal`, with marks for numbers; `kept` as in `spoken`."""
-        tables, partner = self.spoken_tables(goal)
-        return spoken(self.agent, *tables, partner=partner, kept=kept)
+    def spoken_patterns(self, goal: GoalT, held_out: bool | None = None) -> tuple[str, ...]:
+        """Return people's sentences for `goal`, with marks for numbers; `held_out` is True for the held-out tenth only,
+        False for the others only, None for all."""
+        tables, mirrored = self.spoken_tables(goal)
+        return load_patterns(self.agent, *tables, mirrored=mirrored, held_out=held_out)
 
     def goals_of(self, kind: KindT) -> tuple[GoalT, ...]:
         """Return the goals of a kind in the evaluation list."""
         return self._kinds[kind].goals
 
     def named_goals(self) -> Iterator[GoalT]:
-        """Yield every goal of sentences without a free number."""
+        """Yield every goal whose sentences have no arbitrary number."""
         for kind in self.kinds:
             yield from self.goals_of(kind)
 
     @cached_property
     def goal_tools(self) -> GoalTools:
-        """Return the goals as tools."""
+        """Return a tool for each kind of goal."""
         kinds = [*self._kinds.values()]
         return GoalTools(self.agent, kinds, self.recognise, lambda: (goal for kind in kinds for goal in kind.goals))
 
-    def written(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
-        """Return a spoken pattern with the goal's numbers, in figures or words as its marks require."""
+    def with_values(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
+        """Return the pattern with the goal's numbers instead of marks, in digits or in words as each mark requires."""
         return pattern
 
-    def _values(self) -> Iterable[str]:
-        """Return the words of goals' values."""
+    def _words_of_values(self) -> Iterable[str]:
+        """Return the words that represent values of goals, such as numbers."""
         return ()
 
     # -- training ------------------------------------------------------------------------------------------------------
 
     def training_instruction(self, rng: random.Random, goal: GoalT) -> str:
         """Return a random training sentence for `goal`, as people type it."""
-        return goal.text() if rng.random() < self.canonical else as_typed(rng, self._sampled(rng, goal))
+        return goal.text() if rng.random() < self.canonical_share else as_typed(rng, self._sample_sentence(rng, goal))
 
     def training_patterns(self, kind: KindT) -> Iterator[str]:
-        """Yield every training pattern of a kind, in lower case without punctuation, with duplicates."""
+        """Yield every training pattern of a kind, in lower case without punctuation; some occur more than once."""
         for template in self.templates(kind):
             yield from self.grammar.expand(template)
 
     def training_sentences(self, kind: KindT) -> Iterable[str]:
-        """Return the training sentences of a kind, with values if there are few."""
+        """Return the training patterns of a kind, or the training sentences if a kind has few values."""
         return self.training_patterns(kind)
 
     def spoken_sentence(self, rng: random.Random, goal: GoalT) -> str:
-        """Return what a person says for `goal`; never from the held-out tenth."""
-        return self.written(rng, rng.choice(self.spoken_patterns(goal, kept=False)), goal)
+        """Return a random sentence that people wrote for `goal`, but never a held-out one."""
+        return self.with_values(rng, rng.choice(self.spoken_patterns(goal, held_out=False)), goal)
 
     def spoken_instruction(self, rng: random.Random, goal: GoalT) -> str:
-        """Return such a sentence as people type it; never one of the evaluation list."""
+        """Return a random sentence of people for `goal`, with typing noise; never one of the evaluation list."""
         while True:
-            typed = casual(rng, self.spoken_sentence(rng, goal), words_of(self.agent))
-            if bare(typed) not in self._listed:
+            typed = with_typing_noise(rng, self.spoken_sentence(rng, goal), table_words(self.agent))
+            if normalised(typed) not in self._held_out_sentences:
                 return typed
 
     def vocabulary(self) -> frozenset[str]:
-        """Return every word, number and mark of the training sentences."""
-        words = {*MARKS, *self._values()}
+        """Return every word, number and punctuation mark of the training sentences."""
+        words = {*MARKS, *self._words_of_values()}
         for kind in self.kinds:
             words |= self.grammar.words(self.templates(kind))
         return frozenset(words | {word.capitalize() for word in words})
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
-    def meant(self, text: str) -> GoalT | None:
-        """Return the goal of an instruction: from the tables of what people say, else by the plain rule; None if
-        neither applies. For judging only, never for control."""
-        return self._meanings.get(bare(text)) or self.recognise(text)
+    def goal_of(self, text: str) -> GoalT | None:
+        """Return the goal of an instruction: the one that people wrote it for, else the result of `recognise`. For
+        evaluation only, never for control."""
+        return self._meanings.get(normalised(text)) or self.recognise(text)
 
     def _held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
-        """Return held-out sentences of people with their goals, at most `per_goal`, deterministic."""
+        """Return at most `per_kind` held-out sentences with their goals, always the same ones."""
         rng, goals = random.Random(f"{self.seed} held out {kind}"), self.goals_of(kind)
         listed: dict[str, GoalT] = {}
-        for index in range(self.per_goal):
+        for index in range(self.per_kind):
             goal = goals[index % len(goals)]
-            patterns = self.spoken_patterns(goal, kept=True)
+            patterns = self.spoken_patterns(goal, held_out=True)
             pattern = patterns[index % len(patterns)]
-            text = self.written(rng, pattern, goal)
-            if self._trained.isdisjoint((bare(pattern), bare(text))):
+            text = self.with_values(rng, pattern, goal)
+            if self._training_sentences.isdisjoint((normalised(pattern), normalised(text))):
                 listed[text] = goal
         return tuple(listed.items())
 
     @cached_property
     def _meanings(self) -> Mapping[str, GoalT]:
         goals = self.named_goals()
-        return {bare(text): goal for goal in goals for text in self.spoken_patterns(goal) if "{" not in text}
+        return {normalised(text): goal for goal in goals for text in self.spoken_patterns(goal) if "{" not in text}
 
     @cached_property
-    def _trained(self) -> frozenset[str]:
-        """Return all training sentences of templates and canonical words."""
+    def _training_sentences(self) -> frozenset[str]:
+        """Return all canonical sentences and all training sentences from templates, normalised."""
         canonical = (goal.text() for goal in self.named_goals())
-        return frozenset(map(bare, itertools.chain(canonical, *map(self.training_sentences, self.kinds))))
+        return frozenset(map(normalised, itertools.chain(canonical, *map(self.training_sentences, self.kinds))))
 
     @cached_property
-    def _listed(self) -> frozenset[str]:
-        return frozenset(bare(text) for kind in self.kinds for text, _ in self.held_out_words(kind))
+    def _held_out_sentences(self) -> frozenset[str]:
+        return frozenset(normalised(text) for kind in self.kinds for text, _ in self.held_out_words(kind))
 
 
-KEPT_EVERY = 10
+HELD_OUT_EVERY = 10
 # fmt: off
 _ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
          "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
@@ -310,54 +312,54 @@ NUMBER_WORDS = " ".join((*_ONES, *_TENS, *_FRACTIONS.values(), "nought oh point 
 
 
 @cache
-def spoken(agent: str, *tables: str, partner: bool = False, kept: bool | None = None) -> tuple[str, ...]:
-    """Return the patterns of an agent's tables, in order; with `partner`, each word of a pair is its second. `kept`:
-    only those held out of training, or only the others."""
-    read = _read(f"rtcontrol.agents.{agent}", "spoken.toml")
-    words = {pair[0]: pair[partner] for pair in read["pairs"]}
-    lines = [line for table in tables for line in read[table].splitlines() if kept in (None, kept_back(line))]
+def load_patterns(agent: str, *tables: str, mirrored: bool = False, held_out: bool | None = None) -> tuple[str, ...]:
+    """Return the patterns of an agent's tables in `spoken.toml`, in order. If `mirrored`, use the second word of each
+    pair (left, right). `held_out`: True for the held-out patterns only, False for the others only, None for all."""
+    document = _toml(f"rtcontrol.agents.{agent}", "spoken.toml")
+    words = {pair[0]: pair[mirrored] for pair in document["pairs"]}
+    lines = [line for table in tables for line in document[table].splitlines() if held_out in (None, is_held_out(line))]
     return tuple(_SLOT.sub(lambda mark: words.get(mark[1], mark[0]), line) for line in lines)
 
 
 @cache
-def nonsense(kept: bool | None = None) -> tuple[str, ...]:
-    """Return sentences that name no goal of any bundled world; `kept` as in `spoken`."""
-    tables = _read("rtcontrol.agents", "nonsense.toml").values()
-    return tuple(line for table in tables for line in table.splitlines() if kept in (None, kept_back(line)))
+def nonsense(held_out: bool | None = None) -> tuple[str, ...]:
+    """Return sentences without a goal of any bundled world; `held_out` selects lines as in `load_patterns`."""
+    tables = _toml("rtcontrol.agents", "nonsense.toml").values()
+    return tuple(line for table in tables for line in table.splitlines() if held_out in (None, is_held_out(line)))
 
 
-def kept_back(line: str) -> bool:
-    """Return whether a line of a table belongs to the held-out tenth; the same in every process."""
-    return crc32(line.encode()) % KEPT_EVERY == 0
+def is_held_out(line: str) -> bool:
+    """Return whether a line of a table belongs to the tenth that is held out of training (by checksum)."""
+    return crc32(line.encode()) % HELD_OUT_EVERY == 0
 
 
-def bare(text: str) -> str:
-    """Normalise a sentence for comparison: lower case, single spaces, no punctuation around words."""
+def normalised(text: str) -> str:
+    """Return a sentence in lower case with single spaces and without punctuation around words, for comparisons."""
     return " ".join(re.findall(r"[\w{}.'-]+", text.lower())).rstrip(".")
 
 
 @cache
-def shown(agent: str) -> tuple[str, ...]:
-    """Return every training line of an agent's tables, without numbers, in both words of a pair."""
-    tables = [name for name, text in _read(f"rtcontrol.agents.{agent}", "spoken.toml").items() if isinstance(text, str)]
-    lines = [line for partner in (False, True) for line in spoken(agent, *tables, partner=partner, kept=False)]
+def training_lines(agent: str) -> tuple[str, ...]:
+    """Return the lines of an agent's `spoken.toml` that are not held out, with each word of a pair, without numbers."""
+    tables = [name for name, text in _toml(f"rtcontrol.agents.{agent}", "spoken.toml").items() if isinstance(text, str)]
+    lines = itertools.chain(*(load_patterns(agent, *tables, mirrored=m, held_out=False) for m in (False, True)))
     return tuple(dict.fromkeys(_SLOT.sub(" ", line) for line in lines))
 
 
 @cache
-def words_of(agent: str) -> frozenset[str]:
-    """Return every word of an agent's tables, in lower case."""
-    tables = [text for text in _read(f"rtcontrol.agents.{agent}", "spoken.toml").values() if isinstance(text, str)]
+def table_words(agent: str) -> frozenset[str]:
+    """Return every word of an agent's tables in `spoken.toml`, in lower case."""
+    tables = [text for text in _toml(f"rtcontrol.agents.{agent}", "spoken.toml").values() if isinstance(text, str)]
     return frozenset(re.findall(r"[a-z]+", " ".join(tables).lower()))
 
 
-def written_in(pattern: str, marks: Mapping[str, str]) -> str:
-    """Return the pattern with its marks filled in. Raises KeyError for an unknown mark."""
+def fill_marks(pattern: str, marks: Mapping[str, str]) -> str:
+    """Return the pattern with the texts of `marks` in place of its marks. Raises KeyError for an unknown mark."""
     return _SLOT.sub(lambda mark: marks[mark[1]], pattern)
 
 
 def integer_in_words(rng: random.Random, value: int) -> str:
-    """Return 0 to 99 as people say it: fifty five, fifty-five."""
+    """Return an integer from 0 to 99 in words, with a space or a hyphen at random: fifty five, fifty-five."""
     tens, ones = divmod(value, 10)
     if value < 20 or not ones:
         return _ONES[value] if value < 20 else _TENS[tens]
@@ -365,17 +367,17 @@ def integer_in_words(rng: random.Random, value: int) -> str:
 
 
 def hundredths_in_words(rng: random.Random, hundredths: int) -> str:
-    """Return a number with at most two decimals as people say it, in a random way: zero, nought or just point seven."""
+    """Return a number of hundredths in words, with a random wording: zero point seven, nought point seven, ..."""
     if hundredths < 0:
         return f"{rng.choice(('minus', 'negative'))} {hundredths_in_words(rng, -hundredths)}"
     whole, rest = divmod(hundredths, 100)
     if not rest:
         return rng.choice((_ONES[whole], f"{_ONES[whole]} point zero")) if whole else rng.choice(("zero", "nought"))
-    ways = [_decimals(rng, rest)]
+    wordings = [_decimals(rng, rest)]
     if whole:
-        return f"{_ONES[whole]} {ways[0]}"
-    ways += [f"zero {ways[0]}", f"zero {ways[0]}", f"nought {ways[0]}"]
-    return rng.choice([*ways, _FRACTIONS[rest]] if rest in _FRACTIONS else ways)
+        return f"{_ONES[whole]} {wordings[0]}"
+    wordings += [f"zero {wordings[0]}", f"zero {wordings[0]}", f"nought {wordings[0]}"]
+    return rng.choice([*wordings, _FRACTIONS[rest]] if rest in _FRACTIONS else wordings)
 
 
 def _decimals(rng: random.Random, rest: int) -> str:
@@ -389,5 +391,5 @@ def _decimals(rng: random.Random, rest: int) -> str:
 
 
 @cache
-def _read(package: str, name: str) -> Mapping[str, Any]:
+def _toml(package: str, name: str) -> Mapping[str, Any]:
     return tomllib.loads(resources.files(package).joinpath(name).read_text("utf-8"))

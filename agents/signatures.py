@@ -1,4 +1,4 @@
-"""Check that a user's functions accept the arguments that they will get, with file and line in error messages."""
+"""Check that a user's functions accept the arguments that rtcontrol passes; errors name the file and line."""
 
 from __future__ import annotations
 
@@ -9,50 +9,52 @@ from typing import Any
 
 from rtcontrol.models.errors import UserError
 
+NO_ARGUMENTS = "no arguments"
 
-def defined(function: Callable[..., Any]) -> str:
-    """Return the file and line of a user's function, as `file.py:12`, or the function's name if they are unknown."""
+
+def location_of(function: Callable[..., Any]) -> str:
+    """Return the file and line of a function, as `file.py:12`, or the function's repr if Python code is missing."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
-def check_called(functions: Mapping[str, tuple[Callable[..., Any], Sequence[str]]]) -> None:
-    """Raise UserError if a function cannot be called with its arguments, or does nothing when called.
+def check_signatures(functions: Mapping[str, tuple[Callable[..., Any], Sequence[str]]]) -> None:
+    """Raise UserError if a function cannot be called with the given arguments, or if a plain call does not run it.
 
-    `functions` has, by name, a function and its positional arguments. An `async def` function or a generator does
-    nothing when called. The message has the function's line and signature.
+    `functions` maps a name to a function and the names of its positional arguments. A plain call does not run an
+    `async def` function or a generator. The error message has the function's line and signature.
     """
-    faults = [wrong for name, (function, given) in functions.items() if (wrong := _unlike(name, function, given))]
-    if faults:
-        raise UserError(" ".join(what for what, _ in faults), " ".join(hint for _, hint in faults))
+    errors = [e for name, (function, parameters) in functions.items() if (e := _check(name, function, parameters))]
+    if errors:
+        raise UserError(" ".join(problem for problem, _ in errors), " ".join(hint for _, hint in errors))
 
 
-def idle(function: Callable[..., Any]) -> str | None:
-    """Return the reason why a function does nothing when it is called, or None if it does something."""
+def reason_without_effect(function: Callable[..., Any]) -> str | None:
+    """Return why a plain call does not run the function's body, or None if the call does run it."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return "is async, and nobody awaits it"
-    return "has a yield, and nobody goes through it" if inspect.isgeneratorfunction(function) else None
+        return "is async, but is never awaited"
+    return "is a generator, but is never iterated over" if inspect.isgeneratorfunction(function) else None
 
 
-def carry_out(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a user's function and return its result.
 
-    Raises UserError if the result represents unfinished work: an awaitable, a future, a Ray ObjectRef or a generator.
+    Raises UserError if the result is unfinished work: an awaitable, a future, a Ray ObjectRef or a generator.
     """
-    value = function(*given, **named)
-    if value is None or not unfinished(value):
+    value = function(*args, **kwargs)
+    if value is None or not is_unfinished(value):
         return value
     if inspect.iscoroutine(value):
         value.close()  # avoids Python's warning about a coroutine that was never awaited
     name, kind = getattr(function, "__name__", "the function"), type(value).__name__
     raise UserError(
-        f"{defined(function)}: {name}() returned a {kind}: the work is not done, and may never be.",
-        f"Wait for it in {name}(): asyncio.run(...), future.result(), ray.get(...). Then return.",
+        f"{location_of(function)}: {name}() returned a {kind}, so its work has not finished.",
+        f"Wait for the result inside {name}(), for example with asyncio.run(...), future.result() or ray.get(...).",
     )
 
 
-def unfinished(value: Any) -> bool:
-    """Return whether a value represents unfinished work."""
+def is_unfinished(value: Any) -> bool:
+    """Return whether a value is an awaitable, a generator, a future or a similar handle of work in progress."""
     kind = type(value)
     return (
         inspect.isawaitable(value)
@@ -63,26 +65,28 @@ def unfinished(value: Any) -> bool:
     )
 
 
-def _unlike(name: str, function: Callable[..., Any], given: Sequence[str]) -> tuple[str, str] | None:
-    """Return the error and the hint for a function that does not accept these arguments, or None if it does."""
+def _check(name: str, function: Callable[..., Any], parameters: Sequence[str]) -> tuple[str, str] | None:
+    """Return a problem and a hint if the function does not accept these arguments, else None."""
     body = function.__init__ if inspect.isclass(function) else function
     bound = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []
-    hint = f"Write `def {name}({', '.join([*bound, *given])}): ...`."
-    where = f"{defined(body)}: {getattr(body, '__qualname__', name).rpartition('<locals>.')[2]}()"
-    if why := idle(function):
+    hint = f"Write `def {name}({', '.join([*bound, *parameters])}): ...`."
+    where = f"{location_of(body)}: {getattr(body, '__qualname__', name).rpartition('<locals>.')[2]}()"
+    if why := reason_without_effect(function):
         return f"{where} {why}.", hint
     try:
         signature = inspect.signature(function)
-        signature.bind(*given)
+        signature.bind(*parameters)
     except ValueError:
         if not inspect.ismethod(function) or inspect.signature(function.__func__).parameters:
             return None  # a C function without a signature
-        return f"{where} takes nothing, but gets {_listed([*bound, *given])}.", hint
+        return f"{where} takes {NO_ARGUMENTS}, but gets {_in_parentheses([*bound, *parameters])}.", hint
     except TypeError:
-        takes = str(signature.replace(return_annotation=inspect.Signature.empty)) if signature.parameters else "nothing"
-        return f"{where} takes {takes}, but gets {_listed(given)}.", hint
+        accepted = (
+            signature.replace(return_annotation=inspect.Signature.empty) if signature.parameters else NO_ARGUMENTS
+        )
+        return f"{where} takes {accepted}, but gets {_in_parentheses(parameters)}.", hint
     return None
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"({', '.join(names)})" if names else "nothing"
+def _in_parentheses(names: Sequence[str]) -> str:
+    return f"({', '.join(names)})" if names else NO_ARGUMENTS

@@ -1,4 +1,4 @@
-"""Make tools from typed Python functions, with JSON schema, validation and execution."""
+"""Create tools from typed Python functions, pydantic models or JSON schemas, and validate and execute calls of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rtcontrol.models.schema.validator import Validator
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """An annotation for a parameter that has exactly these values, in this order."""
+    """An annotation that lists all allowed values of a parameter, in order."""
 
     values: tuple[Any, ...]
 
@@ -39,7 +39,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Range:
-    """An annotation for a number from `low` to `high`, both included, in steps of `step` (None: any digits)."""
+    """An annotation for a number from `low` to `high` (both included) in steps of `step` (None: no steps)."""
 
     low: float
     high: float
@@ -85,19 +85,19 @@ class Doc:
 CONSTRAINTS = (OneOf, Range, Text, Group, Doc)
 
 
-# Characters in the name of a remote tool at most; a longer name does not fit into protocol messages.
-MAX_NAME = 256
+# The maximum length of a remote tool's name in characters: protocol messages allow no longer names.
+MAX_NAME_LENGTH = 256
 
 
 class InvalidCall(ValueError):
-    """An error for a call that the tools do not allow; the message names tool, parameter and rule."""
+    """Raised for a call that does not match the tools' schemas; the message names tool, parameter and rule."""
 
 
 @dataclass(frozen=True)
 class Tool:
     """A tool: its schema and the function that executes it; `adapters` convert JSON values to the annotated types.
 
-    The definition of a `remote` tool comes from elsewhere, so its regular expressions are not trusted.
+    `remote` is True if another program sent the tool's definition, whose regular expressions are then not trusted.
     """
 
     schema: ToolSchema
@@ -110,8 +110,8 @@ class Tool:
         return self.schema.name
 
     @property
-    def elsewhere(self) -> bool:
-        """Return whether the tool has no function here and is executed elsewhere."""
+    def has_no_function(self) -> bool:
+        """Return whether another program must execute the tool, because no function is bound to it in this process."""
         return self.remote and getattr(self.function, "__module__", None) == __name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,17 +119,17 @@ class Tool:
 
 
 def tool(function: Callable[..., Any]) -> Tool:
-    """Make a tool of a function with annotated parameters; the function's docstring becomes the description.
+    """Return a tool for a function with annotated parameters; the function's docstring becomes the description.
 
-    A parameter with a default is optional. Raises UserError for a type without a schema, a parameter without an
-    annotation, `*args`, or a default outside the domain.
+    A parameter with a default is optional. Raises UserError for a type without a JSON schema, a parameter without an
+    annotation, `*args` or `**kwargs`, or a default that is not an allowed value.
     """
     name = function.__name__
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except NameError as error:
         raise UserError(
-            f"Tool {name}: an annotation cannot be resolved ({error}).", "Define its types at the top of the module."
+            f"Tool {name}: an annotation cannot be resolved ({error}).", "Define the type at the top of the module."
         ) from None
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -137,16 +137,16 @@ def tool(function: Callable[..., Any]) -> Tool:
     for parameter in inspect.signature(function).parameters.values():
         where = f"Tool {name}, parameter {parameter.name}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise UserError(f"{where}: star parameters have no schema.", "Name each parameter.")
+            raise UserError(f"{where}: `*args` and `**kwargs` have no schema.", "List each parameter by name.")
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise UserError(f"{where}: calls pass arguments by name.", "Remove the `/`.")
+            raise UserError(f"{where}: calls pass arguments by name, but this is positional-only.", "Remove the `/`.")
         if parameter.name not in hints:
             raise UserError(f"{where}: no type annotation.", "Write e.g. `level: Annotated[int, OneOf(0, 50, 100)]`.")
         properties[parameter.name], adapters[parameter.name] = _schema_of(hints[parameter.name], where)
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         elif parameter.default is not None:
-            properties[parameter.name]["default"] = _plain(parameter.default, where)
+            properties[parameter.name]["default"] = _to_json_value(parameter.default, where)
     body = {
         "name": name,
         "description": inspect.cleandoc(function.__doc__ or ""),
@@ -159,46 +159,46 @@ def tool(function: Callable[..., Any]) -> Tool:
 
 
 def remote_tool(definition: Mapping[str, Any], room: Room | None = None) -> Tool:
-    """Return the tool of an OpenAI-style definition, which is executed elsewhere and raises an error if it is called.
+    """Return a tool for an OpenAI-style definition. Another program executes it; calling it here raises RuntimeError.
 
     Arguments stay plain JSON values. `room` is the remaining size limit for the whole set of tools. Raises UserError
-    with tool, parameter and hint.
+    with tool, parameter and hint if the definition is not supported.
     """
     return _remote(ToolSchema.from_openai(definition, room))
 
 
 def _remote(schema: ToolSchema) -> Tool:
-    if len(schema.name) > MAX_NAME:
-        problem = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
-        raise UserError(problem, f"Use a name of at most {MAX_NAME} characters.")
+    if len(schema.name) > MAX_NAME_LENGTH:
+        problem = f"The name of the tool {schema.name[:32]}... has {len(schema.name)} characters."
+        raise UserError(problem, f"Use a name of at most {MAX_NAME_LENGTH} characters.")
 
     def function(**arguments: Any) -> None:
-        raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
+        raise RuntimeError(f"The tool {schema.name} cannot run here: only the client that defined it can execute it.")
 
-    return Tool(schema, function, {p.name: _ANYTHING for p in schema.parameters}, remote=True)
-
-
-_ANYTHING: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
+    return Tool(schema, function, {p.name: _ANY_VALUE for p in schema.parameters}, remote=True)
 
 
-def _plain(value: Any, where: str) -> Any:
+_ANY_VALUE: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
+
+
+def _to_json_value(value: Any, where: str) -> Any:
     try:
         return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")
     except (PydanticUserError, PydanticSerializationError):
-        raise UserError(f"{where}: the default {value!r} has no JSON form.", "Use a plain value or None.") from None
+        raise UserError(f"{where}: the default {value!r} has no JSON form.", "Use a JSON value or None.") from None
 
 
 def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], where: str) -> None:
-    """Raise UserError if the annotated type does not accept a listed value or a default."""
+    """Raise UserError if the annotated type does not accept one of the schema's listed values, or the default."""
     domain = parameter.domain
     values = list(domain.values) if isinstance(domain, ClosedDomain) else []
     default = [parameter.schema["default"]] if "default" in parameter.schema else []
     if default and isinstance(domain, ClosedDomain) and not domain.holds(default[0]):
         shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
-        raise UserError(f"{where}: the default {default[0]!r} is outside its domain ({shown}).", "Choose one of these.")
+        raise UserError(f"{where}: the default {default[0]!r} is not one of its values.", f"Use one of: {shown}.")
     if default and (fault := Validator(parameter.schema, where).fault(default[0])) is not None:
-        problem = f"{where}: the default {default[0]!r} is outside its domain ({fault})."
-        raise UserError(problem, "Choose one inside it.")
+        problem = f"{where}: the default {default[0]!r} is not allowed ({fault})."
+        raise UserError(problem, "Use an allowed default.")
     for value in values + default:
         try:
             adapter.validate_json(json.dumps(value), strict=True)
@@ -209,7 +209,7 @@ def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], wher
 
 
 def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.TypeAdapter[Any]]:
-    """Return the JSON schema and the converter of an annotation: pydantic's schema with our constraints added."""
+    """Return the JSON schema of an annotation (pydantic's, plus those of OneOf, Range and so on) and its converter."""
     extra: dict[str, Any] = {}
     annotation = _without_none(annotation)
     if get_origin(annotation) is Annotated:
@@ -229,7 +229,7 @@ def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.Ty
             "Use int, float, bool, str, Literal, an Enum, list[...], a dataclass or a typing_extensions.TypedDict.",
         ) from error
     if not schema:
-        raise UserError(f"{where}: the type {annotation!r} allows anything.", "Name a type that can be decoded.")
+        raise UserError(f"{where}: the type {annotation!r} allows any value.", "Use a type such as int or an Enum.")
     schema = normalise(schema, where)
     schema.pop("title", None)
     return {**schema, **extra}, adapter
@@ -238,17 +238,15 @@ def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.Ty
 def _without_none(annotation: Any) -> Any:
     # `int | None = None` is an optional int. `<|null|>` means a missing argument, so null is not a value.
     if get_origin(annotation) in (typing.Union, types.UnionType):
-        arms = [a for a in get_args(annotation) if a is not type(None)]
-        if len(arms) == 1:
-            return arms[0]
+        types_without_none = [a for a in get_args(annotation) if a is not type(None)]
+        if len(types_without_none) == 1:
+            return types_without_none[0]
     return annotation
 
 
-def _made(source: Any, room: Room) -> Tool:
-    """Return the tool of a function, a pydantic model, or an OpenAI-style definition.
-
-    The class name of a model becomes the tool's name, and its fields become the parameters.
-    """
+def _tool_of(source: Any, room: Room) -> Tool:
+    """Return the tool of a function, a pydantic model (named like its class; fields are parameters), or an OpenAI-style
+    definition."""
     if isinstance(source, Tool):
         return source
     if isinstance(source, Mapping):
@@ -259,45 +257,44 @@ def _made(source: Any, room: Room) -> Tool:
         return remote_tool({"name": source.__name__, "description": about, "parameters": schema}, room)
     if not callable(source) or not hasattr(source, "__name__"):
         raise UserError(
-            f"{repr(source)[:80]} is not a tool.", "Give functions, pydantic models or OpenAI-style definitions."
+            f"{repr(source)[:80]} is not a tool.", "Use functions, pydantic models or OpenAI-style definitions."
         )
     return tool(source)
 
 
 class Tools:
-    """An agent's set of tools, which describes the tools to the model, and validates and executes calls.
+    """The tools of an agent, with methods that validate and execute calls.
 
-    Each tool is given as a function (or its `tool`), a pydantic model, or an OpenAI-style definition. Models and
-    definitions need functions that execute them (`bind`).
+    `tools` are functions, objects that `tool` returned, pydantic models, or OpenAI-style definitions. Tools of pydantic
+    models and definitions can be executed only after `bind` has set their functions.
     """
 
     def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
         if all(isinstance(t, Mapping) for t in tools) and tools:
-            bound = [_remote(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
+            entries = [_remote(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
         else:
             check_size([t for t in tools if isinstance(t, Mapping)])
             check_count(len(tools))
             room = Room()
-            bound = [_made(t, room) for t in tools]
-        self.schemas = checked([t.schema for t in bound])
-        self._tools = {t.name: t for t in bound}
+            entries = [_tool_of(t, room) for t in tools]
+        self.schemas = checked([t.schema for t in entries])
+        self._tools = {t.name: t for t in entries}
 
     def __iter__(self) -> typing.Iterator[Tool]:
         return iter(self._tools.values())
 
     def openai(self) -> list[dict[str, Any]]:
-        """Return the tools as OpenAI-style definitions, with parameters in head order; `Tools` accepts these again."""
+        """Return OpenAI-style definitions of the tools, which `Tools` accepts; parameters are in decoding order."""
         return [t.schema.exact() for t in self._tools.values()]
 
     def bind(self, **functions: Callable[..., Any]) -> Tools:
-        """Return the same tools, but executed by these functions, such as those of an environment."""
+        """Return copies of the tools that these functions execute; `functions` maps a tool's name to its function."""
         if unknown := sorted(set(functions) - set(self._tools)):
-            raise UserError(f"No tool {unknown[0]!r} to bind.", f"The tools are: {', '.join(self._tools)}.")
-        bound = [replace(t, function=functions.get(n, t.function)) for n, t in self._tools.items()]
-        return Tools(bound)
+            raise UserError(f"The tool {unknown[0]!r} does not exist.", f"The tools are: {', '.join(self._tools)}.")
+        return Tools([replace(t, function=functions.get(n, t.function)) for n, t in self._tools.items()])
 
     def validate(self, call: Call) -> Call:
-        """Return the call if it is legal. Raises InvalidCall with tool, parameter and rule if not."""
+        """Return the call if the tools' schemas allow it, else raise InvalidCall with tool, parameter and rule."""
         entry = self._tools.get(call.name)
         if entry is None:
             raise InvalidCall(f"unknown tool {call.name!r}; the tools are {', '.join(self._tools)}")
@@ -326,7 +323,7 @@ class Tools:
 
     @staticmethod
     def _fault(p: Parameter, value: Any) -> str | None:
-        """Return the reason why a parameter does not accept a value, or None if it does."""
+        """Return why a value is not valid for a parameter, as the end of an error message; None if it is valid."""
         if value is None and p.nullable:
             return None
         if isinstance(p.domain, ClosedDomain):
@@ -335,52 +332,52 @@ class Tools:
         return None if fault is None else f": {fault}"
 
     def convert(self, call: Call) -> dict[str, Any]:
-        """Return the arguments of a valid call, converted to the annotated types such as an Enum or a dataclass."""
+        """Return the arguments of a valid call, converted to the annotated types (such as an Enum or a dataclass)."""
         adapters = self._tools[call.name].adapters
         return {k: adapters[k].validate_python(v) for k, v in call.arguments.items()}
 
     def execute(self, call: Call) -> Any:
-        """Run the bound function with the arguments of a valid call, converted to the annotated types."""
+        """Run the tool's function with the arguments of a valid call, converted to the annotated types."""
         return self._tools[call.name].function(**self.convert(call))
 
-    def remedies(self) -> dict[str, list[str]]:
-        """Return for each tool the sentences of `remedies_of`: what costs extra forward passes, and what to change."""
-        return {schema.name: remedies_of(schema) for schema in self.schemas}
+    def hints(self) -> dict[str, list[str]]:
+        """Return, by tool name, sentences on what costs extra forward passes and what to change (`hints_of`)."""
+        return {schema.name: hints_of(schema) for schema in self.schemas}
 
     def warnings(self) -> list[str]:
-        """Return the remedies as sentences that start with the tool's name."""
-        each = [(name, remedy) for name, remedies in self.remedies().items() for remedy in remedies]
-        return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in each]
+        """Return the sentences of `hints` as one list; each starts with the tool's name."""
+        pairs = [(name, sentence) for name, sentences in self.hints().items() for sentence in sentences]
+        return [f"Tool {name}{' ' if sentence.startswith('has ') else ', '}{sentence}" for name, sentence in pairs]
 
 
-TOKENS = "so each of its tokens costs a forward pass"
-LISTED = f"bounds and a step (Range), or an enum (OneOf), of at most {MAX_CLOSED} values"
+TOKEN_COST = "so each of its tokens costs a forward pass"
+USE_LISTED_VALUES = f"bounds and a step (Range), or an enum (OneOf), of at most {MAX_CLOSED} values"
 
 
-def remedies_of(tool: ToolSchema) -> list[str]:
-    """Return a sentence for each parameter or group that costs extra forward passes, with what to change."""
+def hints_of(tool: ToolSchema) -> list[str]:
+    """Return a sentence for each parameter or group that costs extra forward passes; it names the change to make."""
     sentences: list[str] = []
     slots = tool.slots()
     for p in tool.parameters:
         default = p.schema.get("default")
         if default is not None and isinstance(p.domain, ClosedDomain) and not p.domain.holds(default):
-            problem = f"its default {json.dumps(default)[:40]} is none of its values, and is not read"
-            sentences.append(f"parameter {p.name}: {problem}. Remedy: correct it.")
+            problem = f"its default {json.dumps(default)[:40]} is not one of its values, and is ignored"
+            sentences.append(f"parameter {p.name}: {problem}. Hint: correct the default.")
         if isinstance(p.domain, Free):
             values = "values are not listed" if p.domain.grid is None else f"{p.domain.grid.count} values are too many"
-            sentences.append(f"parameter {p.name}: its {values}, {TOKENS}. Remedy: {LISTED}.")
+            sentences.append(f"parameter {p.name}: its {values}, {TOKEN_COST}. Hint: use {USE_LISTED_VALUES}.")
     for slot in slots:
         if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
             names = ", ".join(p.name for p in slot.parameters)
             sentences.append(
-                f"parameters {names}: together in one head they have over {MAX_CLOSED} values, {TOKENS}. "
-                "Remedy: fewer values of each, or fewer parameters in the group."
+                f"parameters {names}: together in one head they have over {MAX_CLOSED} values, {TOKEN_COST}. "
+                "Hint: use fewer values for each, or fewer parameters in the group."
             )
     units = {p.group or p.name for p in tool.parameters}
     if len(units) > MAX_HEADS:
         sentences.append(
             f"has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share head 6 as one JSON "
-            "object, which costs more forward passes. Remedy: fewer parameters, or x-group (Group) for those that "
-            "belong together."
+            "object, which costs more forward passes. Hint: use fewer parameters, or x-group (Group) for "
+            "parameters that belong together."
         )
     return sentences

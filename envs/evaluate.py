@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rtcontrol.agents.signatures import carry_out
+from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.skill import Policy, Skill, StepCarry, Task
 from rtcontrol.envs.thread import shut
@@ -77,7 +77,7 @@ class Seat:
         self.seen = self._skill.observe(self._sim.observe())
 
     def _act(self, call: Call) -> None:
-        carry_out(self._sim.bindings[call.name], **call.arguments)
+        run_to_completion(self._sim.bindings[call.name], **call.arguments)
         self.called.append(call.text())
 
     def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Episode | None:

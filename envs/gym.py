@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rtcontrol.agents import Agent, Fallback, Goals, Tools
-from rtcontrol.agents.signatures import defined
+from rtcontrol.agents.signatures import location_of
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.spaces import action_names, action_of, are_whole, flat, levels_of, names_of
 from rtcontrol.envs.thread import shut
@@ -297,7 +297,7 @@ class GymWorld:
     def _blame(self, problem: str, hint: str) -> UserError:
         kind = type(self.env.unwrapped)
         method = "step" if self._episode.steps else "reset"
-        place = defined(getattr(kind, method))
+        place = location_of(getattr(kind, method))
         return UserError(f"{place}: {kind.__name__}.{method}() {' '.join(problem.split())}.", hint)
 
     def _succeeded(self) -> bool | None:

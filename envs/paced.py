@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, Literal
 
-from rtcontrol.agents.signatures import carry_out
+from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation, Simulation, WorldError
 from rtcontrol.envs.skill import StepCarry
 from rtcontrol.envs.thread import WorldThread
@@ -118,7 +118,7 @@ class PacedEnvironment:
         """Return an observation of the world with `seed`, before `start` resets the world."""
 
         def look() -> Observation:
-            carry_out(self._simulation.reset, seed)
+            run_to_completion(self._simulation.reset, seed)
             return Observation(0, 0, time.monotonic_ns(), self._simulation.observe())
 
         return self.thread.do(look)
@@ -147,7 +147,7 @@ class PacedEnvironment:
         if barrier is not None and barrier.shut is not None:
             return "refused"
         self.not_after_ns = not_after_ns
-        carry_out(self._simulation.bindings[call.name], **call.arguments)
+        run_to_completion(self._simulation.bindings[call.name], **call.arguments)
         return "acted"
 
     def _settle(self, since_ns: int) -> bool | None:
@@ -219,7 +219,7 @@ class PacedEnvironment:
 
     def _step(self) -> None:
         began_ns = time.monotonic_ns()
-        carry_out(self._simulation.step)
+        run_to_completion(self._simulation.step)
         self._stepped_ns = began_ns
 
     def _look(self) -> None:
@@ -242,7 +242,7 @@ class PacedEnvironment:
             self._observe()
             self._phase = "finished"
             return
-        carry_out(self._simulation.reset, seed)
+        run_to_completion(self._simulation.reset, seed)
         self._carry.reset()
         self._run.epoch += 1
         self._phase = "playing"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.agents.goals import Goal, Goals
-from rtcontrol.agents.signatures import carry_out, check_called, defined
+from rtcontrol.agents.signatures import check_signatures, location_of, run_to_completion
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.errors import UserError
@@ -52,7 +52,7 @@ class UserWorld:
             raise UserError(f"{title} has no {', '.join(missing)}.", NEEDS)
         called = {**METHODS, **TOLD, **({} if CLOSE in tools else {CLOSE: ()})}
         methods: dict[str, Any] = {name: getattr(world, name, None) for name in called}
-        check_called({name: (methods[name], names) for name, names in called.items() if callable(methods[name])})
+        check_signatures({name: (methods[name], names) for name, names in called.items() if callable(methods[name])})
         step_s = world.step_s
         if isinstance(step_s, bool) or not isinstance(step_s, Real) or not 1e-6 <= float(step_s) <= 1e3:
             raise UserError(f"{title} has step_s = {step_s!r}.", "Give the seconds of one physics step, such as 0.02.")
@@ -74,10 +74,10 @@ class UserWorld:
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
         self._tell(self._goal, self._text)
-        carry_out(self._world.reset, seed)
+        run_to_completion(self._world.reset, seed)
 
     def step(self) -> None:
-        carry_out(self._world.step)
+        run_to_completion(self._world.step)
         self._steps += 1
 
     def observe(self) -> Mapping[str, Any]:
@@ -127,12 +127,12 @@ class UserWorld:
     def _tell(self, goal: Goal | None, text: str | None) -> None:
         judge, instruct = (getattr(self._world, name, None) for name in ("judge_by", "instruct"))
         if callable(judge) and goal is not None:
-            carry_out(judge, goal)
+            run_to_completion(judge, goal)
         if callable(instruct) and text is not None:
-            carry_out(instruct, text)
+            run_to_completion(instruct, text)
 
     def _wrong(self, method: str, problem: str, hint: str) -> UserError:
-        place = defined(getattr(self._world, method))
+        place = location_of(getattr(self._world, method))
         return UserError(f"{place}: {type(self._world).__name__}.{method}() {problem}.", hint)
 
 

@@ -1,4 +1,4 @@
-"""The agent of the lander: its tools, its goals, and the ways to say them."""
+"""The agent for the lander: its tools and goals, and phrasings of these goals."""
 
 from rtcontrol.agents.lander.tools import agent
 

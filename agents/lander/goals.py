@@ -1,4 +1,4 @@
-"""The goals of the lander, the plain rule that reads them from an instruction, and many ways to say them."""
+"""The goals of the lander agent, keyword rules that recognise them in an instruction, and phrasings of the goals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rtcontrol.agents.goal_tools import GoalKind
-from rtcontrol.agents.phrasing import Phrasings, hundredths_in_words, written_in
+from rtcontrol.agents.phrasing import Phrasings, fill_marks, hundredths_in_words
 
 LanderKind = Literal["land", "left", "right", "hover"]
 
@@ -27,14 +27,14 @@ LAND_WORDS = frozenset({
 })
 # fmt: on
 _EXCLUDED = re.compile(r"\bnot (?:on |to )?(?:the )?(?:left|right)\b")
-# `land right now`, `right in the centre`; but `on the right now` is a side.
+# In `land right now` and `right in the centre` the word `right` is not a side, but in `on the right now` it is.
 _EXACTLY = re.compile(r"(?<!the )(?<!to )\bright (?:now|away|here|below|between|(?:on|onto|in) the)\b")
 _TOKEN = re.compile(r"[a-z]+|[-+]?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class LanderGoal:
-    """One goal of the lander; `x` and `y` (observation units, the pad's centre is 0, 0) are for `hover` only."""
+    """A goal of the lander. Only `hover` uses `x` and `y`, in observation units (the centre of the pad is 0, 0)."""
 
     kind: LanderKind
     x: float = 0.0
@@ -55,21 +55,21 @@ def _number(value: float) -> str:
 
 
 def recognise(text: str) -> LanderGoal | None:
-    """Return the goal that an instruction plainly names, or None. For judging only, never for control.
+    """Return the goal that keywords in an instruction name, or None. For evaluation only, never for control.
 
-    A hover word, or `x` or `y` with a number, means a hover: the number after the word `x` is the place, the other the
-    height; two bare numbers are x, then y. Otherwise `left` or `right` (only one of them; "not on the right" and "right
-    now" do not count) names a side of the pad, and a landing word or `centre` the pad itself.
+    A number with a word for hovering, or with `x` or `y`, means `hover`: the number after `x` is the position, the
+    other one is the height; two numbers without `x` and `y` are x and then y. Otherwise a word for `left` or `right`
+    means that side of the pad (but not both, and not "not on the right"), and a word for landing means `land`.
     """
     words = _TOKEN.findall(_EXACTLY.sub(" ", _EXCLUDED.sub(" ", text.lower())))
     numbers = [i for i, word in enumerate(words) if word[-1].isdigit()]
-    seen = frozenset(words)
-    if numbers and seen & (HOVER_WORDS | {"x", "y"}):
+    unique_words = frozenset(words)
+    if numbers and unique_words & (HOVER_WORDS | {"x", "y"}):
         return _hover(words, numbers)
-    left, right = bool(seen & LEFT_WORDS), bool(seen & RIGHT_WORDS)
+    left, right = bool(unique_words & LEFT_WORDS), bool(unique_words & RIGHT_WORDS)
     if left != right:
         return LanderGoal("left") if left else LanderGoal("right")
-    if not left and seen & LAND_WORDS and not numbers:
+    if not left and unique_words & LAND_WORDS and not numbers:
         return LanderGoal("land")
     return None
 
@@ -121,17 +121,16 @@ GOAL_KINDS = (
 
 
 class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
-    per_goal = 120
-    canonical = 0.15
+    per_kind = 120
+    canonical_share = 0.15
 
     def sample_goal(self, rng: random.Random, weights: Mapping[LanderKind, float] = DEFAULT_WEIGHTS) -> LanderGoal:
-        """Return a random goal. A hover's place lies in x -0.5..0.5 and y 0.4..1.1, in hundredths, x often 0, tenths
-        often."""
+        """Return a random goal. A hover has x from -0.5 to 0.5 (often 0) and y from 0.4 to 1.1, often whole tenths."""
         kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
         if kind != "hover":
             return LanderGoal(kind)
-        x = 0 if rng.random() < 0.4 else _place(rng, X_HUNDREDTHS)
-        return LanderGoal("hover", x / 100, _place(rng, Y_HUNDREDTHS) / 100)
+        x = 0 if rng.random() < 0.4 else _random_coordinate(rng, X_HUNDREDTHS)
+        return LanderGoal("hover", x / 100, _random_coordinate(rng, Y_HUNDREDTHS) / 100)
 
     def named_goals(self) -> Iterator[LanderGoal]:
         return (LanderGoal(kind) for kind in KINDS if kind != "hover")
@@ -143,21 +142,21 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
             return ("place", "aside") if goal.x else ("height",), False
         return ("side", goal.kind), goal.kind == "right"
 
-    def written(self, rng: random.Random, pattern: str, goal: LanderGoal) -> str:
+    def with_values(self, rng: random.Random, pattern: str, goal: LanderGoal) -> str:
         x, y = round(goal.x * 100), round(goal.y * 100)
-        marks = {"X": _write(rng, goal.x), "Y": _write(rng, goal.y), "A": _write(rng, abs(goal.x))}
+        marks = {"X": _in_digits(rng, goal.x), "Y": _in_digits(rng, goal.y), "A": _in_digits(rng, abs(goal.x))}
         in_words = {"Xw": hundredths_in_words(rng, x), "Yw": hundredths_in_words(rng, y)}
-        return written_in(pattern, marks | in_words | {"S": "left" if x < 0 else "right"})
+        return fill_marks(pattern, marks | in_words | {"S": "left" if x < 0 else "right"})
 
-    def _sampled(self, rng: random.Random, goal: LanderGoal) -> str:
+    def _sample_sentence(self, rng: random.Random, goal: LanderGoal) -> str:
         if goal.kind != "hover":
-            return super()._sampled(rng, goal)
+            return super()._sample_sentence(rng, goal)
         with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
         template = rng.choice(self.tables["train"]["place" if with_x else "height"])
-        return self.grammar.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
+        return self.grammar.fill(rng, template).format(X=_in_digits(rng, goal.x), Y=_in_digits(rng, goal.y))
 
-    def _values(self) -> Iterable[str]:
-        return itertools.chain(*map(_written, itertools.chain(X_HUNDREDTHS, Y_HUNDREDTHS)))
+    def _words_of_values(self) -> Iterable[str]:
+        return itertools.chain(*map(_spellings, itertools.chain(X_HUNDREDTHS, Y_HUNDREDTHS)))
 
     def _templates(self, kind: LanderKind) -> tuple[str, ...]:
         templates: dict[str, tuple[str, ...]] = self.tables["train"]
@@ -169,22 +168,22 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
         return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates["side"])
 
 
-def _place(rng: random.Random, hundredths: range) -> int:
+def _random_coordinate(rng: random.Random, hundredths: range) -> int:
     value = rng.choice(hundredths)
     return value // 10 * 10 if rng.random() < 0.4 else value
 
 
-def _written(hundredths: int) -> tuple[str, ...]:
-    """Return the ways to write a number with at most two decimals: 0.7 and 0.70; 1, 1.0 and 1.00."""
+def _spellings(hundredths: int) -> tuple[str, ...]:
+    """Return the decimal notations of a number of hundredths: 0.7 and 0.70; 1.0, 1 and 1.00."""
     two = f"{hundredths / 100:.2f}" if hundredths else "0.00"
     if hundredths % 10:
         return (two,)
     return (two[:-1], two) if hundredths % 100 else (two[:-1], two[:-3], two)
 
 
-def _write(rng: random.Random, value: float) -> str:
-    ways = _written(round(value * 100))
-    return ways[0] if rng.random() < 0.7 else rng.choice(ways)
+def _in_digits(rng: random.Random, value: float) -> str:
+    spellings = _spellings(round(value * 100))
+    return spellings[0] if rng.random() < 0.7 else rng.choice(spellings)
 
 
 PHRASINGS = LanderPhrasings("lander", GOAL_KINDS, recognise)

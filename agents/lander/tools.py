@@ -1,4 +1,4 @@
-"""The lander's tools: two engines in coarse steps, the state as integers in hundredths."""
+"""The lander agent: a tool that sets both engines, and the observation text with integers in hundredths."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def engines(
 
 
 def observe(data: Mapping[str, Any]) -> str:
-    """The state in hundredths, rounded and clamped to [-200, 200]: `x -12 y 70 vx 3 vy -20 angle 4 spin -2 legs 0 0`.
+    """Return the observation text, such as `x -12 y 70 vx 3 vy -20 angle 4 spin -2 legs 0 0`.
 
-    `legs` is ground contact, left and right, 0 or 1.
+    The values are hundredths, rounded and clamped to [-200, 200]; `legs` is 1 for the left or right leg on the ground.
     """
     text = " ".join(f"{name} {_hundredths(data[name])}" for name in STATE)
     return f"{text} legs {int(data['left_leg'])} {int(data['right_leg'])}"
 
 
 def read_back(text: str) -> dict[str, float]:
-    """Return the state that an observation text shows, with its rounding and clamping."""
+    """Parse an observation text; return the state with the rounded and clamped values of the text."""
     words = text.split()
     state = {name: int(words[2 * i + 1]) / 100 for i, name in enumerate(STATE)}
     return {**state, "left_leg": float(words[-2]), "right_leg": float(words[-1])}

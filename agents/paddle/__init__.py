@@ -1,4 +1,4 @@
-"""The agent of the paddle: its tools, its goals, and the ways to say them."""
+"""The agent for the paddle game: its tools and goals, and phrasings of these goals."""
 
 from rtcontrol.agents.paddle.tools import agent
 

@@ -1,4 +1,4 @@
-"""The goals of the paddle, the plain rule that reads them from an instruction, and many ways to say them."""
+"""The goals of the paddle agent, keyword rules that recognise them in an instruction, and phrasings of the goals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rtcontrol.agents.goal_tools import GoalKind
-from rtcontrol.agents.phrasing import Phrasings, bare
+from rtcontrol.agents.phrasing import Phrasings, normalised
 
 PaddleKind = Literal["return", "miss", "up", "down", "top", "bottom", "mirror"]
 KINDS: tuple[PaddleKind, ...] = get_args(PaddleKind)
@@ -37,7 +37,7 @@ _MIRROR = re.compile(
     r"\b(mirror|copy|copying|imitate|mimic|same|like me|like mine|(what|as|where|when) (i|me|mine|my)\b"
     r"|(follow|with|level with) (me|my|mine|the other paddle)|where mine|every move|the way i)\b"
 )
-# What is asked for is the contrary of what a negated word says.
+# A negated word asks for the opposite goal: "do not miss" means return, "do not hit" means miss.
 _NOT_MISS = re.compile(r"\b(do not|don't|never|without|not|stop)( ever)? (miss|missing|lose|losing|dodge|let)\b")
 _NOT_RETURN = re.compile(
     r"\b(do not|don't|never|stop|not)( ever)? "
@@ -55,10 +55,10 @@ _WORD = re.compile(r"[a-z']+")
 
 @dataclass(frozen=True, slots=True)
 class PaddleGoal:
-    """One task for the paddle.
+    """A goal of the paddle.
 
-    return: let no ball pass. miss: touch none. up, down: send the balls up or down the screen. top, bottom: stay at
-    that end of the field whatever the ball does. mirror: be as high as the other paddle is.
+    `kind` is one of: return (let no ball pass), miss (touch no ball), up or down (send the balls up or down the
+    screen), top or bottom (stay at that end of the field and ignore the ball), mirror (copy the other paddle's height).
     """
 
     kind: PaddleKind
@@ -69,30 +69,30 @@ class PaddleGoal:
 
 
 def recognise(text: str) -> PaddleGoal | None:
-    """Return the goal that an instruction plainly names, or None. For judging only, never for control.
+    """Return the goal that keywords in an instruction name, or None. For evaluation only, never for control.
 
-    Words for copying mean mirror. Otherwise one of high and low (not both; "not low" does not count) is a shot if the
-    ball or a stroke is named, else a place to stay. Otherwise missing or returning, which "do not" swaps.
+    Words for copying mean `mirror`. Otherwise a high or a low word (not both, not negated) means `up` or `down` if the
+    text has a word for the ball or a shot, else `top` or `bottom`. Otherwise `miss` or `return`, swapped by a negation.
     """
     plain = " ".join(_WORD.findall(text.lower()))
     if _MIRROR.search(plain):
         return PaddleGoal("mirror")
-    seen = frozenset(_EXCLUDED.sub(" ", plain).split())
-    high, low = bool(seen & HIGH_WORDS), bool(seen & LOW_WORDS)
+    words = frozenset(_EXCLUDED.sub(" ", plain).split())
+    high, low = bool(words & HIGH_WORDS), bool(words & LOW_WORDS)
     if high and low:
         return None
     if high or low:
-        if seen & SHOT_WORDS:
+        if words & SHOT_WORDS:
             return PaddleGoal("up" if high else "down")
         return PaddleGoal("top" if high else "bottom")
     if _NOT_MISS.search(plain):
         return PaddleGoal("return")
-    if _NOT_RETURN.search(plain) or seen & MISS_WORDS:
+    if _NOT_RETURN.search(plain) or words & MISS_WORDS:
         return PaddleGoal("miss")
-    return PaddleGoal("return") if seen & RETURN_WORDS else None
+    return PaddleGoal("return") if words & RETURN_WORDS else None
 
 
-# The tool of each kind; those that hang on the ball, which are harder, come up more often in training.
+# The goal tool of each kind with its share in training: goals that depend on the ball are harder, so more frequent.
 TOOLS: dict[PaddleKind, tuple[str, float]] = {
     "return": ("return_balls", 0.15),
     "miss": ("miss_balls", 0.3),
@@ -117,17 +117,17 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
         return (family, goal.kind) if family else (goal.kind,), goal.kind in MIRRORED
 
     def _held_out(self, kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
-        """Spread the list over the tables."""
-        goal = PaddleGoal(kind)
-        patterns = [text for text in self.spoken_patterns(goal, kept=True) if bare(text) not in self._trained]
-        return tuple((text, goal) for text in patterns[:: max(1, len(patterns) // self.per_goal)][: self.per_goal])
+        """Return held-out sentences, taken evenly from all tables."""
+        goal, trained = PaddleGoal(kind), self._training_sentences
+        patterns = [text for text in self.spoken_patterns(goal, held_out=True) if normalised(text) not in trained]
+        return tuple((text, goal) for text in patterns[:: max(1, len(patterns) // self.per_kind)][: self.per_kind])
 
     def _templates(self, kind: PaddleKind) -> tuple[str, ...]:
         templates = self.tables["train"][_FAMILY.get(kind, kind)]
-        return tuple(self._directed(template, kind in MIRRORED) for template in templates)
+        return tuple(self._with_direction(template, kind in MIRRORED) for template in templates)
 
-    def _directed(self, template: str, mirrored: bool) -> str:
-        """Replace `<up>` by the slot `{up}`, `<top>` by the word top; the other way round for the other direction."""
+    def _with_direction(self, template: str, mirrored: bool) -> str:
+        """Replace direction marks such as `<up>` by a slot or a word; if `mirrored`, by that of the other direction."""
         swap = {a: b for pair in self.tables["pairs"] for a, b in (pair, pair[::-1])} if mirrored else {}
 
         def word(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""The paddle's tool: a velocity in coarse steps, the state as integers."""
+"""The paddle agent: a tool that sets the paddle's velocity, and the observation text with integers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def move(velocity: Annotated[int, OneOf(-3, -2, -1, 0, 1, 2, 3)]) -> None:
 
 
 def observe(data: Mapping[str, Any]) -> str:
-    """`x 100 y 60 vx 45 vy -12 own 50 ball 10 other -4`: the ball's place and speed, the own paddle's height, and how
-    far below it the ball and the other paddle are.
+    """Return the observation text, such as `x 100 y 60 vx 45 vy -12 own 50 ball 10 other -4`.
 
-    Places in half units, speeds in units a second, rounded and clamped to [-200, 200]: each number is one token of the
-    bundled model. `ball` and `other` are y and the other paddle's height less `own`, after rounding.
+    It has the ball's position and velocity, our paddle's y (`own`), and the y of the ball and of the other paddle
+    relative to `own`. Positions are in half units and velocities in units per second, rounded and clamped to
+    [-200, 200], so that each number is one token of the bundled model.
     """
     x, y, own, other = (_integer(2 * data[key]) for key in ("ball_x", "ball_y", "own_y", "other_y"))
     values = (x, y, _integer(data["ball_vx"]), _integer(data["ball_vy"]), own, y - own, other - own)
@@ -31,7 +31,7 @@ def observe(data: Mapping[str, Any]) -> str:
 
 
 def read_back(text: str) -> dict[str, float]:
-    """Return the state that an observation text shows, with its rounding and clamping."""
+    """Parse an observation text; return the state with the rounded and clamped values of the text."""
     words = text.split()
     x, y, vx, vy, own, _, other = (int(word) for word in words[1::2])
     return {

@@ -1,4 +1,4 @@
-"""The driver, on the road and in CARLA: its tools, its goals, and the ways to say them."""
+"""The driver agent, for the bundled road and for CARLA: its tools and goals, and phrasings of these goals."""
 
 from rtcontrol.agents.road.tools import agent
 

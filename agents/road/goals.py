@@ -1,4 +1,4 @@
-"""The goals of the driver, the plain rule that reads them from an instruction, and many ways to say them."""
+"""The goals of the driver agent, keyword rules that recognise them in an instruction, and phrasings of the goals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Literal, get_args
 
 from rtcontrol.agents.goal_tools import GoalKind
-from rtcontrol.agents.phrasing import Grammar, Phrasings, integer_in_words, split_words, written_in
+from rtcontrol.agents.phrasing import Grammar, Phrasings, fill_marks, integer_in_words, split_words
 
 RoadKind = Literal["drive", "speed", "lane", "follow", "turn", "overtake", "stop"]
 KINDS: tuple[RoadKind, ...] = get_args(RoadKind)
@@ -23,12 +23,12 @@ LANES = ("left", "middle", "right")
 TURNS = ("left", "right", "straight")
 VALUES: dict[RoadKind, tuple[int | str, ...]] = {"speed": SPEEDS, "lane": LANES, "follow": GAPS, "turn": TURNS}
 # fmt: off
-# `turn left right now`; but `turn right now` is a turn to the right.
+# In `turn left right now` the word `right` is not a direction, but in `turn right now` it is.
 _RIGHT_NOW = re.compile(
     r"(?<!turn )(?<!go )(?<!going )(?<!is )(?<!the )(?<!next )(?<!a )(?<!^lane )"
     r"\bright (?:now|away|here|behind|in front)\b|\bstraight away\b|\ball right\b")
-# What an instruction says is not to be done.
-_DROPPED = re.compile(
+# Parts of an instruction that say what not to do, such as `do not overtake`.
+_NEGATED = re.compile(
     r"\b(?:do not|don't|dont|never|without|no|not)(?: (?:need|have|to|be|start|keep|do|any|more))*"
     r" (?:overtak\w*|pass(?:ing)?|follow\w*|(?:stop|halt|turn|brak|park)(?:s|p?ing|e)?|"
     r"(?:(?:go|drive|turn|take|use|stay|be|keep|move) )?(?:(?:in|on|to|at|the) )*"
@@ -75,11 +75,11 @@ _WORD = re.compile(r"[a-z0-9']+")
 
 @dataclass(frozen=True, slots=True)
 class RoadGoal:
-    """One task for the driver.
+    """A goal of the driver, who obeys traffic lights for every goal.
 
-    drive: at the limit, with the traffic. speed: at `value` km/h, with the traffic. lane: in the `value` lane (left,
-    middle, right). follow: the car ahead at `value` metres. turn: `value` at junctions. overtake: what is slower, on
-    the left. stop: halt. Lights hold for all of them.
+    `kind` is one of: drive (at the speed limit, with the traffic), speed (at `value` km/h, with the traffic), lane
+    (keep in the `value` lane: left, middle or right), follow (the car ahead at `value` metres), turn (left, right or
+    straight at junctions, as `value` says), overtake (slower cars, on the left), stop (halt).
     """
 
     kind: RoadKind
@@ -110,14 +110,14 @@ class RoadGoal:
 
 
 def recognise(text: str) -> RoadGoal | None:
-    """Return the goal that an instruction plainly names, or None. For judging only, never for control.
+    """Return the goal that keywords in an instruction name, or None. For evaluation only, never for control.
 
-    Checked in this order: overtaking, following, a lane, a turn at a junction, a side, a halt, a number as a speed, the
-    limit.
+    The first match wins, in this order: overtaking, following, a lane, a turn at a junction, a move to one side,
+    stopping, a number as a speed, driving at the limit.
     """
     words = " ".join(_NUMBER_WORD.get(word, word) for word in _WORD.findall(text.lower()))
-    plain = _DROPPED.sub(" ", _RIGHT_NOW.sub(" ", words))
-    number = next((int(found) for found in _NUMBER.findall(plain)), None)
+    plain = _NEGATED.sub(" ", _RIGHT_NOW.sub(" ", words))
+    number = next((int(digits) for digits in _NUMBER.findall(plain)), None)
     sides = {_SIDE[word] for word in _LEFT_LANE.sub(" ", plain).split() if word in _SIDE}
     if _AHEAD.search(plain):
         sides.add("straight")
@@ -148,14 +148,14 @@ WEIGHTS: dict[RoadKind, float] = {
     "overtake": 0.1,
     "stop": 0.1,
 }
-# Of the kinds with a value: the tool's parameter.
-VALUE_NAMES: dict[RoadKind, str] = {"speed": "kmh", "lane": "lane", "follow": "metres", "turn": "way"}
-USUAL_GAP = RoadGoal("follow", DEFAULT_GAP)
+# The name of the goal tool's parameter, for each kind of goal that has a value.
+PARAMETER_NAMES: dict[RoadKind, str] = {"speed": "kmh", "lane": "lane", "follow": "metres", "turn": "way"}
+FOLLOW_AT_DEFAULT_GAP = RoadGoal("follow", DEFAULT_GAP)
 
 
 def _goal_kind(kind: RoadKind) -> GoalKind:
     goals = tuple(RoadGoal(kind, value) for value in VALUES.get(kind, (None,)))
-    if (name := VALUE_NAMES.get(kind)) is None:
+    if (name := PARAMETER_NAMES.get(kind)) is None:
         return GoalKind(kind, kind, goals[0].text(), goals=goals, weight=WEIGHTS[kind])
     listed = [goal.value for goal in goals]
     return GoalKind(
@@ -176,53 +176,52 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
         self.value_words, self._sentences = cache(self._value_words), cache(self._all_sentences)
 
     def pattern_goals(self, pattern: str, kind: RoadKind) -> tuple[RoadGoal, ...]:
-        """Return the goals that a pattern of a kind can name: all values of it, or the implied one."""
-        return (USUAL_GAP,) if kind == "follow" and "{" not in pattern else self.goals_of(kind)
+        """Return the goals that a pattern can name: all of the kind, or the default gap if `follow` has no number."""
+        return (FOLLOW_AT_DEFAULT_GAP,) if kind == "follow" and "{" not in pattern else self.goals_of(kind)
 
     def sentences_of(self, pattern: str, goal: RoadGoal) -> Iterator[str]:
-        """Return every sentence of a pattern for a goal, with duplicates."""
+        """Yield every sentence of a pattern for a goal; a sentence may occur more than once."""
         yield from self.value_words(goal).expand(pattern)
 
     def training_sentences(self, kind: RoadKind) -> Mapping[str, RoadGoal]:
-        """Return every training sentence of a kind with its goal."""
+        """Return all training sentences of a kind, each mapped to its goal."""
         return self._sentences(kind)
 
     def spoken_tables(self, goal: RoadGoal) -> tuple[Sequence[str], bool]:
-        partner = goal.value == "right"
+        mirrored = goal.value == "right"
         if goal.kind == "turn":
-            return ("turn_straight" if goal.value == "straight" else "turn_side",), partner
+            return ("turn_straight" if goal.value == "straight" else "turn_side",), mirrored
         if goal.kind == "lane":
             side = () if goal.value == "middle" else ("lane_side",)
-            return ("lane", *side, f"lane_{goal.value}"), partner
-        return (goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ())), partner
+            return ("lane", *side, f"lane_{goal.value}"), mirrored
+        return (goal.kind, *(("follow_usual",) if goal == FOLLOW_AT_DEFAULT_GAP else ())), mirrored
 
-    def written(self, rng: random.Random, pattern: str, goal: RoadGoal) -> str:
-        """Return the pattern with the value in figures or words as its mark requires, or with its lane."""
+    def with_values(self, rng: random.Random, pattern: str, goal: RoadGoal) -> str:
+        """Return the pattern with the goal's value: a number in digits or words as the mark requires, or a lane."""
         if goal.kind == "lane":
             return self.value_words(goal).fill(rng, pattern)
         value = goal.value
         marks = {"V": str(value), "Vw": integer_in_words(rng, value)} if isinstance(value, int) else {}
-        return written_in(pattern, marks)
+        return fill_marks(pattern, marks)
 
-    def _sampled(self, rng: random.Random, goal: RoadGoal) -> str:
-        usual = self.tables["train_usual_gap"] if goal == USUAL_GAP else ()
-        template = rng.choice(self.tables["train"][goal.kind] + usual)
+    def _sample_sentence(self, rng: random.Random, goal: RoadGoal) -> str:
+        without_number = self.tables["train_usual_gap"] if goal == FOLLOW_AT_DEFAULT_GAP else ()
+        template = rng.choice(self.tables["train"][goal.kind] + without_number)
         return self.value_words(goal).fill(rng, self.grammar.fill(rng, template))
 
-    def _values(self) -> Iterable[str]:
-        ways = (way for goal in self.named_goals() for way in self.value_words(goal).slots.values())
-        return (word for way in itertools.chain(*ways) for word in split_words(way))
+    def _words_of_values(self) -> Iterable[str]:
+        phrases = (phrase for goal in self.named_goals() for phrase in self.value_words(goal).slots.values())
+        return (word for phrase in itertools.chain(*phrases) for word in split_words(phrase))
 
     def _templates(self, kind: RoadKind) -> tuple[str, ...]:
-        """Return the templates; a `follow` pattern without a mark for its value is for USUAL_GAP only."""
-        usual = self.tables["train_usual_gap"] if kind == "follow" else ()
-        templates: tuple[str, ...] = self.tables["train"][kind] + usual
-        return templates
+        """Return the templates; those of `follow` without a mark for the gap mean FOLLOW_AT_DEFAULT_GAP."""
+        without_number = self.tables["train_usual_gap"] if kind == "follow" else ()
+        return tuple(self.tables["train"][kind] + without_number)
 
     def _all_sentences(self, kind: RoadKind) -> Mapping[str, RoadGoal]:
         patterns = set(self.training_patterns(kind))
         goals = {pattern: self.pattern_goals(pattern, kind) for pattern in patterns}
-        return {text: goal for one in patterns for goal in goals[one] for text in self.sentences_of(one, goal)}
+        return {text: goal for p in patterns for goal in goals[p] for text in self.sentences_of(p, goal)}
 
     def _value_words(self, goal: RoadGoal) -> Grammar:
         if goal.value is None:

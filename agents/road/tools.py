@@ -1,4 +1,4 @@
-"""The driver's tools: six calls, and the traffic around the car as integers."""
+"""The driver agent: six tools, and the observation text, which describes the traffic around the car with integers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.tool import OneOf, Tools, tool
 from rtcontrol.models.call import Call
 
-# Nobody within so many metres, no junction within so many metres.
-FREE_M = 150
-# No such lane.
-NO_LANE = -1
+FREE_M = 150  # the gap in metres that the text shows if no car (or no junction) is nearer than this
+NO_LANE = -1  # the gap that the text shows for a lane that does not exist
 CLAMP = 200
 LIGHTS = ("none", "green", "yellow", "red")
-# The observation's own words for the sides: those of the instruction then mean what was told, wherever they stand.
+# Words for directions in observations. Instructions use other words, so the model cannot confuse the two.
 WAYS = {"straight": "onward", "left": "lefthand", "right": "righthand"}
 TURNS = {word: turn for turn, word in WAYS.items()}
 WORDS = ("speed", "limit", "lane", "shift", "ahead", "behind", "l", "r", "light", "junction", "way", *WAYS.values())
@@ -52,14 +50,13 @@ def stop() -> None:
 
 
 def observe(data: Mapping[str, Any]) -> str:
-    """`speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r 150 0 150 0 light green junction 80
-    way onward`
+    """Return the observation text, such as `speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r
+    150 0 150 0 light green junction 80 way onward`, in km/h and metres, rounded.
 
-    km/h and metres, rounded. `lane` is counted from the left, then how many there are; `shift` is -1 or 1 while a
-    lane change to the left or right is under way. `ahead` and `behind` are the gap and how much faster the other
-    is than we are; `l` and `r` are the same for the lanes to the left and right, first ahead, then behind. Nobody near:
-    gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry or its stop line, 0 inside,
-    150: none near; `way` what is chosen there.
+    `lane` is our lane, counted from the left, and the number of lanes. `shift` is -1 or 1 during a change to the left
+    or right. `ahead` and `behind` are the gap to the nearest car and its speed relative to ours; `l` and `r` are
+    the same for the left and right lanes, first ahead, then behind. No car near: `150 0`. No such lane: `-1 0 -1 0`.
+    `junction` is the distance to the next junction (0 inside, 150: none near), `way` the direction chosen there.
     """
     ego_kmh = _integer(data["speed_kmh"])
     lane, lanes = int(data["lane"]), int(data["lanes"])
@@ -74,7 +71,7 @@ def observe(data: Mapping[str, Any]) -> str:
 
 
 def read_back(text: str) -> dict[str, Any]:
-    """Return the data that an observation text shows, with its rounding and clamping."""
+    """Parse an observation text; return the data with the rounded and clamped values of the text."""
     words = text.split()
     ego_kmh = int(words[1])
     data: dict[str, Any] = {

@@ -60,7 +60,7 @@ SKILL = Skill(
     Lander,
     observe,
     read_back,
-    PHRASINGS.meant,
+    PHRASINGS.goal_of,
     expert,
     Call("engines", {"main": 0, "side": 0}),
     partial(random_call, agent.tools.schemas),

@@ -104,7 +104,7 @@ class Lander(GoalWorld[LanderGoal]):
 
     def __init__(self, goal: LanderGoal | str | None = None, pictures: bool = False) -> None:
         hint = "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'."
-        super().__init__(LanderJudge(), goal, PHRASINGS.meant, "lander", hint)
+        super().__init__(LanderJudge(), goal, PHRASINGS.goal_of, "lander", hint)
         # The bare environment, since the TimeLimit wrapper would end it after 1000 steps, and the judge limits the
         # time. No render mode without pictures, since Gymnasium would add slow exhaust particles.
         mode = "rgb_array" if pictures else None

@@ -107,7 +107,7 @@ class PaddleGame(GoalWorld[PaddleGoal]):
     def __init__(self, goal: PaddleGoal | str | None = None) -> None:
         self.world = PaddleWorld()
         hint = f"Write one of: {', '.join(CANONICAL.values())}."
-        super().__init__(PaddleJudge(self.world), goal, PHRASINGS.meant, "paddle", hint)
+        super().__init__(PaddleJudge(self.world), goal, PHRASINGS.goal_of, "paddle", hint)
         self.person: Person = person(0)
         self.bindings: Mapping[str, Callable[..., Any]] = {"move": self.move}
 

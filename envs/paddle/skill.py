@@ -74,7 +74,7 @@ SKILL = Skill(
     PaddleGame,
     observe,
     read_back,
-    PHRASINGS.meant,
+    PHRASINGS.goal_of,
     expert,
     Call("move", {"velocity": 0}),
     partial(random_call, agent.tools.schemas),

@@ -135,7 +135,7 @@ class RoadGame(GoalWorld[RoadGoal]):
             "turn right at the next junction, overtake slow cars, stop the car."
         )
         self.road = Road()
-        super().__init__(RoadJudge(self.road), goal, PHRASINGS.meant, "road", hint)
+        super().__init__(RoadJudge(self.road), goal, PHRASINGS.goal_of, "road", hint)
         self.bindings: Mapping[str, Callable[..., Any]] = {
             tool.name: partial(self._obey, tool.name) for tool in agent.tools
         }

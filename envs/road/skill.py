@@ -175,7 +175,7 @@ SKILL = Skill(
     RoadGame,
     observe,
     read_back,
-    PHRASINGS.meant,
+    PHRASINGS.goal_of,
     expert,
     STILL,
     partial(random_call, agent.tools.schemas),

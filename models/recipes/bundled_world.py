@@ -22,7 +22,7 @@ from shared import CALL_SHAPE, MARKS, options, printed, run
 from tokenizers import Tokenizer
 from word_meanings import common_words, give_meaning, whole_words
 
-from rtcontrol.agents.phrasing import FILLERS, NUMBER_WORDS, nonsense, shown, split_words
+from rtcontrol.agents.phrasing import FILLERS, NUMBER_WORDS, nonsense, split_words, training_lines
 from rtcontrol.envs import registry
 from rtcontrol.envs.registry import BundledWorld
 from rtcontrol.envs.skill import Demonstration, Policy
@@ -57,7 +57,7 @@ class WorldRecipe:
         common = (common_words(), MARKS, "don't") if self.plan.common_words else ()
         numbers = (NUMBER_WORDS,) if self.plan.number_words else ()
         self.texts = (" ".join(sorted(phrasings.vocabulary())), self.plan.observed, *common, *numbers)
-        self.sentences = shown(world.name)
+        self.sentences = training_lines(world.name)
         self.nonsense = Nonsense(world.name, phrasings.recognise)
 
     def build(self, seed: int) -> Learner:
@@ -125,7 +125,7 @@ class WorldRecipe:
     def trained_words(self) -> str:
         """Return the words of all training sentences, including nonsense, and the words whose embeddings start from a
         vector."""
-        sentences = [*self.texts, *self.sentences, *nonsense(kept=False)]
+        sentences = [*self.texts, *self.sentences, *nonsense(held_out=False)]
         return " ".join(sorted({*words(" ".join(sentences)), *whole_words(()), *FILLERS}))
 
     def learnt(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:

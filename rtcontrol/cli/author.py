@@ -122,7 +122,7 @@ def check_tools(
         what = f"{model} is a chat model: its passes depend on its call syntax, and cannot be counted here."
         raise UserError(what, "Leave check.model out, or name a checkpoint in ST format.")
     taken = tools_from(source, skip_unsupported=skip_unsupported)
-    hints, console = taken.remedies(), for_people(line.json)
+    hints, console = taken.hints(), for_people(line.json)
     entries: list[dict[str, Any]] = []
     for cost in costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
         each, kind = [*hints[cost.name], *cost.remedies], "closed" if cost.closed else "free"

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from rtcontrol.agents import Agent
-from rtcontrol.agents.signatures import carry_out
+from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
 from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult, Emit
 from rtcontrol.models.call import Call
@@ -42,7 +42,7 @@ class Acting:
                 return "too_late"
             if command.shut is not None:
                 return "refused"
-        carry_out(self.functions[call.name], **call.arguments)
+        run_to_completion(self.functions[call.name], **call.arguments)
         return "acted"
 
     def perform(self, command: Command) -> tuple[Effect | Literal["failed"], BaseException | None]:

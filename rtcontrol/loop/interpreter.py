@@ -83,7 +83,7 @@ class Interpreter:
     def understand(self, sentence: str, given_up: Callable[[], bool] = lambda: False) -> Understood | None:
         """Return the result for a sentence, or None if the caller gave up. Blocks for at most `limit_s`, and not at all
         for canonical words. Never raises: `why` has the error."""
-        if (goal := self.goals.canonical(sentence)) is not None:
+        if (goal := self.goals.canonical_goal(sentence)) is not None:
             return Understood(sentence, goal.text(), ITSELF, sure=1.0)
         began = time.monotonic()
         understood: Understood | None = None
@@ -130,7 +130,7 @@ class Interpreter:
         if decision.call is None:
             return Understood(sentence, None, self.name, "none", sure=sure)
         try:
-            goal = self.goals.goal(decision.call)
+            goal = self.goals.goal_of(decision.call)
         except (InvalidCall, UserError) as error:
             return Understood(sentence, None, self.name, "illegal", str(error)[:DETAIL], sure)
         if sure is not None and sure < self.gate:

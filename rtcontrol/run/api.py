@@ -198,7 +198,7 @@ class ModelSession:
 
         Raises rtcontrol.agents.InvalidCall if the tools do not allow the call; UserError if the tool has no function.
         """
-        if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
+        if any(tool.has_no_function for tool in self.tools if tool.name == call.name):
             raise UserError(
                 f"The tool {call.name} has no function here.",
                 f"Bind a function: session(Tools([...]).bind({call.name}=function)); or use call.arguments (for a "

@@ -82,7 +82,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         raise UserError(
             f"The agent {chosen.name} has no safe call.", 'Write such as `fallback = Call("stop")` in its file.'
         )
-    texts, scored = _Texts(chosen), tuple(goals.spread(max(SCORED, len(goals.ways))))
+    texts, scored = _Texts(chosen), tuple(goals.select(max(SCORED, len(goals.phrasings))))
     worlds: set[OpenWorld] = set()
     make: Callable[[], Judged] = partial(_world, env, chosen, goals, limit_s, worlds)
     first = make()
@@ -100,7 +100,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         step_s=first.step_s,
         open=worlds,
         goals=scored,
-        kinds=tuple(goals.ways),
+        kinds=tuple(goals.phrasings),
         phrasings={"unseen": lambda kind: [(say, g) for g in scored if g.kind == kind for say in goals.held_out(g)]},
     )
     try:
@@ -122,7 +122,7 @@ def _world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[Ope
 
 def _look_over(skill: UserSkill, world: Any) -> None:
     """Try the skill's expert and tools on one goal of each kind. Raises UserError for the first defect."""
-    for goal in {goal.kind: goal for goal in skill.all_goals.spread(TRIED)}.values():
+    for goal in {goal.kind: goal for goal in skill.all_goals.select(TRIED)}.values():
         world.judge_by(goal)
         world.reset(0)
         data = world.observe()
@@ -270,7 +270,7 @@ class _Trial:
         if self._agent.expert is None or self._agent.goals is None:
             return []
         until_s, ends, world = time.monotonic() + PLAYED_S, list[bool](), self._world
-        goals = list(self._agent.goals.spread(MOST_GOALS))
+        goals = list(self._agent.goals.select(MOST_GOALS))
         for goal in goals:
             world.judge_by(goal)
             data, carry = self._start(self._seed), StepCarry(world.step_s)

@@ -18,7 +18,7 @@ import pydantic
 import yaml
 
 from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall, Tools
-from rtcontrol.agents.signatures import check_called, defined, idle
+from rtcontrol.agents.signatures import check_signatures, location_of, reason_without_effect
 from rtcontrol.agents.tool import Tool
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.thread import half_made, shut
@@ -95,7 +95,7 @@ def user_world(
         return UserWorld(world or GymWorld(name), name, None, limit_s)
     kind = _world_class(name)
     title = f"{name}: the simulation {kind.__name__}"
-    check_called({"__init__": (kind, ())})
+    check_signatures({"__init__": (kind, ())})
     try:
         world = kind()
         return UserWorld(world, title, goals, limit_s, tools)
@@ -263,7 +263,7 @@ class UserExpert:
         goal = goals.recognise(request.instruction)
         if goal is None:
             problem = f"The expert of the agent {self.agent.name} does not know {request.instruction[:80]!r}."
-            raise UserError(problem, f"Use the words of a goal in {goals.source}: {goals.known()}.")
+            raise UserError(problem, f"Use the words of a goal in {goals.source}: {goals.describe()}.")
         if not isinstance(data, Mapping):
             raise ExpertError("the request has only the observation's text, but the expert needs the raw observation")
         calls = self.calls(data, goal)
@@ -280,7 +280,7 @@ class UserExpert:
             raise ExpertError(f'for the goal "{goal.text()}" it raised {reason(error)}') from error
         if value is None and self.agent.allow_null:
             return ()
-        where = f'{defined(function)}: for the goal "{goal.text()}" the expert returned'
+        where = f'{location_of(function)}: for the goal "{goal.text()}" the expert returned'
         calls = tuple(value) if isinstance(value, list | tuple) and value else (value,)
         if odd := [call for call in calls if not isinstance(call, Call)]:
             raise ExpertError(f'{where} {odd[0]!r:.80}, not a call: return Call("tool", {{"parameter": value}})')
@@ -314,8 +314,8 @@ def fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], samp
         executor = bindings.get(tool.name)
         if executor is not None:
             _check_executor(where, executor, tool.schema.parameters)
-        elif tool.elsewhere or _does_nothing(tool.function):
-            lacks = "tool has no function" if tool.elsewhere else "tool's own function does nothing"
+        elif tool.has_no_function or _does_nothing(tool.function):
+            lacks = "tool has no function" if tool.has_no_function else "tool's own function does nothing"
             problem = f"{where}: the environment has no binding of this name, and the {lacks}."
             has = ", ".join(bindings) or "none"
             raise UserError(problem, f"Bindings: {has}. Rename the tool, bind it, or write its body.")
@@ -324,8 +324,8 @@ def fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], samp
 
 
 def _check_executor(where: str, executor: Callable[..., Any], parameters: Any) -> None:
-    if why := idle(executor):
-        raise UserError(f"{where}: {defined(executor)}: the environment's function {why}.", "Write a plain `def`.")
+    if why := reason_without_effect(executor):
+        raise UserError(f"{where}: {location_of(executor)}: the environment's function {why}.", "Write a plain `def`.")
     try:
         signature = inspect.signature(executor)
     except (TypeError, ValueError):

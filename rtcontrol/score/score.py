@@ -74,7 +74,7 @@ def subjects(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[Subject
 
     Raises UserError for a skill without goals, and for an instruction that names no goal."""
     if list(named) == [ALL] and skill.recognise(ALL) is None:
-        named, goals = (), list(skill.all_goals.spread(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
+        named, goals = (), list(skill.all_goals.select(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
     else:
         goals = [_goal(skill, text) for text in named] or list(skill.goals)
     if not goals:
@@ -289,7 +289,7 @@ class Scoring:
         if settings.phrasings is not None:
             self.lines = sayings(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
             if all(line.means is not None for line in self.lines):
-                kept = nonsense(kept=True)  # no recipe trains on these sentences
+                kept = nonsense(held_out=True)  # no recipe trains on these sentences
                 self.lines += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
         self._subjects = subjects(self.skill, hz, settings.goals)
         self.document = Document(settings, self.lines, json_file)

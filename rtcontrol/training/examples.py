@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
-from rtcontrol.agents.signatures import defined
+from rtcontrol.agents.signatures import location_of
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
@@ -141,12 +141,12 @@ def _text(call: Call | None) -> str:
 def labelled(function: Callable[[str, str], Any], tools: Tools, instruction: str, observation: str) -> Row:
     """Return a row with the call that a function returns for a situation: a `Call`, a dict, the name of a tool
     without parameters, or None (the active call stays). Raises UserError for errors and illegal calls."""
-    place = f'The teacher ({defined(function)}), instruction "{instruction[:SITUATION]}", '
+    place = f'The teacher ({location_of(function)}), instruction "{instruction[:SITUATION]}", '
     place += f'seeing "{observation[:SITUATION]}"'
     try:
         call = function(instruction, observation)
     except Exception as error:
-        line = errors.where(error) or defined(function)
+        line = errors.where(error) or location_of(function)
         raise UserError(f"{place}: the function failed: {errors.text(error)} ({line}).", "Correct it.") from error
     fields = {"instruction": instruction, "observation": observation, "call": call}
     row = Row.from_dict(fields, place, tools.schemas)
@@ -166,7 +166,7 @@ def situations_of(source: Any, goal: str | None, rng: random.Random) -> Iterator
         except Exception as error:
             message = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
             raise UserError(message, "Correct it.") from error
-        yield _situation(value, goal, f"{defined(source)}: ")
+        yield _situation(value, goal, f"{location_of(source)}: ")
 
 
 def _situation(value: Any, goal: str | None, place: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 from rtcontrol.agents import Tools
 from rtcontrol.agents.phrasing import FILLERS
-from rtcontrol.agents.signatures import defined
+from rtcontrol.agents.signatures import location_of
 from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
@@ -191,7 +191,7 @@ def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed
     rows = examples.distinct(label, sample(random.Random(f"{seed}/situations")), most)
     if len(rows) < examples.LEAST_ROWS:
         raise examples.too_few(len(rows), "different situations")
-    data = _data(f"The teacher at {defined(function)}", tools, rows, goal)
+    data = _data(f"The teacher at {location_of(function)}", tools, rows, goal)
     if not callable(situations):
         return data
     return replace(data, stream=partial(examples.fresh, label, sample, data.held), count=None)

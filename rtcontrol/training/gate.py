@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from rtcontrol.agents.phrasing import Phrasings, bare, casual, nonsense, words_of
+from rtcontrol.agents.phrasing import Phrasings, nonsense, normalised, table_words, with_typing_noise
 from rtcontrol.envs import registry
 from rtcontrol.models.call import Decision
 from rtcontrol.models.data.row import Row
@@ -71,9 +71,9 @@ class Nonsense:
             text = self._random(rng)
             if self._means(text):
                 continue
-            typed = casual(rng, text, words_of(self.agent) if self.agent else self.its_words)
+            typed = with_typing_noise(rng, text, table_words(self.agent) if self.agent else self.its_words)
             # The casual form may have added a word that belongs to a goal.
-            if bare(typed) not in self._kept and self.its_words.isdisjoint(bare(typed).split()):
+            if normalised(typed) not in self._kept and self.its_words.isdisjoint(normalised(typed).split()):
                 return typed
 
     @cached_property
@@ -81,24 +81,24 @@ class Nonsense:
         """Sentences that are never trained on: handwritten ones, and held-out sentences of other worlds."""
         kinds = [(world, kind) for world in self._others() for kind in world.kinds]
         sentences = [text for world, kind in kinds for text, _ in world.held_out_words(kind)[:12]]
-        return tuple(text for text in (*nonsense(kept=True), *sentences) if not self._means(text))
+        return tuple(text for text in (*nonsense(held_out=True), *sentences) if not self._means(text))
 
     @cached_property
     def _kept(self) -> frozenset[str]:
-        return frozenset(map(bare, self.held_out))
+        return frozenset(map(normalised, self.held_out))
 
     def _others(self) -> list[Phrasings[Any, Any]]:
         return [world for name, world in WORLDS.items() if name != self.agent]
 
     def _means(self, text: str) -> bool:
-        words = bare(text)
+        words = normalised(text)
         known = bool(self.agent) and words in _meant(self.agent)
         return known or not self.its_words.isdisjoint(words.split()) or self.recognise(text) is not None
 
     def _random(self, rng: random.Random) -> str:
         kind = rng.random()
         if kind < 0.4:
-            return rng.choice(nonsense(kept=False))
+            return rng.choice(nonsense(held_out=False))
         if kind < 0.7:
             world = rng.choice(self._others())
             return world.spoken_sentence(rng, world.sample_goal(rng))
@@ -122,7 +122,7 @@ def with_nonsense(
 
 @cache
 def _words() -> tuple[str, ...]:
-    return tuple(word for line in nonsense(kept=False) for word in line.split())
+    return tuple(word for line in nonsense(held_out=False) for word in line.split())
 
 
 @cache
@@ -130,4 +130,4 @@ def _meant(agent: str) -> frozenset[str]:
     """Return all spoken sentences for an agent's goals, normalised for comparison."""
     world, rng = registry.WORLDS[agent].phrasings(), random.Random(0)
     goals = {world.sample_goal(rng) for _ in range(2000)}
-    return frozenset(bare(pattern) for goal in goals for pattern in world.spoken_patterns(goal))
+    return frozenset(normalised(pattern) for goal in goals for pattern in world.spoken_patterns(goal))

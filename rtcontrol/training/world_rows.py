@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.agents import Goal
-from rtcontrol.agents.signatures import carry_out
+from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
@@ -146,7 +146,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         return dict(self._world.observe())
 
     def _obey(self, call: Call) -> None:
-        carry_out(self._world.bindings[call.name], **call.arguments)
+        run_to_completion(self._world.bindings[call.name], **call.arguments)
         self.called.append(call.text())
 
     def _step(self) -> None:
@@ -245,9 +245,9 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
         None,
         skill.agent.instruction,
-        {"world": skill.name, "goals": sorted(goals.ways), "hz": hz, "files": ", ".join(files)},
-        texts=goals.texts(),
-        words=goals.taught(),
+        {"world": skill.name, "goals": sorted(goals.phrasings), "hz": hz, "files": ", ".join(files)},
+        texts=goals.all_words(),
+        words=goals.training_words(),
         nonsense=nonsense_of(skill).held_out,
         notes=() if note is None else (note,),
         rate_hz=hz,
@@ -281,4 +281,4 @@ def _held_out(skill: UserSkill, hz: float, seed: int) -> list[Row]:
 
 def nonsense_of(skill: UserSkill) -> Nonsense:
     """Return a source of sentences that are meaningless in this world: they have no words of its goals."""
-    return Nonsense("", skill.recognise, frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower())) - COMMON)
+    return Nonsense("", skill.recognise, frozenset(re.findall(r"[a-z]+", skill.all_goals.all_words().lower())) - COMMON)

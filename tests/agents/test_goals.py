@@ -84,8 +84,8 @@ def test_unusable_goals_are_refused(table: dict[str, Any], says: str) -> None:
 
 def test_untrained_words_are_unknown_but_fillers_are_not() -> None:
     goals = Goals({"go to the {colour} box": [], "wait": []}, {"colour": ["red", "blue"]})
-    assert goals.unknown("would you please go to the boxes that are blue") == ()
-    assert goals.unknown("both of the blue boxes") == ("both",)
+    assert goals.unknown_words("would you please go to the boxes that are blue") == ()
+    assert goals.unknown_words("both of the blue boxes") == ("both",)
 
 
 GOALS = [RoadGoal(kind, value) for kind in KINDS for value in VALUES.get(kind, (None,))]
@@ -142,14 +142,14 @@ def test_bundled_goals_convert_to_calls_and_back(world: str) -> None:
     rng = random.Random(0)
     for goal in (phrasings.sample_goal(rng) for _ in range(500)):
         tools = phrasings.goal_tools
-        assert tools.goal(tools.call(goal)) == goal
-        assert tools.canonical(goal.text()) == tools.canonical(f"  {goal.text().upper()}!! ") == goal
+        assert tools.goal_of(tools.call_of(goal)) == goal
+        assert tools.canonical_goal(goal.text()) == tools.canonical_goal(f"  {goal.text().upper()}!! ") == goal
 
 
 def test_user_goals_convert_to_calls() -> None:
     tools = TOOLS_YARD.goal_tools("yard")
     for goal in TOOLS_YARD:
-        assert tools.goal(tools.call(goal)) == tools.canonical(goal.text()) == goal
+        assert tools.goal_of(tools.call_of(goal)) == tools.canonical_goal(goal.text()) == goal
     assert [tool["function"]["name"] for tool in tools.definitions] == [
         "go_to_the_thing", "drive_at_speed", "turn_to_angle_degrees", "stop",
     ]  # fmt: skip
@@ -161,17 +161,17 @@ def test_whole_numbers_written_as_floats_are_goals() -> None:
     tools = goals.goal_tools("whole")
     assert tools.definitions[0]["function"]["parameters"]["properties"]["x"]["type"] == "integer"
     for goal in goals:
-        call = tools.call(goal)
+        call = tools.call_of(goal)
         tools.tools.validate(call)
-        assert tools.canonical(goal.text()) == tools.goal(call) == goal
-    assert tools.canonical("go to 2.5") is None
+        assert tools.canonical_goal(goal.text()) == tools.goal_of(call) == goal
+    assert tools.canonical_goal("go to 2.5") is None
 
 
 def test_only_canonical_sentences_need_no_interpreter() -> None:
-    assert LANDER.canonical("hover at 0.70") == LANDER.canonical("hover at 0.7")
+    assert LANDER.canonical_goal("hover at 0.70") == LANDER.canonical_goal("hover at 0.7")
     for other in ("please hover at 0.7", "stay at 0.7", "hover at 5.0", "hover at 0.725", "", "land"):
-        assert LANDER.canonical(other) is None, other
-    assert TOOLS_YARD.goal_tools("yard").canonical("halt") is None
+        assert LANDER.canonical_goal(other) is None, other
+    assert TOOLS_YARD.goal_tools("yard").canonical_goal("halt") is None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_only_canonical_sentences_need_no_interpreter() -> None:
     ],
 )
 def test_goal_values_are_read_in_any_notation(arguments: dict[str, Any], text: str) -> None:
-    assert LANDER.goal(Call("hover", arguments)).text() == text
+    assert LANDER.goal_of(Call("hover", arguments)).text() == text
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_goal_values_are_read_in_any_notation(arguments: dict[str, Any], text: s
 )
 def test_call_without_a_matching_goal_is_refused(call: Call) -> None:
     with pytest.raises(InvalidCall):
-        LANDER.goal(call)
+        LANDER.goal_of(call)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.paddle import goals as paddle_goal
 from rtcontrol.agents.paddle.goals import PHRASINGS as PADDLE
 from rtcontrol.agents.paddle.goals import PaddleGoal
-from rtcontrol.agents.phrasing import bare, nonsense, split_words
+from rtcontrol.agents.phrasing import nonsense, normalised, split_words
 from rtcontrol.agents.road import goals as driver_goal
 from rtcontrol.agents.road.goals import PHRASINGS as DRIVER
 from rtcontrol.agents.road.goals import RoadGoal
@@ -109,7 +109,7 @@ def test_plain_instructions_are_recognised(name: str, text: str, kind: Any) -> N
 def texts_of(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
     """Return each pattern for a goal, with a sentence made from that pattern."""
     rng, module = random.Random(seed), PHRASINGS[name]
-    return {pattern: module.written(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
+    return {pattern: module.with_values(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
 
 
 @cache
@@ -117,7 +117,7 @@ def meanings(name: str) -> dict[str, set[Any]]:
     goals_of: dict[str, set[Any]] = {}
     for goal in GOALS[name]:
         for text in texts_of(name, goal).values():
-            goals_of.setdefault(bare(text), set()).add(goal)
+            goals_of.setdefault(normalised(text), set()).add(goal)
     return goals_of
 
 
@@ -139,7 +139,7 @@ def test_sentences_misread_by_rule_are_listed(name: str) -> None:
 
 
 def test_nonsense_names_no_goal_of_any_world() -> None:
-    texts = Counter(map(bare, nonsense()))
+    texts = Counter(map(normalised, nonsense()))
     assert len(texts) >= 900
     for name in GOALS:
         assert set(texts) & set(meanings(name)) == set()
@@ -150,21 +150,24 @@ def test_nonsense_names_no_goal_of_any_world() -> None:
 @of_each
 def test_training_uses_no_evaluation_or_held_out_sentence(name: str) -> None:
     rng, module = random.Random(1), PHRASINGS[name]
-    listed = {bare(text) for kind in module.kinds for text, _ in module.held_out_words(kind)}
+    listed = {normalised(text) for kind in module.kinds for text, _ in module.held_out_words(kind)}
     for goal in GOALS[name]:
-        kept, shown = set(module.spoken_patterns(goal, kept=True)), set(module.spoken_patterns(goal, kept=False))
+        kept, shown = (
+            set(module.spoken_patterns(goal, held_out=True)),
+            set(module.spoken_patterns(goal, held_out=False)),
+        )
         assert kept.isdisjoint(shown)
         assert kept | shown == set(module.spoken_patterns(goal))
         assert 0.05 * len(shown) < len(kept) < 0.2 * len(shown)
-        assert listed.isdisjoint(bare(module.spoken_instruction(rng, goal)) for _ in range(60))
+        assert listed.isdisjoint(normalised(module.spoken_instruction(rng, goal)) for _ in range(60))
 
 
 @of_each
 def test_judge_uses_table_first_and_rule_otherwise(name: str) -> None:
     module = PHRASINGS[name]
     for goal in GOALS[name]:
-        assert module.meant(goal.text()) == goal
+        assert module.goal_of(goal.text()) == goal
         for pattern in module.spoken_patterns(goal):
             if "{" not in pattern:
-                assert module.meant(f"{pattern[0].upper()}{pattern[1:]} ") == goal, pattern
-    assert not any(module.meant(text) is not None and RULES[name](text) is None for text in nonsense())
+                assert module.goal_of(f"{pattern[0].upper()}{pattern[1:]} ") == goal, pattern
+    assert not any(module.goal_of(text) is not None and RULES[name](text) is None for text in nonsense())

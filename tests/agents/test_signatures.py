@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from rtcontrol.agents.signatures import carry_out
+from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.models.errors import UserError
 
 
@@ -40,10 +40,12 @@ def test_unfinished_work_is_refused(started: Callable[[], Any]) -> None:
     def fly(speed: int) -> Any:
         return started()
 
-    with pytest.raises(UserError, match=r"test_signatures\.py:\d+: fly\(\) returned a .*: the work is not done"):
-        carry_out(fly, speed=1)
+    with pytest.raises(
+        UserError, match=r"test_signatures\.py:\d+: fly\(\) returned a .*, so its work has not finished"
+    ):
+        run_to_completion(fly, speed=1)
 
 
 @pytest.mark.parametrize("value", [None, 0, "done", {"x": 1}, [1], (0.0, {}), MagicMock()])
 def test_finished_result_is_returned(value: Any) -> None:
-    assert carry_out(lambda: value) is value
+    assert run_to_completion(lambda: value) is value

@@ -21,4 +21,4 @@ def test_registry_entry_refers_to_its_own_world(name: str) -> None:
     agent.tools.validate(skill.still)
     assert skill.goals and all(skill.recognise(goal.text()) == goal for goal in skill.goals)
     shown = next(world.plan().demonstrations(0, 2))
-    assert phrasings.meant(shown.instruction) == shown.goal
+    assert phrasings.goal_of(shown.instruction) == shown.goal

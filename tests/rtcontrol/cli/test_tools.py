@@ -201,7 +201,7 @@ def test_unusable_tools_are_refused_before_the_run(
     assert "no binding of this name, and the tool has no function" in refused(
         capsys, *mine, *asked, "--tools", tools(GO, jump)
     )
-    assert "its safe call is illegal" in refused(capsys, *lander, "--tools", tools(GO))
+    assert "the safe call is not valid" in refused(capsys, *lander, "--tools", tools(GO))
     assert "was trained on other tools" in refused(capsys, *lander, "--tools", tools(MAIN))
     assert "--model expert" in refused(capsys, *lander, "--tools", tools(MAIN), "--model", "expert")
     assert "carla-bridge" in refused(capsys, "run", "--env", "carla-bridge", "--tools", tools(GO))

@@ -29,7 +29,7 @@ TOOL: dict[str, Any] = {
 READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "run.toml": (lambda path: read_file(path, RunOptions, "run"), '[loop]\nenv = "lander"\nhz = 16\n'),
     "tools.json": (lambda path: tools_from(str(path)).openai(), json.dumps([TOOL], ensure_ascii=False, indent=1)),
-    "goals.yaml": (lambda path: user_goals(path, "goals").ways, "goals:\n  fahr zur Tür:\n    - zur Tür\n"),
+    "goals.yaml": (lambda path: user_goals(path, "goals").phrasings, "goals:\n  fahr zur Tür:\n    - zur Tür\n"),
 }
 
 

@@ -167,10 +167,10 @@ def test_expert_wrong_for_one_goal_is_reported(tmp_path: Path, when: str) -> Non
 
 
 SIGNATURES = [
-    ("def reset(self, seed)", "def reset(self)", "Yard.reset() takes nothing, but gets (seed)."),
-    ("def step(self)", "def step(self, dt)", "Yard.step() takes (dt), but gets nothing."),
-    ("def step(self)", "async def step(self)", "Yard.step() is async, and nobody awaits it."),
-    ("def drive(self", "async def drive(self", "the environment's function is async, and nobody awaits it."),
+    ("def reset(self, seed)", "def reset(self)", "Yard.reset() takes no arguments, but gets (seed)."),
+    ("def step(self)", "def step(self, dt)", "Yard.step() takes (dt), but gets no arguments."),
+    ("def step(self)", "async def step(self)", "Yard.step() is async, but is never awaited."),
+    ("def drive(self", "async def drive(self", "the environment's function is async, but is never awaited."),
     ("def expert(data, goal)", "def expert(data)", "expert() takes (data), but gets (data, goal)."),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.agents.phrasing import bare
+from rtcontrol.agents.phrasing import normalised
 from rtcontrol.envs.lander.skill import SKILL as LANDER
 from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
@@ -25,12 +25,12 @@ of_each = pytest.mark.parametrize("name", SKILLS)
 def test_nonsense_names_no_goal(name: str) -> None:
     rng, skill, draw = random.Random(0), SKILLS[name], Nonsense(name, SKILLS[name].recognise)
     module: Any = WORLDS[name]
-    meant = {bare(module.spoken_sentence(rng, module.sample_goal(rng))) for _ in range(3000)}
+    meant = {normalised(module.spoken_sentence(rng, module.sample_goal(rng))) for _ in range(3000)}
     drawn = [draw(rng) for _ in range(800)]
     assert len(set(drawn)) > 600
-    assert meant.isdisjoint(map(bare, drawn))
+    assert meant.isdisjoint(map(normalised, drawn))
     listed = draw.held_out
-    assert len(set(listed)) >= 100 and set(map(bare, listed)).isdisjoint(map(bare, drawn))
+    assert len(set(listed)) >= 100 and set(map(normalised, listed)).isdisjoint(map(normalised, drawn))
     # A slip or a courtesy may look like a word that the rule knows; what was drawn did not.
     assert sum(skill.recognise(text) is not None for text in drawn) < 0.05 * len(drawn)
 
