@@ -123,11 +123,10 @@ def starting(make: Callable[..., P]) -> Iterator[Callable[..., P]]:
 
 
 @contextlib.contextmanager
-def garbage(parts: Sequence[bytes | None], reads: bool = True) -> Iterator[tuple[str, list[int]]]:
-    """Run a peer that sends the parts to every client, closes at None, and then reads on if `reads`. Yield its address
+def garbage(parts: Sequence[bytes | None]) -> Iterator[tuple[str, list[int]]]:
+    """Run a peer that sends the parts to every client, closes at None, and then reads on. Yield its address
     (`HOST:PORT`) and a list with an entry for each client."""
     met: list[int] = []
-    over = threading.Event()
 
     def serve() -> None:
         with contextlib.suppress(OSError):
@@ -143,12 +142,9 @@ def garbage(parts: Sequence[bytes | None], reads: bool = True) -> Iterator[tuple
                     peer.close()
                     return
                 peer.sendall(part)
-            if not reads:
-                over.wait()
             while peer.recv(65536):
                 pass
 
     with sockets.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", met
-        over.set()

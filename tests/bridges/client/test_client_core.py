@@ -12,8 +12,9 @@ from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.core import QUEUE, Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.timing import OffsetFilter
-from rtcontrol_client.wire import LIMITS, PROTOCOL, messages
+from rtcontrol_client.wire import messages
 from rtcontrol_client.wire.messages import CallMessage, FunctionCall, Observe
+from tests.bridges.behaviour import WELCOME
 from tests.bridges.client.worlds import OWN
 
 MS = 1_000_000
@@ -22,25 +23,8 @@ TOKEN = "0123456789abcdef"
 
 
 def welcome(**changes: Any) -> messages.Welcome:
-    fields: dict[str, Any] = {
-        "protocol": list(PROTOCOL),
-        "server": {"name": "test"},
-        "session": TOKEN,
-        "resumed": False,
-        "tools": [],
-        "instruction": "Go.",
-        "model": "none",
-        "model_trained_on_tools": False,
-        "pacing": "server",
-        "on_miss": "hold",
-        "heartbeat_ms": 1000.0,
-        "session_grace_s": 30.0,
-        "limits": LIMITS.to_dict(),
-        "t_client_ns": 1 << 62,  # of the newest hello
-        **dict.fromkeys(("epoch", "t_server_ns"), 0),
-        **dict.fromkeys(("hz", "period_ms", "deadline_ms", "max_age_ms", "hold_ms", "ttl_ms"), 100.0),
-    }
-    return messages.Welcome(**{**fields, **changes})
+    newest = 1 << 62  # the welcome answers the newest hello
+    return messages.Welcome.model_validate({**WELCOME, "session": TOKEN, "t_client_ns": newest, **changes})
 
 
 def look(t_ns: int = 1) -> Observe:
@@ -128,15 +112,8 @@ def core() -> Core:
     return core
 
 
-def flying(core: Core, ttl_ms: float = 500.0) -> FunctionCall:
-    left = FunctionCall(name="left")
-    core.receive(call_message(5, call=left, t_obs_ns=S, ttl_ms=ttl_ms), S + MS)
-    assert core.active.at(S + MS).call == left
-    return left
-
-
 def test_acknowledgement_from_earlier_session_is_not_sent(core: Core) -> None:
-    flying(core)
+    core.receive(call_message(5, call=FunctionCall(name="left"), t_obs_ns=S), S + MS)
     before = core.active.at(S + MS)
     core.lost(2 * S, "cut")
     greeted(core, 3 * S, session="f" * 16)

@@ -23,7 +23,6 @@ from rtcontrol_client.wire import encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import FunctionCall, Observe, Reset
 from tests.bridges.client.worlds import OWN, STEER, joined
 from tests.conformance.check.stand import Stand
-from tests.helpers.processes import python
 
 
 class Gear(enum.IntEnum):
@@ -210,13 +209,3 @@ def test_invalid_message_is_refused_on_callers_thread(stand: Stand) -> None:
                 say()
             assert words in str(caught.value)
         assert client.connected and client.error is None
-
-
-def test_client_imports_with_only_three_packages() -> None:
-    absent = ("numpy", "torch", "ray", "transformers", "typer", "rich", "jsonschema", "gymnasium", "tokenizers")
-    code = (
-        f"import sys\nfor name in {absent!r}: sys.modules[name] = None\n"
-        "from rtcontrol_client import Client\n"
-        "assert not [m for m in sys.modules if m.partition('.')[0] == 'rtcontrol']\n"
-    )
-    assert python("-c", code).stderr == ""

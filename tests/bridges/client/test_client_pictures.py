@@ -60,8 +60,7 @@ def test_invalid_picture_raises_error_for_caller(client: Client, data: Any, opti
         client.send_picture(data, **options)
 
 
-def test_no_picture_is_sent_without_server_that_accepts_pictures() -> None:
-    stand = Stand("tcp://127.0.0.1:*")
+def test_no_picture_is_sent_without_server_that_accepts_pictures(stand: Stand) -> None:
     client = Client(stand.endpoint, OWN)
     assert client.send_picture(FILE) is False  # nobody has welcomed it
     hello = stand.expect(Hello, 20, "hello")
@@ -76,7 +75,6 @@ def test_no_picture_is_sent_without_server_that_accepts_pictures() -> None:
     assert client.send_picture(FILE) is False
     assert not any(isinstance(message, Picture) for message in stand.heard) and not stand.broken
     assert client.statistics["pictures"] == {"sent": 0, "dropped": 3}
-    stand.close()
 
 
 class Narrow:
@@ -110,9 +108,8 @@ class Narrow:
         self._listener.close()
 
 
-def test_stuck_pictures_delay_no_observation_and_use_no_memory() -> None:
+def test_stuck_pictures_delay_no_observation_and_use_no_memory(stand: Stand) -> None:
     # foxglove/ros-foxglove-bridge#126 and #196: behind large messages small ones waited, or the memory grew.
-    stand = Stand("tcp://127.0.0.1:*")
     proxy = Narrow(int(stand.endpoint.rpartition(":")[2]))
     with Client(proxy.endpoint, OWN) as client:
         stand.expect(Hello, 20, "hello")
@@ -132,4 +129,3 @@ def test_stuck_pictures_delay_no_observation_and_use_no_memory() -> None:
         )
         assert not any(isinstance(message, Picture) for message in stand.heard)
     proxy.close()
-    stand.close()
