@@ -43,16 +43,12 @@ def all_lights(light: Light) -> dict[int, Light]:
     return {signal_number(arm): light for arm in ARMS}
 
 
-def lane_line(index: int, count: int = 3) -> LaneLine:
-    """Return one of a loop's lanes into the junction, by its number from the left."""
+def lane_line(index: int) -> LaneLine:
+    """Return one of a loop's three lanes into the junction, by its number from the left."""
     return next(
         known
         for known in road().lanes()
-        if not known.junction
-        and known.index == index
-        and known.count == count
-        and known.after
-        and known.after[0].junction
+        if not known.junction and known.index == index and known.count == 3 and known.after and known.after[0].junction
     )
 
 
@@ -66,7 +62,7 @@ def body(lane_line: LaneLine, s: float, speed: float = 0.0, lateral: float = 0.0
 class Car:
     """A driver with a bicycle model, whose axes are OpenDRIVE's: y and yaw are mirrored."""
 
-    def __init__(self, start: Body, on: TownRoad | None = None) -> None:
+    def __init__(self, start: Body, on: TownRoad | None) -> None:
         self.number = start.number
         self.bicycle = Bicycle(start.x, -start.y, -math.radians(start.yaw_deg))
         self.bicycle.speed = start.speed

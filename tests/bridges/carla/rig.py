@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.run import carla_bridge
 from rtcontrol_client.wire.messages import FunctionCall
-from tests.bridges.client.worlds import until
 from tests.bridges.ros2 import brain
-from tests.helpers.processes import PATH
+from tests.helpers import processes
+from tests.helpers.processes import until
 
 Line = dict[str, Any]
 
@@ -31,27 +29,14 @@ class Brain(brain.Brain):
         self.wanted = FunctionCall(name=name, arguments=arguments)
 
 
-class Program:
-    """A child process that drives; `log` has its output, `trace` its steps."""
+class Program(processes.Program):
+    """A child process that drives, with a log of its own; `trace` has its steps."""
 
     def __init__(self, folder: Path, command: list[str], trace: Path) -> None:
         self.folder, self._trace = folder, trace
-        self._log = folder / "log.txt"
-        with self._log.open("a") as file:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                env={**os.environ, "PYTHONPATH": PATH, "RTCONTROL_CACHE": str(folder / "cache")},
-            )
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def says(self, words: str, seconds: float = 30.0) -> None:
-        until(lambda: words in self.log() or self.popen.poll() is not None, f"not said: {words}", seconds)
-        assert words in self.log(), self.log()
+        cache = {"RTCONTROL_CACHE": str(folder / "cache")}
+        log = folder / f"log-{time.monotonic_ns()}.txt"
+        super().__init__(["-m", *command], log, env=cache, stdin=subprocess.PIPE)
 
     def trace(self) -> list[Line]:
         """Return the trace, one entry per step."""
@@ -62,25 +47,14 @@ class Program:
     def last(self) -> Line:
         return (self.trace() or [{"kmh": 0.0, "frame": 0, "t_s": 0.0}])[-1]
 
-    def reaches(self, kmh: float, seconds: float = 30.0) -> None:
+    def reaches(self, kmh: float) -> None:
         """Wait until the car reaches this speed."""
-        until(lambda: self.last()["kmh"] >= kmh or self.popen.poll() is not None, f"not at {kmh} km/h", seconds)
+        until(lambda: self.last()["kmh"] >= kmh or self.popen.poll() is not None, f"not at {kmh} km/h", 30)
         assert self.popen.poll() is None, self.log()
 
     def left(self) -> list[Path]:
         """Return the journals of changes that are not undone."""
         return sorted((self.folder / "cache" / "carla").glob("*.json"))
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.popen.send_signal(number)
-        return self.popen.wait(20)
-
-    def kill(self) -> None:
-        if self.popen.poll() is None:
-            self.popen.kill()
-        self.popen.wait()
-        if self.popen.stdin is not None:
-            self.popen.stdin.close()
 
 
 def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:

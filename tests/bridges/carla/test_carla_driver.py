@@ -18,7 +18,7 @@ from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
 
 
-def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2) -> Callable[[float], list[Body]]:
+def moving(lane: int, s: float, speed: Callable[[float], float]) -> Callable[[float], list[Body]]:
     """Return a function that yields another vehicle straight ahead at each step, with a speed that depends on time."""
     route, at = road().route(lane_line(lane), "straight"), [s]
 
@@ -27,7 +27,7 @@ def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2
             ((known, offset) for known, offset in zip(route.lanes, route.offsets, strict=True) if offset <= at[0]),
             key=lambda pair: pair[1],
         )
-        placed = body(found, at[0] - start, speed(time), number=number)
+        placed = body(found, at[0] - start, speed(time), number=2)
         at[0] += speed(time) * DT
         return [placed]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,17 +19,6 @@ from rtcontrol_client.carla.observing import Body
 
 DT = 1 / 16
 wild = st.floats(-1e6, 1e6, allow_nan=False)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(wild, st.floats(0, 1e4)), min_size=1, max_size=40))
-def test_pedals_stay_in_range_and_never_act_together(steps: list[tuple[float, float]]) -> None:
-    throttle = Throttle(DT)
-    for wanted, speed in steps:
-        told = throttle.step(wanted, speed)
-        assert 0.0 <= told.throttle <= 1.0 and 0.0 <= told.brake <= 1.0
-        assert told.throttle == 0.0 or told.brake == 0.0
-        assert math.isfinite(throttle.hold) and math.isfinite(throttle.more)
 
 
 @settings(max_examples=100, deadline=None)

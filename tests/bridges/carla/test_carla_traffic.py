@@ -52,6 +52,7 @@ def test_outputs_are_in_range_for_any_call_at_any_place(steps: list, which: int)
         driver.obey(name, arguments)
         told = driver.step(scene)
         assert 0.0 <= told.throttle <= 1.0 and 0.0 <= told.brake <= 1.0 and -1.0 <= told.steer <= 1.0
+        assert told.throttle == 0.0 or told.brake == 0.0
         data = observe(scene, driver)
         assert all(math.isfinite(v) for k, v in data.items() if isinstance(v, float) and k != "limit_kmh")
 
