@@ -5,8 +5,10 @@ These tests do not cover import into Unity, IL2CPP and the editor's domain reloa
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,12 @@ import zmq
 from rtcontrol_client.wire.messages import Bye, Hello, Observe
 from tests.bridges import vectors
 from tests.bridges.behaviour import Shell, TalkCore, cases, check, options_of
-from tests.bridges.client.worlds import Process
-from tests.bridges.program import starting
+from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.program import garbage, starting
 from tests.bridges.unity.conftest import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
 from tests.bridges.web_ends import check_first_server, check_next_server, fronted
+from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
-
-# Against a scripted server.
-
 
 # Methods that cannot be tools are reported before connecting; unusual but valid methods work.
 
@@ -145,6 +145,57 @@ def test_attributes_become_the_tool_schemas_of_the_hello(core: Driver) -> None:
     }
     assert tools["say"]["parameters"]["properties"]["word"] == {"type": "string", "enum": ["hello", "bye"]}
     assert tools["say"]["parameters"]["required"] == ["word"]
+
+
+# A server's check of clients, and peers that are not servers.
+
+
+def test_client_passes_the_conformance_check(driver: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    by_name = endpoint.replace("127.0.0.1", "localhost")
+    flying = driver("run", "--endpoint", by_name, "--ttl-ms", "500", "--hz", "20")
+    findings = check_any_client(endpoint)
+    assert [f.name for f in findings if f.status != "passed"] == [], findings
+    assert flying.stats()["too_old"] == 0 and flying.process.poll() is None
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
+SILENCE = "nobody answers|the peer says nothing"  # the second once the time for a handshake is over
+# The peer's bytes, and a pattern of the client's error message.
+GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
+    "silence": ([], SILENCE),
+    "a web server": ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "speaks no ZeroMQ"),
+    "closed at once": ([None], "closed the connection at once"),
+    "a greeting of CURVE": ([GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15))], "wants CURVE keys"),
+    "the wrong type": ([GREETING, READY.replace(b"\x1c", b"\x19").replace(b"\x06ROUTER", b"\x03PUB")], "PUB socket"),
+    "a frame of 2^60 bytes": ([GREETING, READY, b"\x02\x10" + bytes(7) + b"x" * 100], "a frame of 1152921504606846976"),
+    "pings": ([GREETING, READY, b"\x04\x0f\x04PING\x00\x64contextx" * 20_000], "says nothing"),
+}
+
+
+@pytest.fixture(scope="module")
+def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
+    """Run a client against each kind of peer, all at the same time."""
+    with ExitStack() as stack:
+        flying: dict[str, tuple[Driver, list[int]]] = {}
+        for kind, (parts, reported) in GARBAGE.items():
+            address, met = stack.enter_context(garbage(parts))
+            ends = ("--seconds", "1") if reported == SILENCE else ("--until", reported)
+            one = Driver(exe, "run", "--endpoint", f"tcp://{address}", "--ttl-ms", "500", *ends)
+            stack.callback(one.end)
+            flying[kind] = one, met
+        yield flying
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_client_survives_peer_that_is_not_a_server(met_garbage: dict[str, tuple[Driver, list[int]]], kind: str) -> None:
+    flying, met = met_garbage[kind]
+    stats = flying.event("stats")["stats"]
+    assert flying.process.wait(20) == 0
+    assert met and re.search(GARBAGE[kind][1], stats["trouble"])
+    assert (stats["executed"], stats["sessions"], stats["ended"]) == (0, 0, None)
+    assert stats["memory_kb"] < 20_000
 
 
 # The Unity side of the package against a stub of the engine: names and types match, and the life cycle is complete.
