@@ -6,9 +6,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -130,6 +131,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 Start = Callable[..., Program]
+P = TypeVar("P", bound=Program)
 
 
 @dataclass
@@ -153,16 +155,11 @@ def one(ros: str, module_brain: Brain, tmp_path_factory: pytest.TempPathFactory)
     """A robot, 0.7 m before the place where it turns, and a bridge, shared by a module's tests."""
     folder = tmp_path_factory.mktemp("driven")
     domain = {**own_domain(), "ROS_LOG_DIR": str(folder / "ros")}
-    made: list[Program] = []
-
-    def start(*options: str) -> Program:
-        made.append(started(ros, domain, folder / f"bridge-{len(made)}.log", module_brain.endpoint, *options))
-        return made[-1]
-
-    robot = SimulatedRobot(ros, domain, folder / "robot.log", "1.5")
-    yield DrivenRobot(domain, robot, start, start())
-    for program in (robot, *made):
-        program.kill()
+    endpoint = module_brain.endpoint
+    with starting(lambda n: started(ros, domain, folder / f"bridge-{n}.log", endpoint)) as start:
+        robot = SimulatedRobot(ros, domain, folder / "robot.log", "1.5")
+        yield DrivenRobot(domain, robot, start, start())
+        robot.kill()
 
 
 @pytest.fixture
@@ -175,16 +172,14 @@ def driven(one: DrivenRobot, module_brain: Brain) -> DrivenRobot:
 @pytest.fixture(scope="module")
 def module_brain() -> Iterator[Brain]:
     """A scripted server shared by a module's tests."""
-    result = Brain()
-    yield result
-    result.close()
+    with closing(Brain()) as result:
+        yield result
 
 
 @pytest.fixture
 def brain() -> Iterator[Brain]:
-    result = Brain()
-    yield result
-    result.close()
+    with closing(Brain()) as result:
+        yield result
 
 
 @pytest.fixture
@@ -194,40 +189,41 @@ def robot(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Simulate
     result.kill()
 
 
-@pytest.fixture
-def bridge(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Start]:
-    """A function that starts a bridge to an endpoint, with further options."""
-    made: list[Program] = []
+@contextmanager
+def starting(make: Callable[..., P]) -> Iterator[Callable[..., P]]:
+    """Yield a function that starts programs, with the number of the program before its arguments; kill them all."""
+    made: list[P] = []
 
-    def start(endpoint: str, *options: str, config: Path = EXAMPLE) -> Program:
-        made.append(started(ros, domain, tmp_path / f"bridge-{len(made)}.log", endpoint, *options, config=config))
+    def start(*arguments: str, **options: Any) -> P:
+        made.append(make(len(made), *arguments, **options))
         return made[-1]
 
     yield start
     for program in made:
         program.kill()
+
+
+@pytest.fixture
+def bridge(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+    """A function that starts a bridge to an endpoint, with further options."""
+    with starting(
+        lambda n, *given, **more: started(ros, domain, tmp_path / f"bridge-{n}.log", *given, **more)
+    ) as start:
+        yield start
 
 
 @pytest.fixture
 def serve(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Callable[[], Server]]:
     """A function that starts a node with services and an action."""
-    made: list[Server] = []
-
-    def start() -> Server:
-        made.append(Server(ros, domain, tmp_path / f"server-{len(made)}.log"))
-        made[-1].until_ready()
-        return made[-1]
-
-    yield start
-    for program in made:
-        program.kill()
+    with starting(lambda n: Server(ros, domain, tmp_path / f"server-{n}.log")) as start:
+        yield start
 
 
-def until_observed(brain: Brain, words: str, seconds: float = 30.0) -> None:
+def until_observed(brain: Brain, words: str) -> None:
     def seen() -> bool:
         return brain.observed is not None and re.search(words, brain.observed.text or "") is not None
 
     try:
-        until(seen, f"not observed: {words}", seconds)
+        until(seen, f"not observed: {words}", 30)
     except AssertionError as error:
         raise AssertionError(f"{error}, but {brain.observed.text if brain.observed else None}") from None

@@ -1,48 +1,11 @@
-"""The guard's logic: when the safe call is due, and which heartbeats precede a published call."""
+"""The guard's logic: when the safe call is due."""
 
 from __future__ import annotations
-
-import time
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol_client import Standing
-from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.guard import GRACE_S, HOLD_S, MOST_S, Watch
-from rtcontrol_client.wire.messages import FunctionCall
-from tests.bridges.ros2.mapping import mapper
-
-
-class Heard:
-    """A topic that accepts every message, or none if `takes` is false."""
-
-    def __init__(self) -> None:
-        self.takes = True
-        self.messages: list[Any] = []
-
-    def write(self, message: Any) -> bool:
-        self.messages += [message] if self.takes else []
-        return self.takes
-
-
-def test_heartbeat_precedes_its_call_and_follows_the_safe_call() -> None:
-    wheels = Heard()
-    beats: list[tuple[float | None, int]] = []
-    beat = lambda left_ms: beats.append((left_ms, len(wheels.messages)))  # noqa: E731
-    actuator = Ros2Actuator(mapper(), {"/cmd_vel": wheels}, 1000.0, heartbeat=beat)
-    drive = FunctionCall(name="drive", arguments={"speed": 30, "turn": "straight"})
-    actuator.apply(lambda: Standing(drive, "fresh", left_ms=480.0))
-    assert beats == [(480.0, 0)] and len(wheels.messages) == 1
-    wheels.takes = False
-    actuator.apply(lambda: Standing(None, "safe"))
-    assert len(beats) == 1  # the safe call is not published yet
-    wheels.takes = True
-    time.sleep(0.002)  # a tick later
-    actuator.apply(lambda: Standing(None, "safe"))
-    assert beats[1:] == [(None, 2)]
-
 
 LEFT = st.integers(0, 5_000)
 

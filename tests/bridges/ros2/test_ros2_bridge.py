@@ -128,6 +128,21 @@ def test_call_ended_by_another_thread_is_not_published(actuator: Ros2Actuator, w
     assert wheels.told == [0.3, 0.0]
 
 
+def test_heartbeat_precedes_its_call_and_follows_the_safe_call(wheels: Wheels) -> None:
+    beats: list[tuple[float | None, int]] = []
+    beat = lambda left_ms: beats.append((left_ms, len(wheels.told)))  # noqa: E731
+    actuator = Ros2Actuator(mapper(), {"/cmd_vel": wheels}, 1000.0, heartbeat=beat)
+    actuator.apply(lambda: drive(480.0))
+    assert beats == [(480.0, 0)] and wheels.told == [0.3]
+    wheels.takes = lambda speed: False
+    actuator.apply(lambda: SAFE)
+    assert len(beats) == 1  # the safe call is not published yet
+    wheels.takes = lambda speed: True
+    time.sleep(0.002)  # a tick later
+    actuator.apply(lambda: SAFE)
+    assert beats[1:] == [(None, 2)]
+
+
 # However a bridge ends, it publishes the safe call last. These tests need no network.
 
 
