@@ -7,8 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,15 +21,16 @@ from rtcontrol_client.wire.messages import Bye, Hello
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.program import Events
 from tests.conformance.check.stand import Stand
+from tests.helpers.web_server import Quiet, http_server
 
 
 class Served(Process):
     """A process of `rtcontrol serve` that also accepts WebSockets."""
 
-    def __init__(self, out: Path, *options: str, host: str = "127.0.0.1") -> None:
+    def __init__(self, out: Path) -> None:
         port = free_port()
-        super().__init__(out, free_port(), "--http", f"{host}:{port}", *options)
-        self.url = f"ws://{host}:{port}/ws"
+        super().__init__(out, free_port(), "--http", f"127.0.0.1:{port}")
+        self.url = f"ws://127.0.0.1:{port}/ws"
 
 
 class Relay:
@@ -77,47 +77,42 @@ class Front:
     """A /connect server that answers each request with the first of `answers`, and repeats the last."""
 
     def __init__(self) -> None:
+        self.url = ""
         self.answers: list[Answer] = []
-        self.holds = False  # if true, requests are never answered
+        self.holds = False  # if true, the next request is never answered
+        self.over = threading.Event()
         self.requests: list[tuple[float, dict[str, str]]] = []  # the time and the headers of each request
-        front = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                front.requests.append((time.monotonic(), {k.lower(): v for k, v in self.headers.items()}))
-                if front.holds:
-                    front.holds = False
-                    front._over.wait(60)
-                status, headers, body = front.answers[0]
-                if len(front.answers) > 1:
-                    del front.answers[0]
-                self.send_response(status)
-                for name, text in {**headers, "Content-Length": str(len(body))}.items():
-                    self.send_header(name, text)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._over = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/connect"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._over.set()
-        self._server.shutdown()
-        self._server.server_close()
+    def answer(self, request: Quiet) -> None:
+        self.requests.append((time.monotonic(), {k.lower(): v for k, v in request.headers.items()}))
+        if self.holds:
+            self.holds = False
+            self.over.wait(60)
+        status, headers, body = self.answers[0]
+        if len(self.answers) > 1:
+            del self.answers[0]
+        request.send_response(status)
+        for name, text in {**headers, "Content-Length": str(len(body))}.items():
+            request.send_header(name, text)
+        request.end_headers()
+        request.wfile.write(body)
 
 
 @contextmanager
 def fronted() -> Iterator[tuple[Front, Stand, Stand]]:
     """Yield a /connect server and two scripted servers."""
-    front, stands = Front(), (Stand("tcp://127.0.0.1:*"), Stand("tcp://127.0.0.1:*"))
-    yield front, *stands
-    for one in (front, *stands):
-        one.close()
+    front, anywhere = Front(), "tcp://127.0.0.1:*"
+
+    class Handler(Quiet):
+        protocol_version = "HTTP/1.0"
+
+        def do_GET(self) -> None:  # noqa: N802
+            front.answer(self)
+
+    with http_server(Handler) as url, closing(Stand(anywhere)) as first, closing(Stand(anywhere)) as second:
+        front.url = f"{url}/connect"
+        yield front, first, second
+        front.over.set()
 
 
 C = TypeVar("C", bound=Events)

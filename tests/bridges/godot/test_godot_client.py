@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,53 +29,34 @@ from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-TTL_MS = 500.0
-LIVE = 3
 GO = FunctionCall(name="go", arguments={"direction": "up"})
 
 
 @pytest.fixture
 def godot(tmp_path: Path) -> Iterator[Start]:
     """A function that runs the sample's scene under the driver: `godot(url, option...)`."""
-    yield from starting(
-        lambda url, *options, **more: Engine(tmp_path, "driver.gd", f"--set=url:{quoted(url)}", *options, **more)
-    )
-
-
-def quoted(text: str) -> str:
-    return f'"{text}"'
-
-
-# A real server.
-
-
-# A scripted server.
+    yield from starting(lambda url, *options: Engine(tmp_path, "driver.gd", f'--set=url:"{url}"', *options))
 
 
 def test_conforms_to_the_checker_of_clients(godot: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    relay = Relay(endpoint)
-    try:
+    with closing(Relay(endpoint)) as relay:
         engine = godot(relay.url)
         findings = check_any_client(endpoint)
         assert [f.name for f in findings if f.status != "passed"] == [], findings
         assert relay.refused == []
         assert engine.process.poll() is None and engine.faults() == []
-    finally:
-        relay.close()
 
 
 @pytest.fixture
 def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
     """Drive a node with two safe tools from the scripted server."""
-    relay = Relay(stand.endpoint)
-    engine = godot(
-        relay.url, "--stubborn", "--set=ttl_ms:60000.0", "--tool=hold:{}", '--set=safe_tools:["hold", "stop"]'
-    )
-    stand.expect(Hello, 20.0, "hello")
-    yield engine
-    assert engine.faults() == []
-    relay.close()
+    tools = ("--tool=hold:{}", '--set=safe_tools:["hold", "stop"]')
+    with closing(Relay(stand.endpoint)) as relay:
+        engine = godot(relay.url, "--stubborn", "--set=ttl_ms:60000.0", *tools)
+        stand.expect(Hello, 20.0, "hello")
+        yield engine
+        assert engine.faults() == []
 
 
 def acts(engine: Engine, *begin: str) -> list[tuple[str, str]]:
@@ -110,19 +92,18 @@ def test_failing_safe_tools_are_retried_each_frame(stubborn: Engine, stand: Stan
 
 
 def test_connect_url_leads_to_the_websocket_of_the_same_host(godot: Start, stand: Stand) -> None:
-    relay = Relay(stand.endpoint)
-    url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
-    engine = godot(url, "--set=persist:false", "--set=ttl_ms:60000.0")
-    stand.expect(Hello, 20.0, "hello")
-    stand.welcome()
-    stand.call(stand.observation(), call=GO)
-    engine.event("acted", cause="call")
-    assert engine.stats()["address"] == relay.url
-    stand.send(Bye(session=stand.token, reason="draining", reconnect=True))
-    engine.event("acted", cause="session_ended")
-    assert stand.expect(Hello, 20.0, "hello after the bye").resume is None
-    assert engine.faults() == []
-    relay.close()
+    with closing(Relay(stand.endpoint)) as relay:
+        url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
+        engine = godot(url, "--set=persist:false", "--set=ttl_ms:60000.0")
+        stand.expect(Hello, 20.0, "hello")
+        stand.welcome()
+        stand.call(stand.observation(), call=GO)
+        engine.event("acted", cause="call")
+        assert engine.stats()["address"] == relay.url
+        stand.send(Bye(session=stand.token, reason="draining", reconnect=True))
+        engine.event("acted", cause="session_ended")
+        assert stand.expect(Hello, 20.0, "hello after the bye").resume is None
+        assert engine.faults() == []
 
 
 # A crowd, against a scripted server.

@@ -88,10 +88,10 @@ class Engine(Program):
 
     begins = "{"
 
-    def __init__(self, home: Path, script: str, *options: str, page: int | None = None, **files: Any) -> None:
+    def __init__(self, home: Path, script: str, *options: str, **files: Any) -> None:
         self._commands: queue.Queue[str] = queue.Queue()
         self._errors: list[str] = []
-        port = page or free_port()
+        port = free_port()
         args = json.dumps(["--headless", "--", *options])
         served = {
             "/": PAGE.replace("ARGS", args).encode(),

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import ROOT
 
-pytestmark = pytest.mark.serial
+NO_NODE = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node: apt-get install nodejs")
+pytestmark = [pytest.mark.serial, NO_NODE]
 Start = Callable[..., NodeClient]
 OPTIONS: dict[str, Any] = {"tools": [STEER], "instruction": "Steer.", "safeCall": STRAIGHT, "hz": 20, "ttlMs": 500}
 
@@ -166,26 +168,20 @@ def test_session_with_a_real_server_is_driven(served: Served, start: Start, own:
 
 
 def test_connect_url_leads_to_the_websocket_of_the_same_host(start: Start, stand: Stand) -> None:
-    relay = Relay(stand.endpoint)
-    url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
-    game = start(url)
-    stand.expect(Hello, 20.0, "hello")
-    stand.welcome()
-    assert game.do("game.address") == relay.url
-    relay.close()
+    with closing(Relay(stand.endpoint)) as relay:
+        game = start(relay.url.replace("ws://", "http://").replace("/ws", "/connect"))
+        stand.expect(Hello, 20.0, "hello")
+        stand.welcome()
+        assert game.do("game.address") == relay.url
 
 
 def test_client_passes_the_conformance_check(start: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    relay = Relay(endpoint)
-    try:
+    with closing(Relay(endpoint)) as relay:
         start(relay.url, agent="lander", tools=None, instruction=None)
         findings = check_any_client(endpoint)
-        assert [(f.name, f.detail) for f in findings if f.status == "failed"] == []
-        assert len([f for f in findings if f.status == "passed"]) == len(findings)
+        assert [(f.name, f.detail) for f in findings if f.status != "passed"] == []
         assert relay.refused == []
-    finally:
-        relay.close()
 
 
 # socket.io#3236, engine.io-client#528: a closed client prevented Node from ending.
@@ -259,8 +255,6 @@ class Node(Program):
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    if shutil.which("node") is None:
-        pytest.skip("there is no node: apt-get install nodejs")
     one = Node(["node", str(HERE / "behaviour.mjs"), str(SOURCE / "src" / "index.js")])
     yield one
     one.end()
@@ -273,8 +267,6 @@ def test_client_follows_the_behaviour_table(node: Node, case: dict[str, Any]) ->
 
 
 def test_throwing_handlers_and_full_connections_affect_nothing_else() -> None:
-    if shutil.which("node") is None:
-        pytest.skip("there is no node: apt-get install nodejs")
     command = ["node", str(HERE / "faults.mjs"), str(SOURCE / "src")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "ok\n", done.stderr
