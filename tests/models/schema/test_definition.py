@@ -69,25 +69,6 @@ ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {
 
 
 @pytest.mark.parametrize(
-    "definition",
-    [
-        pytest.param({"type": "function", "name": "drive", "parameters": SPEED, "strict": True}, id="responses"),
-        pytest.param(
-            {"name": "drive", "inputSchema": SPEED, "outputSchema": SPEED, "annotations": {"readOnlyHint": False}},
-            id="mcp",
-        ),
-        pytest.param({"name": "drive", "input_schema": SPEED, "input_examples": [{"speed": 1}]}, id="anthropic"),
-    ],
-)  # fmt: skip
-def test_public_tool_definitions_are_read_alike(definition: dict[str, Any]) -> None:
-    (tool,) = tool_schemas([definition])
-    assert (tool.name, tool.parameters) == (
-        "drive",
-        ToolSchema.from_openai({"name": "drive", "parameters": SPEED}).parameters,
-    )
-
-
-@pytest.mark.parametrize(
     ("part", "key"),
     [
         # Public lists with other keys: Cohere (cohere-typescript #146), LangChain's `args`.

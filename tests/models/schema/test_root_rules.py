@@ -111,14 +111,6 @@ EDGE = {
     "properties": {n: {"type": "string"} for n in ("edge", "from", "kind", "to")},
     "oneOf": [{"required": ["edge"]}, {"required": ["from", "kind", "to"]}],
 }
-NOTE = {
-    "type": "object",
-    "properties": {"op": {"enum": ["append", "drop"]}, "text": {"enum": ["a", "b"]}},
-    "oneOf": [
-        {"properties": {"op": {"const": "append"}, "text": {"enum": ["a", "b"]}}, "required": ["op", "text"]},
-        {"properties": {"op": {"const": "drop"}, "text": False}, "required": ["op"]},
-    ],
-}
 
 
 def read(root: Any) -> ToolSchema:
@@ -128,7 +120,6 @@ def read(root: Any) -> ToolSchema:
 @pytest.mark.parametrize(
     ("root", "calls"),
     [
-        (NOTE, [{"op": "append", "text": "a"}, {"op": "append", "text": "b"}, {"op": "drop"}]),
         (
             {
                 "$schema": "http://json-schema.org/draft-07/schema#",
