@@ -1,4 +1,4 @@
-"""Tests of the bundled worlds: physics, judges, experts, curricula and demonstrations."""
+"""Tests of the bundled worlds: physics, judges, experts, curricula, demonstrations and the registry."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.envs.road import curriculum as road
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
+from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.carla.intent import KMH
 
@@ -97,21 +98,21 @@ def test_goal_option_overrides_later_instructions(world: Any, option: str, text:
         world("make tea")
 
 
-def hovered(x: float, y: float, settle_y: float, seconds: float = 12.0) -> LanderJudge:
+def hovered(y: float, settle_y: float, seconds: float = 12.0) -> LanderJudge:
     judge = judge_of(LanderGoal("hover", 0.2, 0.7))
     for step in range(round(seconds / STEP_S)):
         late = step * STEP_S >= 4.0
-        judge.step(x, y if late else settle_y, **STILL)
+        judge.step(0.2, y if late else settle_y, **STILL)
     return judge
 
 
 def test_hover_is_judged_from_second_four_to_twelve() -> None:
-    judge = hovered(0.2, 0.75, settle_y=1.4)
+    judge = hovered(0.75, settle_y=1.4)
     assert judge.end == "time"
     assert judge.success is True
     assert judge.mean_distance == pytest.approx(0.05)
-    assert hovered(0.2, 0.83, settle_y=0.7).success is False
-    assert hovered(0.2, 0.7, settle_y=0.7, seconds=11.9).end is None
+    assert hovered(0.83, settle_y=0.7).success is False
+    assert hovered(0.7, settle_y=0.7, seconds=11.9).end is None
 
 
 def test_hover_goal_on_the_ground_allows_take_off() -> None:
@@ -166,10 +167,10 @@ def test_only_the_paddle_expert_reaches_its_goal(kind: PaddleKind) -> None:
 UNSEEN = range(5000, 5004)
 
 
-def empty(lanes: int = 3, lane: int = 2, kmh: float = 50.0, junction_m: float = 5_000.0) -> Road:
+def empty(lane: int = 2, *, kmh: float, junction_m: float = 5_000.0) -> Road:
     """Return a road without other cars, far from a junction."""
     road = Road(0)
-    road.traffic.lanes = lanes
+    road.traffic.lanes = 3
     road.car.lane, road.car.speed = lane, kmh / KMH
     road.limit = 60.0 / KMH
     road.traffic.cars = []
@@ -278,3 +279,22 @@ def test_episode_is_independent_of_parallel_episodes(name: str, goal: Any) -> No
     skill, situations = SKILLS[name], cases(goal, range(4))
     all_at_once, in_turns = (evaluate(skill, skill.expert_policy, situations, parallel=parallel) for parallel in (4, 2))
     assert all_at_once == in_turns
+
+
+# The registry: each entry is complete and refers to its own world.
+
+
+def test_agent_of_each_world_has_bundled_model() -> None:
+    for world in registry.WORLDS.values():
+        assert world.agent in zoo() and world.controller().model == world.agent
+
+
+@pytest.mark.parametrize("name", registry.WORLDS)
+def test_registry_entry_refers_to_its_own_world(name: str) -> None:
+    world = registry.WORLDS[name]
+    phrasings, skill, agent = world.phrasings(), world.skill(), world.controller()
+    assert (world.name, skill.name, phrasings.agent, agent.name) == (name, name, name, world.agent)
+    agent.tools.validate(skill.still)
+    assert skill.goals and all(skill.recognise(goal.text()) == goal for goal in skill.goals)
+    shown = next(world.plan().demonstrations(0, 2))
+    assert phrasings.goal_of(shown.instruction) == shown.goal
