@@ -85,30 +85,55 @@ def test_training_samples_match_rule_and_vocabulary(name: str) -> None:
         assert goals == every and all(DRIVER.training_sentences(goal.kind)[goal.text()] == goal for goal in every)
 
 
+READ: dict[RoadGoal | None, str] = {
+    RoadGoal("speed", 20): "brake to 20",
+    RoadGoal("speed", 30): "slow down to 30",
+    RoadGoal("speed", 50): "go 50 km/h; Drive at 48, please.; drive at fifty",
+    RoadGoal("speed", 60): "do not go faster than 60",
+    RoadGoal("lane", "left"): "take the left lane; move over to the left; take the left lane, not the right one; "
+    "take the left lane at the next junction",
+    RoadGoal("lane", "middle"): "leave the right lane and take the middle one",
+    RoadGoal("lane", "right"): "move over to the right lane",
+    RoadGoal("follow", 15): "follow the car in front at 15 metres; follow at 15m",
+    RoadGoal("follow", 20): "follow the car ahead; do not overtake, stay behind the car ahead",
+    RoadGoal("follow", 30): "keep 30 m behind the car ahead",
+    RoadGoal("turn", "left"): "turn left right now; turn left at the junction ahead; go to the left at the crossing; "
+    "take the next left",
+    RoadGoal("turn", "right"): "turn right at the next crossing; turn right now",
+    RoadGoal("turn", "straight"): "go straight on at the junction",
+    RoadGoal("overtake"): "overtake slow cars; do not stay behind slow cars; pass the car ahead on the left",
+    RoadGoal("stop"): "stop; halt now; stop right now; stop in your lane; stop at the next junction; do not drive on; "
+    "pull over to the right",
+    RoadGoal("drive"): "do not stop, drive on; follow the road; go at the limit",
+    None: "take the left or the right lane; turn left or right at the junction; take the second left; stop overtaking; "
+    "let the others pass; you do not have to stop; make tea; 50",
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "kind"),
+    ("name", "text", "goal"),
     [
-        ("paddle", "Let me win!", "miss"),
-        ("paddle", "don't let me win", "return"),
-        ("paddle", "Please send every ball to the top of the screen.", "up"),
-        ("paddle", "aim low, not high", "down"),
-        ("paddle", "do not miss", "return"),
+        *(("road", text, goal) for goal in READ for text in READ[goal].split("; ")),
+        ("paddle", "Let me win!", PaddleGoal("miss")),
+        ("paddle", "don't let me win", PaddleGoal("return")),
+        ("paddle", "Please send every ball to the top of the screen.", PaddleGoal("up")),
+        ("paddle", "aim low, not high", PaddleGoal("down")),
+        ("paddle", "do not miss", PaddleGoal("return")),
         ("paddle", "make tea", None),
         ("paddle", "up and down", None),
-        ("lander", "land right now", "land"),
-        ("lander", "Right now, touch down right in the centre.", "land"),
-        ("lander", "right now land on the right", "right"),
-        ("lander", "settle on the right now", "right"),
+        ("lander", "land right now", LanderGoal("land")),
+        ("lander", "Right now, touch down right in the centre.", LanderGoal("land")),
+        ("lander", "right now land on the right", LanderGoal("right")),
+        ("lander", "settle on the right now", LanderGoal("right")),
     ],
 )
-def test_plain_instructions_are_recognised(name: str, text: str, kind: Any) -> None:
-    goal: Any = {"paddle": PaddleGoal, "lander": LanderGoal}[name]
-    assert RULES[name](text) == (None if kind is None else goal(kind))
+def test_plain_instructions_are_recognised(name: str, text: str, goal: Any) -> None:
+    assert RULES[name](text) == goal
 
 
-def texts_of(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
+def texts_of(name: str, goal: Any) -> dict[str, str]:
     """Return each pattern for a goal, with a sentence made from that pattern."""
-    rng, module = random.Random(seed), PHRASINGS[name]
+    rng, module = random.Random(0), PHRASINGS[name]
     return {pattern: module.with_values(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
 
 
