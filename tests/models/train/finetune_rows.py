@@ -27,6 +27,8 @@ def tool_set(rng: random.Random) -> list[dict[str, Any]]:
 def value_of(schema: dict[str, Any], rng: random.Random) -> Any:
     if "enum" in schema:
         return rng.choice(schema["enum"])
+    if schema["type"] in ("boolean", "number"):
+        return rng.random() < 0.5 if schema["type"] == "boolean" else rng.choice([0.0, 0.5, 1.0])
     return rng.randint(0, 9) if schema["type"] == "integer" else rng.choice(["go red", "ü", "the left"])
 
 

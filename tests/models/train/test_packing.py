@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
@@ -22,9 +22,9 @@ from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.encode import RowEncoder, ToolsEncoder, with_word_probes
 from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate, tree_loss
-from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
+from tests.models.train.finetune_rows import random_row
 
 BOOL = {"type": "boolean"}
 # All seven heads of a call: the function and six arguments, of which the last has two parameters.
@@ -63,26 +63,6 @@ def encoder(folder: Path) -> RowEncoder:
     return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
 
 
-def random_call(rng: random.Random) -> Call | None:
-    kind = rng.randrange(5)
-    if kind == 0:
-        return None
-    if kind == 1:
-        return Call("go", {"a": rng.choice(["left", "red"])})
-    if kind == 2:
-        return Call("stop")
-    arguments: dict[str, Any] = {
-        "a": rng.choice(["left", "right", "green blue"]),
-        "b": rng.randint(-3, 20),
-        "d": rng.choice(["alpha beta go", "alpha beta stop"]),
-        "e": rng.choice(["go red", "ü", ""]),
-    }
-    arguments |= {k: rng.random() < 0.5 for k in "cf" if rng.random() < 0.5}
-    if rng.random() < 0.5:
-        arguments["g"] = rng.choice([0.0, 0.5, 1.0])
-    return Call("set_value", arguments)
-
-
 def random_rows(seed: int, count: int) -> list[Row]:
     """Return rows whose neighbours share an instruction, an instruction and an observation, or nothing."""
     rng = random.Random(seed)
@@ -91,7 +71,8 @@ def random_rows(seed: int, count: int) -> list[Row]:
         goal = rng.choice(["go left", "go left fast", "stop", "north"])
         history = tuple(f"go({i})" for i in range(rng.randint(0, 2)))
         seen, meant = rng.choice(["x=1", "x=1 y=2", "y=3", ""]), rng.choice([None, "", "go left"])
-        rows.append(Row(goal, seen, random_call(rng), history, meant=meant))
+        call = random_row(rng, TOOLS)["call"]
+        rows.append(Row(goal, seen, call and Call.from_dict(call), history, meant=meant))
     return rows
 
 
@@ -214,30 +195,23 @@ def drawn(count: int) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Qwen2ForCausalLM, ToolsEncoder, PromptTemplate]:
+def made() -> tuple[PromptTemplate, STTokenizer]:
     texts = [tools_text(row.tools) + row.observation + row.instruction for row in drawn(200)]
     words = build_tokenizer([*texts, "the call function argument name end first"], [str(n) for n in range(10)])
-    model = new_model(ModelShape(hidden=32, layers=2, heads=4, intermediate=48), words, 0).eval()
-    mine = STTokenizer(words)
-    template = PromptTemplate(COMPACT, mine, "")
-    return model, ToolsEncoder(template, mine), template
+    tokenizer = STTokenizer(words)
+    return PromptTemplate(COMPACT, tokenizer, ""), tokenizer
 
 
-def test_row_with_tools_has_the_ids_of_its_prompt(made: Any) -> None:
-    _, encoder, template = made
-    for row in drawn(36):
-        own = RowEncoder(template, encoder.tokenizer, compile_plan(row.tools, encoder.tokenizer))
-        found, want = encoder.encode(row), own.encode(replace(row, tools=()))
+@pytest.mark.parametrize("called", [True, False])
+def test_row_with_tools_has_the_ids_of_its_prompt(made: Any, called: bool) -> None:
+    template, tokenizer = made
+    encoder = ToolsEncoder(template, tokenizer, allow_null=not called)
+    for one in drawn(36):
+        row = one if called else replace(one, call=None, meant="")
+        plan = compile_plan(row.tools, tokenizer, allow_null=not called)
+        own = RowEncoder(template, tokenizer, plan)
+        found, want = encoder.encode(row, forced=called), own.encode(replace(row, tools=()), forced=called)
         assert (*encoder.prefix, *found.suffix) == (*own.prefix, *want.suffix)
-        assert found.heads == want.heads
-
-
-def test_row_with_tools_may_have_no_call(made: Any) -> None:
-    _, encoder, template = made
-    nullable = ToolsEncoder(template, encoder.tokenizer, allow_null=True)
-    for one in drawn(12):
-        own = RowEncoder(template, encoder.tokenizer, compile_plan(one.tools, encoder.tokenizer, allow_null=True))
-        row = replace(one, call=None, meant="")
-        found, want = nullable.encode(row, forced=False), own.encode(replace(row, tools=()), forced=False)
         assert found.heads == want.heads and found.heads[0].labels
-        assert found.early == tuple((at + len(own.prefix) - 1, label) for at, label in want.early) != ()
+        assert found.early == tuple((at + len(own.prefix) - 1, label) for at, label in want.early)
+        assert called or found.early != ()
