@@ -17,7 +17,6 @@ from rtcontrol_client.wire.messages import Hello
 from tests import conformance
 from tests.bridges.behaviour import Seen, cases, check, options_of
 from tests.bridges.client.worlds import STEER, STRAIGHT, free_port
-from tests.bridges.javascript.node_client import HERE, SOURCE, NodeClient, installed, packed
 from tests.bridges.program import Program, garbage, starting
 from tests.bridges.web_ends import Relay, Served
 from tests.conformance.check import check_any_client
@@ -26,13 +25,69 @@ from tests.helpers.processes import ROOT
 
 NO_NODE = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node: apt-get install nodejs")
 pytestmark = [pytest.mark.serial, NO_NODE]
-Start = Callable[..., NodeClient]
+SOURCE = ROOT / "bridges" / "javascript"
+HERE = Path(__file__).resolve().parent
 OPTIONS: dict[str, Any] = {"tools": [STEER], "instruction": "Steer.", "safeCall": STRAIGHT, "hz": 20, "ttlMs": 500}
+BESIDE = {"ws": "8.18.3", "typescript": "5.9.3"}
+SCRIPTS = ("check_vectors.mjs", "driver.mjs", "vectors.mjs")
+
+
+def npm(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+
+
+def packed(folder: Path) -> tuple[Path, list[str]]:
+    """Pack the package as for publishing; return the archive and its files."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm: apt-get install npm")
+    shutil.copytree(SOURCE, folder / "source")
+    done = npm("pack", "--json", "--pack-destination", str(folder), folder=folder / "source")
+    assert done.returncode == 0, done.stderr
+    (reported,) = json.loads(done.stdout)
+    return folder / reported["filename"], [file["path"] for file in reported["files"]]
+
+
+class NodeClient(Program):
+    """A process of `driver.mjs` in a folder with the installed package."""
+
+    begins = '{"event"'
+
+    def __init__(self, home: Path, url: str, *flags: str, **options: Any) -> None:
+        self._errors = (home / f"errors-{id(self)}.txt").open("w+")
+        command = ["node", *flags, "--no-warnings", "driver.mjs", url, json.dumps(options)]
+        super().__init__(command, cwd=home, stdin=subprocess.PIPE, stderr=self._errors)
+
+    def do(self, script: str) -> Any:
+        """Run a script in the program and return its result."""
+        self.say(script)
+        return self.event("did")["value"]
+
+    def errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
+
+
+Start = Callable[..., NodeClient]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(tmp_path_factory.mktemp("node"))
+    """A program's folder with the package and the other packages that the tests need."""
+    folder = tmp_path_factory.mktemp("node")
+    tarball, _ = packed(folder)
+    home = folder / "program"
+    home.mkdir()
+    wanted = {**BESIDE, "rtcontrol-client": f"file:{tarball}"}
+    (home / "package.json").write_text(json.dumps({"private": True, "type": "module", "dependencies": wanted}))
+    try:
+        done = npm("install", "--no-audit", "--no-fund", "--prefer-offline", folder=home)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm install took longer than 240 s")
+    if done.returncode:
+        pytest.skip(f"npm cannot install {', '.join(BESIDE)}: {done.stderr.strip()[-300:]}")
+    for script in SCRIPTS:
+        shutil.copy(HERE / script, home)
+    return home
 
 
 @pytest.fixture(scope="module")

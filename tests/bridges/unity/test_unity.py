@@ -6,8 +6,10 @@ These tests do not cover import into Unity, IL2CPP and the editor's domain reloa
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,11 +23,62 @@ from rtcontrol_client.wire.messages import Bye, Hello, Observe
 from tests.bridges import vectors
 from tests.bridges.behaviour import Shell, TalkCore, cases, check, options_of
 from tests.bridges.client.worlds import Process, free_port
-from tests.bridges.program import garbage, starting
-from tests.bridges.unity.conftest import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
+from tests.bridges.program import Program, garbage, starting
 from tests.bridges.web_ends import check_first_server, check_next_server, fronted
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
+from tests.helpers.processes import ROOT
+
+PACKAGE = ROOT / "bridges" / "unity" / "com.rtcontrol.client"
+CORE = PACKAGE / "Runtime" / "Core"
+HERE = Path(__file__).resolve().parent
+MISSING = [name for name in ("mono", "mcs") if shutil.which(name) is None]
+REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtime libmono-system-core4.0-cil"
+
+
+def compile_cs(out: Path, sources: list[Path], *options: str) -> str:
+    """Run mcs at Unity's language level with warnings as errors; return its output. If it failed, `out` does not
+    exist."""
+    done = subprocess.run(
+        ["mcs", "-langversion:7", "-warn:4", "-warnaserror", f"-out:{out}", *options, *map(str, sorted(sources))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+class Driver(Program):
+    """The process `mono driver.exe MODE ...`, which reads commands and prints JSON lines."""
+
+    def __init__(self, exe: Path, *arguments: str) -> None:
+        super().__init__(["mono", str(exe), *arguments])
+
+
+Start = Callable[..., Driver]
+
+
+@pytest.fixture(scope="session")
+def exe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if MISSING:
+        pytest.skip(REASON)
+    out = tmp_path_factory.mktemp("driver") / "driver.exe"
+    said = compile_cs(out, [*CORE.rglob("*.cs"), *(HERE / "driver").glob("*.cs")])
+    assert out.exists(), said
+    return out
+
+
+@pytest.fixture
+def driver(exe: Path) -> Iterator[Start]:
+    yield from starting(partial(Driver, exe))
+
+
+@pytest.fixture(scope="module")
+def core(exe: Path) -> Iterator[Driver]:
+    """A driver of the client's core, without sockets."""
+    for start in starting(partial(Driver, exe)):
+        yield start("filter")
+
 
 # Methods that cannot be tools are reported before connecting; unusual but valid methods work.
 

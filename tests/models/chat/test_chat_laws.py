@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode import chat_core
@@ -22,7 +22,7 @@ from rtcontrol.models.in_flight import Decoding
 from rtcontrol.models.questions import ANSWER, QuestionDecider, StateQuestion
 from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from tests.models.chat.families import Written, build, checkpoint, engine_of, every, greedy
+from tests.models.chat.families import KINDS, Written, build, checkpoint, engine_of, every, greedy
 from tests.models.small import MARGIN, Oracle, law, parameter_schemas
 from tests.models.test_questions import SEVERAL, by_hugging_face, close
 
@@ -47,6 +47,14 @@ DOMAINS = st.one_of(
     st.just({"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.25}),
     st.just({"anyOf": [{"enum": ["go", "stop"]}, {"type": "integer", "minimum": 0, "maximum": 12}, {"type": "null"}]}),
 )
+
+
+@pytest.fixture(scope="module", params=sorted(KINDS))
+def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any]:
+    """Return the family, the checkpoint, and Hugging Face's model of the checkpoint."""
+    family = request.param
+    folder = checkpoint(tmp_path_factory.mktemp(family), family, seed=sorted(KINDS).index(family))
+    return family, folder, AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
 @st.composite
