@@ -46,7 +46,8 @@ class Agent:
     the prompt shows. If `allow_null` is True, the model may choose `<|null|>` instead of a tool, which keeps the active
     call. If `null_is_doubt` is True, `<|null|>` means that the model does not understand the instruction; the decision
     is then withheld like a call with low confidence. `instruction` is the default goal in natural language, `model` the
-    name of a bundled model or the path of a checkpoint. `confirm` names tools that need a person's approval.
+    name of a bundled model or the path of a checkpoint. `confirm` names tools that need a person's approval. A run
+    shows `notices` at its start.
 
     `goals` are the instructions that the agent can follow. `expert` returns the correct call for a raw observation and
     a goal, or a plan: a list with a call for now and one call for each following tick. `rtcontrol fit` trains a model
@@ -66,6 +67,7 @@ class Agent:
     goals: Goals | None = None
     expert: Callable[[Mapping[str, Any], Goal], Call | Sequence[Call]] | None = None
     null_is_doubt: bool = False
+    notices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         functions = {"observe": (self.observe, ("data",))}

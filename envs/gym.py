@@ -22,13 +22,14 @@ from gymnasium import spaces
 from rtcontrol.agents import Agent, Fallback, Goals, Tools
 from rtcontrol.agents.signatures import location_of
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.spaces import action_names, action_of, are_whole, flat, levels_of, names_of
+from rtcontrol.envs.spaces import action_names, action_of, are_whole, flat, levels_of, names_of, reaches
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 
 PREFIX = "gym:"
-FARTHEST = 9_999  # the largest shown number, in units of the precision
+FARTHEST = 9_999  # the largest number shown for a value without bounds, in units of the precision
+MOST_SHOWN = 10**9  # a declared bound above this, in units of the precision, does not count as a bound
 STEP_S = 0.05  # physics step of a world that declares no frame rate
 OWN = ("levels", "precision", "success", "safe", "actions")
 RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
@@ -150,11 +151,23 @@ class ActTool:
             names = _named(name, "actions", options.actions or known, numbers)
             still = _safe(name, names, numbers, options.safe or ("" if options.actions else "".join(safe)))
             return cls({"action": dict(zip(names, numbers, strict=True))}, {"action": still})
-        if options.safe is not None:
-            raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
         keys = _named(name, "actions", options.actions, action_names(space))
         parameters = {key: dict(zip(values, values, strict=True)) for key, values in zip(keys, levels, strict=True)}
-        return cls(parameters, {key: min(values, key=abs) for key, values in parameters.items()})
+        if options.safe is None:
+            return cls(parameters, {key: min(values, key=abs) for key, values in parameters.items()})
+        texts = options.safe.split(",")
+        still = {key: _level(levels, text) for (key, levels), text in zip(parameters.items(), texts, strict=False)}
+        if len(texts) != len(keys) or None in still.values():
+            legal = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in parameters.items())
+            raise _wrong(name, "safe", options.safe, f"a legal value of each parameter ({legal})")
+        return cls(parameters, still)
+
+
+def _level(levels: Mapping[Any, Any], text: str) -> Any:
+    """Return the level that a text names, or None."""
+    with suppress(ValueError):
+        return next((level for level in levels if level == float(text)), None)
+    return None
 
 
 def _named(name: str, key: str, names: tuple[str, ...], plain: list[Any]) -> list[Any]:
@@ -217,17 +230,23 @@ class GymWorld:
         """Return the agent of this world, with the tool `act` and observations as whole numbers and text."""
         options, scale = self.options, 10**self.options.precision
         whole = {name for name, so in zip(self.shown, are_whole(self.env.observation_space), strict=True) if so}
+        most = {
+            name: max(FARTHEST, reach * scale) if reach * scale <= MOST_SHOWN else FARTHEST
+            for name, reach in zip(self.shown, reaches(self.env.observation_space), strict=True)
+        }
 
         def shown(key: str, value: Any) -> int | str:
             if isinstance(value, str):
                 return " ".join(value.split())
+            if isinstance(value, int) and key in whole:
+                return value
             if math.isnan(number := float(value)):
                 raise UserError(
                     f"{self.name}: {key} is NaN, which is not a number.", "Let the observation have a number there."
                 )
             if key in whole and math.isfinite(number):
                 return round(number)
-            return round(max(-FARTHEST, min(FARTHEST, number * scale)))
+            return round(max(-most[key], min(most[key], number * scale)))
 
         def observe(data: Mapping[str, Any]) -> str:
             return " ".join(f"{key} {shown(key, value)}" for key, value in data.items())
@@ -245,7 +264,30 @@ class GymWorld:
             model="",
             history=0,
             goals=Goals([instruction], source=self.name),
+            notices=self._notices(),
         )
+
+    def _notices(self) -> list[str]:
+        """Return what is uncertain about a world that is not among the known ones."""
+        options, notices = self.options, list[str]()
+        if any(options.known):
+            return notices
+        if options.safe is None:
+            call = Call("act", self.tool.still).text()
+            notices.append(f"The safe call {call} is a guess. Name the safe action: {self.name}?safe=ACTION.")
+        unit, space = 10**-options.precision, self.env.observation_space
+        endless = [
+            name
+            for name, reach, whole in zip(self.shown, reaches(space), are_whole(space), strict=True)
+            if reach / unit > MOST_SHOWN and not whole
+        ]
+        if endless:
+            limit = f"{FARTHEST * unit:.{options.precision}f}"
+            notices.append(
+                f"{', '.join(endless)}: no bounds are declared, so all values beyond {limit} are read as {FARTHEST}. "
+                f"A smaller precision= reaches farther."
+            )
+        return notices
 
     def act(self, /, **chosen: Any) -> None:
         """Set the action for the following steps."""
@@ -275,7 +317,7 @@ class GymWorld:
             hint = "Return (observation, reward, terminated, truncated, info)."
             episode.error = self._blame(f"gave what is not a step ({error})", hint)
 
-    def observe(self) -> dict[str, float | str]:
+    def observe(self) -> dict[str, int | float | str]:
         space = self.env.observation_space
         try:
             return dict(zip(self.shown, flat(space, self._episode.observation), strict=True))

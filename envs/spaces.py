@@ -123,6 +123,15 @@ def are_whole(space: Any) -> Iterator[bool]:
         yield from itertools.repeat(not text and part.dtype.kind in "biu", 1 if text else math.prod(part.shape))
 
 
+def reaches(space: Any) -> Iterator[float]:
+    """Yield the largest magnitude of each of `names_of`; infinity for texts and numbers without bounds."""
+    for _, part in _parts(space):
+        if isinstance(part, spaces.Box):
+            yield from np.maximum(np.abs(part.low), np.abs(part.high)).astype(float).ravel()
+        else:
+            yield from itertools.repeat(math.inf, 1 if _is_text(part) else math.prod(part.shape))
+
+
 def _parts(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the inner spaces of a Dict or Tuple with their keys, or the space itself if it is another kind."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
@@ -137,7 +146,7 @@ def _is_text(space: Any) -> bool:
     return isinstance(space, spaces.Text) or getattr(space.dtype, "kind", "") == "U"
 
 
-def flat(space: Any, observation: Any) -> Iterator[float | str]:
+def flat(space: Any, observation: Any) -> Iterator[int | float | str]:
     """Yield the numbers and texts of an observation, in the order of `names_of`. Raises LookupError, TypeError or
     ValueError if the observation does not fit the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -148,7 +157,9 @@ def flat(space: Any, observation: Any) -> Iterator[float | str]:
             raise TypeError(f"{observation!r:.60} is not text")
         yield str(observation)
     else:
-        numbers = np.asarray(observation, float)
+        numbers = np.asarray(observation)
+        whole = numbers.dtype.kind in "biu"  # as int, since a float rounds numbers beyond 2^53
+        numbers = numbers if whole else np.asarray(observation, float)
         if numbers.size != math.prod(space.shape or (1,)):
             raise ValueError(f"the shape is {numbers.shape}")
-        yield from map(float, numbers.ravel())
+        yield from map(int if whole else float, numbers.ravel())

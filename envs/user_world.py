@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from numbers import Real
 from typing import Any
 
@@ -17,6 +19,7 @@ from rtcontrol.models.errors import UserError
 METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # required methods with their arguments
 TOLD = {"instruct": ("text",), "judge_by": ("goal",)}
 CLOSE = "close"
+PLAIN = frozenset({bool, int, float, str, type(None)})  # immutable values
 
 
 class UserWorld:
@@ -84,7 +87,11 @@ class UserWorld:
         data = self._world.observe()
         if not isinstance(data, Mapping):
             raise self._wrong("observe", f"gave {type(data).__name__}, not a mapping", 'Return {"name": value, ...}.')
-        return data
+        # A copy, since the next step may change the object's own state while others read it.
+        if not PLAIN.issuperset(map(type, data.values())):
+            with suppress(Exception):
+                return deepcopy(data)
+        return dict(data)
 
     def outcome(self) -> Episode | None:
         outcome = self._world.outcome()

@@ -25,7 +25,7 @@ from rtcontrol.run.live import LiveView
 from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_mismatch, shown, training_notice
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.user_files import fit, load_module, tools_only_agent, try_expert
+from rtcontrol.run.user_files import fit, load_module, notices, tools_only_agent, try_expert
 from rtcontrol.settings import size
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
@@ -176,8 +176,8 @@ def _loop(config: RunConfig, parts: Parts, view: LiveView, ending: Shutdown) -> 
     )
     loop = ControlLoop(config, agent, env, parts.host, recorder, options)
     model = config.model or agent.model
-    notices = (training_notice(agent.tools.schemas, model), rate_mismatch(model, config.hz))
-    for warning in (*agent.tools.warnings(), *filter(None, notices)):
+    about_model = (training_notice(agent.tools.schemas, model), rate_mismatch(model, config.hz))
+    for warning in (*notices(agent, parts.sample), *agent.tools.warnings(), *filter(None, about_model)):
         loop.tell(warning)
     return loop
 

@@ -30,6 +30,7 @@ from rtcontrol.run.user_files import (
     fit,
     is_gym,
     load_module,
+    notices,
     reason,
     user_world,
 )
@@ -246,6 +247,7 @@ class _Trial:
             f"seen at the start: {printable(repr(first), SHOWN)}",
             f"which is read as: {printable(agent.observe(first), SHOWN)}",
             f"calls such as: {printable(', '.join(calls), SHOWN)}",
+            *(f"warning: {printable(notice)}" for notice in notices(agent, Observation(0, 0, 0, first))),
             *self._by_expert(),
             self._at_random(steps),
         ]

@@ -162,7 +162,8 @@ def tools_only_agent(name: str, tools: Tools, instruction: str, fallback: Fallba
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """Return an observation as text, `key value` by `key value`: `x 0.25 on true at 1 2`. Arrays are left out."""
+    """Return an observation as text, `key value` by `key value`: `x 0.25 on true at 1 2`. Arrays are left out, and NaN
+    is written as none."""
     return " ".join(f"{key} {_worded(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
 
 
@@ -171,11 +172,23 @@ def _worded(value: Any) -> str:
         return render(value)
     if isinstance(value, (list, tuple)):
         return " ".join(map(_worded, value))
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.6g}"
+    if isinstance(value, float | np.floating):
+        return "none" if np.isnan(value) else f"{value:.6g}"
     return "none" if value is None else str(value)
+
+
+def notices(agent: Agent, sample: Observation | None) -> list[str]:
+    """Return what a user must know before a run: the agent's notices, and the arrays that `render` leaves out."""
+    if sample is None or agent.observe is not render:
+        return [*agent.notices]
+    arrays = [str(key) for key, value in sample.data.items() if isinstance(value, np.ndarray)]
+    if not arrays:
+        return [*agent.notices]
+    rest = "" if agent.observe(sample.data) else " Nothing is left for the model to read."
+    left_out = f"Arrays are left out of the text for the model: {', '.join(arrays)}.{rest}"
+    return [*agent.notices, f"{left_out} Write the agent's observe(data) to include them."]
 
 
 def user_agent(name: str, base: Agent | None = None) -> Agent:

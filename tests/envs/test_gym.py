@@ -58,6 +58,7 @@ def test_actions_are_tools_of_declared_levels(
     name: str, parameters: dict[str, list[Any]], names: list[str], still: dict[str, Any]
 ) -> None:
     agent, world = GymWorld(f"gym:{name}").agent(), GymWorld(f"gym:{name}")
+    assert not agent.notices  # nothing is guessed in known worlds
     (schema,) = agent.tools.openai()
     properties = schema["function"]["parameters"]["properties"]
     assert {key: part["enum"] for key, part in properties.items()} == parameters
@@ -122,7 +123,8 @@ def test_unsupported_space_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, s
         ("CartPole-v1?levels=1", "levels=1 cannot be used"),
         ("CartPole-v1?safe=up", "safe=up"),
         ("CartPole-v1?actions=x", "actions=x cannot be used. Give 2 names"),
-        ("Pendulum-v1?safe=0", "of numbers those nearest to 0 are safe"),
+        ("Pendulum-v1?safe=0.3", "a legal value of each parameter (a1: -2.0, -1.0, 0.0, 1.0, 2.0)"),
+        ("Pendulum-v1?safe=0,0", "a legal value of each parameter"),
         ("CartPole-v1?actions=x,x", "Give each name once"),
     ],
 )
@@ -185,7 +187,31 @@ def test_every_number_of_an_observation_has_a_name(sees: Any) -> None:
         world = world_of(monkeypatch, sees, spaces.Discrete(2))
         world.reset(0)
         values = world.observe()
-    assert len(set(values)) == len(values) > 0 and all(isinstance(value, float) for value in values.values())
+    assert len(set(values)) == len(values) > 0 and all(isinstance(value, int | float) for value in values.values())
+
+
+def test_any_legal_action_can_be_the_safe_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = spaces.Box(0, 512, (2,), np.float32)
+    world = world_of(monkeypatch, PLAIN, target, "?safe=256,256")
+    assert world.tool.still == {"a1": 256.0, "a2": 256.0} and not any("safe" in text for text in world.agent().notices)
+
+
+def test_guessed_safe_action_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    (guess,) = world_of(monkeypatch, PLAIN, spaces.Discrete(5)).agent().notices
+    assert guess == "The safe call act(action=0) is a guess. Name the safe action: gym:Odd-v0?safe=ACTION."
+
+
+def test_declared_bounds_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    drone = spaces.Dict(
+        height=spaces.Box(0, 500, (1,), np.float64),
+        speed=spaces.Box(-np.inf, np.inf, (1,), np.float64),
+        t=spaces.Box(0, 2**62, (1,), np.int64),
+    )
+    agent = world_of(monkeypatch, drone, spaces.Discrete(2), "?safe=0").agent()
+    seen = {"height_1": 450.0, "speed_1": 450.0, "t_1": 1764412345678901235}
+    assert agent.observe(seen) == "height_1 45000 speed_1 9999 t_1 1764412345678901235"
+    (endless,) = agent.notices
+    assert endless.startswith("speed_1: no bounds are declared, so all values beyond 99.99 are read as 9999.")
 
 
 class Mission(spaces.Space[str]):
