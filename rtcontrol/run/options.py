@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import BIND, KEYS, setting, settings_of
 
@@ -63,7 +64,12 @@ class RunOptions(RunConfig):
         """Return the options for a run in the folder `out`, with all dependent options filled in."""
         endless = self.duration_s is not None or self.env in (CARLA, STANDIN)
         episodes = 5 if self.episodes is None and not endless else self.episodes
-        return replace(self, out=out, episodes=episodes, warmup_s=self.warmup_s or WARMUP_S)
+        model = self.model
+        if (
+            model is not None and model not in zoo() and Path(model).is_dir()
+        ):  # absolute, as the world may change the working directory
+            model = str(Path(model).absolute())
+        return replace(self, out=out, model=model, episodes=episodes, warmup_s=self.warmup_s or WARMUP_S)
 
 
 def named_by_time(name: str) -> Path:

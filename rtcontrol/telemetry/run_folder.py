@@ -28,7 +28,7 @@ class RunFolder:
 
     def __init__(self, wanted: Path, base: Path, overwrite: bool = False) -> None:
         self._new, self._overwrite = wanted == Path(), overwrite
-        self.path = base if self._new else wanted
+        self.path = (base if self._new else wanted).absolute()  # the world may change the working directory
         self._folders: list[Path] = []
         self._lock = -1
 

@@ -26,6 +26,7 @@ from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.settings import read_file, settings_of
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.run_folder import RunFolder
 from rtcontrol.training.world_rows import WorldRows
 from tests.helpers.processes import ROOT
 from tests.rtcontrol.run.yard import plant, told
@@ -250,3 +251,16 @@ def test_scored_and_training_worlds_are_closed(tmp_path: Path) -> None:
     skill.close()
     rows.close()  # type: ignore[attr-defined]
     assert left_open() == 0
+
+
+def test_paths_of_run_survive_chdir_of_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    options = run("--set", "loop.env=lander", "--set", "host.model=runs/mine")
+    with RunFolder(Path("r"), Path("base")) as folder:
+        monkeypatch.chdir("assets")
+        assert folder.path == tmp_path / "r"
+    monkeypatch.chdir(tmp_path)
+    assert options.at(folder.path).model == str(tmp_path / "runs/mine")
+    assert run("--set", "loop.env=lander", "--set", "host.model=lander").at(folder.path).model == "lander"
