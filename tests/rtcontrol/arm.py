@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +13,6 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from tests.helpers import processes as helpers
 from tests.rtcontrol.cart import Flight
 
 MOVE, STOP, OPEN = Call("move", {"speed": 1}), Call("move", {"speed": 0}), Call("grip", {"closed": 0})
@@ -83,35 +80,15 @@ class Arm:
     def instruct(self, text: str) -> None:
         pass
 
-    def world(self) -> PacedEnvironment:
-        return PacedEnvironment("arm", self)
 
-
-@contextmanager
-def held(world: PacedEnvironment) -> Iterator[None]:
-    """Keep the thread of the world busy, as a hanging step would."""
-    busy, free = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        busy.set()
-        free.wait()
-
-    threading.Thread(target=world.thread.do, args=(hang,), daemon=True).start()
-    assert busy.wait(10)
-    try:
-        yield
-    finally:
-        free.set()
-
-
-def arm_agent(*calls: Call, hold_ms: float = 100.0) -> Agent:
+def arm_agent(*calls: Call) -> Agent:
     return Agent(
         name="arm",
         description="Moves.",
         tools=Tools([move, grip]),
         observe=lambda data: "-",
         instruction="go",
-        fallback=Fallback(calls=calls or (STOP,), hold_ms=hold_ms),
+        fallback=Fallback(calls=calls or (STOP,), hold_ms=100.0),
         model="none",
     )
 
@@ -121,36 +98,6 @@ def on(request: DecisionRequest) -> Decision:
     return Decision(MOVE)
 
 
-def failing(times: int, only: Call = STOP, error: type[BaseException] = OSError) -> Callable[[Call], None]:
-    """Return a function for `Arm.refuse` that raises an error the first `times` times that `only` is called."""
-    left = [times]
-
-    def refuse(call: Call) -> None:
-        if call == only and left[0] > 0:
-            left[0] -= 1
-            raise error("the drive does not answer")
-
-    return refuse
-
-
-HZ, PERIOD_S = 20, 0.05
-until = partial(helpers.until, every=0.002)
-
-
-def flight(out: Path, arm: Arm, decide: Any = on, *calls: Call, hold_ms: float = 100.0, **more: Any) -> Flight:
-    settings = {"hz": HZ, "duration_s": None, "agent": arm_agent(*calls, hold_ms=hold_ms), **more}
-    return Flight(out, decide, world=arm.world(), **settings)  # type: ignore[arg-type]
-
-
-def beside(other: Callable[[], None], run: Callable[[], Any]) -> None:
-    """Call `run` while another thread executes `other`."""
-    thread = threading.Thread(target=other)
-    thread.start()
-    try:
-        run()
-    finally:
-        thread.join()
-
-
-def safes(flown: Flight, why: str = "miss") -> list[dict[str, Any]]:
-    return [line for line in flown.lines if line.get("why") == why]
+def flight(out: Path, arm: Arm, decide: Any = on, **more: Any) -> Flight:
+    settings = {"hz": 20, "duration_s": None, "agent": arm_agent(), **more}
+    return Flight(out, decide, world=PacedEnvironment("arm", arm), **settings)

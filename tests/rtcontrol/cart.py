@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
-from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
+from rtcontrol.envs.base import Episode
+from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
@@ -24,8 +23,7 @@ from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
-
-STEP_NS = 10_000_000
+from tests.helpers.processes import until
 
 
 @tool
@@ -52,108 +50,39 @@ def steer(data: Mapping[str, Any], instruction: str) -> Call:
     return Call("push", {"force": min((-2, -1, 0, 1, 2), key=lambda f: abs(f - wanted))})
 
 
-class CartWorld:
-    """An environment that catches up with the clock at each access; tests can inject faults by its attributes."""
+class Cart:
+    """A simulation of the cart. `pushes` has the executed calls with their times."""
 
-    name = "cart"
+    step_s = 0.01
 
     def __init__(self, episode_s: float = 1e9) -> None:
-        self.episode_s = episode_s
-        self.executed: list[tuple[float, Call, int]] = []
-        self.instructions: list[str] = []
-        self.silent = False
-        self.frozen = False
-        self.on_execute: Callable[[Call], None] = lambda call: None
-        self.closed = False
+        self.pushes: list[tuple[int, int]] = []
         self.bindings: Mapping[str, Callable[..., Any]] = {"push": self.push}
-        self._lock = threading.Lock()
-        self._finished = False
-        self._episodes: list[Episode] = []
-        self._seq = 0
-        self._epoch = 0
+        self._episode_s = episode_s
 
     def push(self, force: int) -> None:
-        self._force = float(force)
+        self.pushes.append((time.monotonic_ns(), force))
+        self._force = force
 
-    @property
-    def finished(self) -> bool:
-        self.latest()
-        return self._finished
+    def reset(self, seed: int) -> None:
+        self._seed, self._force, self._t = seed, 0, 0.0
+        self._x, self._v = (seed * 37 % 20 - 10) / 10.0, 0.0
 
-    @property
-    def episodes(self) -> list[Episode]:
-        return self._episodes
+    def step(self) -> None:
+        self._v += self.step_s * self._force
+        self._x += self.step_s * self._v
+        self._t += self.step_s
 
-    def start(self, clock: str, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
-        self._clock, self._left = clock, episodes
-        self._seeds = itertools.count(seeds) if isinstance(seeds, int) else iter(seeds)
-        self._stepped_ns = time.monotonic_ns()
-        self._owed_ns = 0
-        self._reset()
+    def observe(self) -> Mapping[str, Any]:
+        return {"x": self._x, "v": self._v}
 
-    def _reset(self) -> None:
-        self._seed = next(self._seeds)
-        self._x, self._v, self._force, self._t = ((self._seed * 37) % 20 - 10) / 10.0, 0.0, 0.0, 0.0
-        self._epoch += 1
-        self._observe()
-
-    def _observe(self) -> None:
-        self._seq += 1
-        data = {"x": self._x, "v": self._v}
-        self._seen = Observation(self._seq, self._epoch, time.monotonic_ns(), data)
-
-    def _step(self) -> None:
-        if self._finished:
-            return
-        self._v += 0.01 * self._force
-        self._x += 0.01 * self._v
-        self._t += 0.01
-        if self._t >= self.episode_s - 1e-9:
-            self._episodes.append(Episode(self._seed, -abs(self._x), abs(self._x) < 0.2, self._t, {}))
-            if self._left is not None and len(self._episodes) >= self._left:
-                self._finished = True
-            else:
-                self._reset()
-        else:
-            self._observe()
-
-    def latest(self) -> Observation | None:
-        with self._lock:
-            if self._clock == "wall" and not self.frozen:
-                behind = (time.monotonic_ns() - self._stepped_ns) // STEP_NS
-                for _ in range(behind):
-                    self._step()
-                self._stepped_ns += behind * STEP_NS
-            return None if self.silent else self._seen
-
-    def execute(
-        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
-    ) -> Effect:
-        if epoch not in (None, self._epoch) or self._finished:
-            return "epoch_over"
-        if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
-            return "too_late"
-        if barrier is not None and barrier.shut is not None:
-            return "refused"
-        self.executed.append((time.monotonic(), call, self._epoch))
-        self.on_execute(call)
-        self.bindings[call.name](**call.arguments)
-        return "acted"
-
-    def advance(self, dt_ns: int) -> None:
-        self._owed_ns += dt_ns
-        while self._owed_ns >= STEP_NS:
-            self._owed_ns -= STEP_NS
-            self._step()
+    def outcome(self) -> Episode | None:
+        if self._t < self._episode_s - 1e-9:
+            return None
+        return Episode(self._seed, -abs(self._x), abs(self._x) < 0.2, self._t)
 
     def instruct(self, text: str) -> None:
-        self.instructions.append(text)
-
-    def conclude(self) -> None:
-        self._left = len(self._episodes)
-
-    def close(self) -> None:
-        self.closed = True
+        pass
 
 
 @dataclass(frozen=True)
@@ -201,7 +130,7 @@ class Flight:
         out: Path,
         decide: Callable[[DecisionRequest], Decision] = good,
         *,
-        world: CartWorld | None = None,
+        world: Any = None,
         agent: Agent | None = None,
         host: Any = None,
         interpreter: Interpreter | None = None,
@@ -210,7 +139,8 @@ class Flight:
         settings: dict[str, Any] = {"env": "cart", "out": out, "hz": 50.0, "host": "inprocess", "duration_s": 0.5}
         named = {} if interpreter is None else {"interpreter": interpreter.name}
         self.config = RunConfig(**{**settings, **named, **config})
-        self.world = world or CartWorld()
+        self.cart = Cart()
+        self.world = world or PacedEnvironment("cart", self.cart)
         self.agent = agent or cart_agent()
         self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
         self.path = out / "record.mcap"
@@ -229,11 +159,12 @@ class Flight:
         self.loop.account.assert_consistent()
         return self
 
-    def run_beside(self, person: Callable[[], Any]) -> None:
-        """Run while another thread executes `person`, then join that thread and raise its error, if any."""
+    def run_beside(self, person: Callable[[], Any], ticks: int = 5) -> Flight:
+        """Run while another thread executes `person` from tick `ticks` on, and end then. Raises the errors of both."""
 
         def beside() -> None:
             try:
+                until(lambda: self.ticked >= ticks)
                 person()
             finally:
                 self.loop.stop("enough")
@@ -242,18 +173,21 @@ class Flight:
             did = pool.submit(beside)
             self.run()
             did.result()
+        return self
 
     def after(self, ticks: int, act: Callable[[], Any]) -> None:
         """Call `act` from another thread after `ticks` ticks of the run, however long the start takes."""
 
         def wait() -> None:
-            while (
-                self.loop.runner.core.outstanding.newest_k < ticks
-            ):  # the account is the recorder's, and up to 0.25 s behind
-                time.sleep(0.001)
+            until(lambda: self.ticked >= ticks, every=0.001)
             act()
 
         threading.Thread(target=wait, daemon=True).start()
+
+    @property
+    def ticked(self) -> int:
+        """Return the newest tick. The account is the recorder's, and up to 0.25 s behind."""
+        return self.loop.runner.core.outstanding.newest_k
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -268,6 +202,3 @@ class Flight:
     @property
     def causes(self) -> dict[str, int]:
         return dict(self.loop.account.misses_by_cause)
-
-    def dump(self) -> str:
-        return json.dumps(self.ticks, indent=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from cart import CartWorld, cart_agent
+from cart import Cart, cart_agent
 from commands import EXPERT, call, refused
 from typer.main import get_command
 
@@ -183,7 +183,7 @@ SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
 
 
 def test_fit_check_covers_bodies_signatures_and_observation() -> None:
-    bindings = CartWorld().bindings
+    bindings = Cart().bindings
     fit(cart_agent(), "cart", bindings, SAMPLE)
 
     @tool

@@ -23,7 +23,7 @@ import psutil
 import pytest
 import ray
 import zmq
-from cart import CartWorld, Flight, cart_agent
+from cart import Flight, cart_agent
 from pooled import (
     assert_equal,
     called,
@@ -48,6 +48,7 @@ from rtcontrol.hosts.sockets import WakeFile
 from rtcontrol.hosts.standby import StandbyPool, single_host
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
+from rtcontrol.records import SPANS
 from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, environment, until
 
@@ -215,23 +216,16 @@ def test_build_that_kills_process_is_given_up(ray_pool: RayPool) -> None:
 def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
     """Do a run in which `fault` hits the decoder; the run ends 10 ticks after the decoder is back."""
     agent = replace(cart_agent(), observe=lambda data: "x 1")
-    flight = Flight(tmp_path, agent=agent, host=host, world=CartWorld(), hz=20, duration_s=300.0)
+    flight = Flight(tmp_path, agent=agent, host=host, hz=20, duration_s=300.0)
+    over = lambda: flight.loop.ended_by is not None  # noqa: E731
 
-    def when_flying() -> None:
-        try:
-            until(lambda: flight.loop.account.ticks > 10, seconds=30.0)
-            fault()
-            until(lambda: len(host.events) == 2 or flight.loop.ended_by is not None, seconds=30.0)
-            back = flight.loop.account.ticks
-            until(lambda: flight.loop.account.ticks > back + 10 or flight.loop.ended_by is not None, seconds=10.0)
-        finally:
-            flight.loop.stop("SIGTERM")
+    def hit() -> None:
+        fault()
+        until(lambda: len(host.events) == 2 or over(), seconds=30.0)
+        back = flight.ticked
+        until(lambda: flight.ticked > back + 10 or over(), seconds=10.0)
 
-    killer = threading.Thread(target=when_flying)
-    killer.start()
-    flight.run()
-    killer.join()
-    return flight
+    return flight.run_beside(hit, ticks=10)
 
 
 def test_killed_decoder_causes_safe_call_and_restarts(tmp_path: Path, ray_pool: RayPool) -> None:
@@ -240,12 +234,22 @@ def test_killed_decoder_causes_safe_call_and_restarts(tmp_path: Path, ray_pool: 
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, decoder) == ours, "Ray's workers make way for all"
     flight = fly(tmp_path, host, lambda: os.kill(decoder, signal.SIGKILL))
+    on_time = [tick for tick in flight.ticks if tick["kind"] == "call" and "cause" not in tick]
+    assert len(on_time) >= 10
+    for tick in on_time:
+        spans = tick["spans_ms"]
+        # A request may have been received before the loop's thread was back from sending it.
+        order = [spans[name] for name in SPANS[1:] if name != "submitted"]
+        assert tuple(spans) == SPANS and order == sorted(order)
+        assert spans["captured"] < spans["submitted"] < spans["replied"]
+        assert spans["executed"] == tick["latency_ms"] and spans["woke"] == tick["wake_ms"]
+        assert spans["decided"] - spans["begun"] == pytest.approx(tick["decide_ms"], abs=1e-3)
     assert [e.event for e in host.events] == ["lost", "restarted"]
     assert host.events[1].seconds > 0 and host.incarnation == 1
     assert flight.causes["host"] >= 5, flight.causes
     # Fallback: the last call is held, then the safe call acts.
     assert flight.loop.account.counts["safe_calls"] >= 1
-    assert any(t["kind"] == "call" for t in flight.ticks[-5:]), flight.dump()
+    assert any(t["kind"] == "call" for t in flight.ticks[-5:]), flight.ticks
     assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost", "restarted"]
     assert folder_of(ray_pool) == old
 
@@ -335,7 +339,7 @@ def test_lost_ray_ends_the_run_with_safe_call(tmp_path: Path, ray_pool: RayPool)
     flight = fly(tmp_path, host, lambda: os.kill(running()["raylet"], signal.SIGKILL))
     assert flight.loop.ended_by == "host" and flight.lines[-1]["end"] == "host"
     assert any("no more decisions: Ray's raylet has ended" in line for line in flight.said)
-    assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
+    assert flight.cart.pushes[-1][1] == flight.agent.fallback.safe_call.arguments["force"]
     with pytest.raises(DecoderUnavailable, match="Ray's raylet has ended"):
         ray_pool.open("b", naming("left"))
     ray_pool.close()

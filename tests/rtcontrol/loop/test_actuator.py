@@ -11,26 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm import MOVE, STOP, Arm, arm_agent, beside, flight, safes, until
-from cart import CartWorld, Flight, report_of
+from arm import MOVE, STOP, Arm, arm_agent, flight
+from cart import report_of
 
-from rtcontrol.agents import Agent
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call
 from rtcontrol.records import Left
+from tests.helpers.processes import until
 
 pytestmark = pytest.mark.realtime
+# What is active stays so: no miss of a busy machine's brings the safe call before the end does.
+PATIENT = {"hold_ms": 60_000.0}
 
 
-def test_interrupt_of_ending_run_waits_for_nothing(tmp_path: Path) -> None:
-    world = CartWorld()
-    world.on_execute = lambda call: time.sleep(2.0) if call.arguments["force"] == 0 else None
-    flown = Flight(tmp_path, lambda request: Decision(Call("push", {"force": 1})), world=world, duration_s=None)
+def test_interrupt_of_ending_run_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rtcontrol.envs.thread.CLOSE_S", 0.0)
+    arm = Arm()
+    arm.refuse = lambda call: time.sleep(2.0) if call == STOP else None
+    flown = flight(tmp_path, arm, **PATIENT)
 
     def third() -> None:
         flown.loop.stop("SIGTERM")
         raise KeyboardInterrupt
 
-    flown.after(5, lambda: setattr(world, "latest", third))
+    flown.after(5, lambda: setattr(flown.world, "latest", third))
     began = []
     with pytest.raises(KeyboardInterrupt):
         try:
@@ -62,7 +65,7 @@ def test_step_that_raises_ends_run_with_safe_call(
     assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.state.failure
     ends = times == 3
     assert flown.loop.state.safe_active is flown.lines[-1]["safe_in_force"] is ends is not flown.loop.state.unsafe
-    attempts = safes(flown, "exit")
+    attempts = [line for line in flown.lines if line.get("why") == "exit"]
     assert [a["in_force"] for a in attempts] == [False] * (len(attempts) - 1) + [ends] and len(attempts) >= 3
     assert all("no wheel left" in a["error"] for a in attempts[:-1])
     assert [call.name for _, call in arm.acts if call != MOVE][-2:] == (["move", "step"] if ends else ["move"] * 2)
@@ -70,29 +73,18 @@ def test_step_that_raises_ends_run_with_safe_call(
     assert report_of(flown.path)["errors"][0]["cause"] == "world"
 
 
-# -- where the loop itself does not come back --------------------------------------------------------------------------
-
-
-def hung(seconds: float, look: int = 12) -> tuple[Agent, threading.Event]:
-    """Return an agent whose `observe` hangs once, at this observation (the first five are for the warm-up), and an
-    event that is set then."""
+def test_third_signal_during_hung_observe_brings_safe_call(tmp_path: Path) -> None:
+    arm = Arm()
     seen, hangs = [0], threading.Event()
 
     def observe(data: Any) -> str:
         seen[0] += 1
-        if seen[0] == look:
+        if seen[0] == 12:  # the first five are for the warm-up
             hangs.set()
-            time.sleep(seconds)
+            time.sleep(30.0)
         return "-"
 
-    return replace(arm_agent(hold_ms=100.0), observe=observe), hangs
-
-
-def test_third_signal_during_hung_observe_brings_safe_call(tmp_path: Path) -> None:
-    arm = Arm()
-    agent, hangs = hung(30.0)
-    agent = replace(agent, fallback=replace(agent.fallback, hold_ms=60_000.0))
-    flown = flight(tmp_path, arm, agent=agent)
+    flown = flight(tmp_path, arm, agent=replace(arm_agent(), observe=observe), **PATIENT)
 
     def leave() -> None:
         assert hangs.wait(10)
@@ -101,15 +93,8 @@ def test_third_signal_during_hung_observe_brings_safe_call(tmp_path: Path) -> No
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        beside(leave, flown.run)
+        flown.run_beside(leave)
     assert arm.acts[-1][1] == STOP and flown.loop.state.safe_active
-
-
-# -- where the shutdown is interrupted ---------------------------------------------------------------------------------
-
-
-# What is active stays so: no miss of a busy machine's brings the safe call before the end does.
-PATIENT = {"hold_ms": 60_000.0}
 
 
 @pytest.mark.parametrize("when", ["conclude", "leave", "wait_safe", "close", "collect"])

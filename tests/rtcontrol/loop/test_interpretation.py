@@ -46,13 +46,7 @@ def asked(interpreter: Interpreter, said: str) -> Understood:
 def run_with_operator(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], **more: Any) -> Flight:
     """Run the cart while a function acts as the operator. The run ends with this function."""
     flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
-
-    def beside() -> None:
-        until(lambda: flight.loop.runner.core.outstanding.newest_k >= 3)
-        person(flight)
-
-    flight.run_beside(beside)
-    return flight
+    return flight.run_beside(lambda: person(flight))
 
 
 def events(flight: Flight) -> list[dict[str, Any]]:
@@ -155,12 +149,12 @@ def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: len(server.bodies) == 1)
-        k = flight.loop.runner.core.outstanding.newest_k
-        until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 10)
+        k = flight.ticked
+        until(lambda: flight.ticked >= k + 10)
         assert flight.loop.instruction == "go to 0"
         free.set()
         until(lambda: flight.loop.instruction == "go to 0.5")
-        until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 20)
+        until(lambda: flight.ticked >= k + 20)
 
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
         flight = run_with_operator(tmp_path, interpreter, person)
@@ -181,8 +175,8 @@ def test_failing_interpreter_notifies_and_loop_continues(tmp_path: Path) -> None
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
         until(lambda: any("not understood" in line for line in flight.said))
-        k = flight.loop.runner.core.outstanding.newest_k
-        until(lambda: flight.loop.runner.core.outstanding.newest_k >= k + 5)
+        k = flight.ticked
+        until(lambda: flight.ticked >= k + 5)
 
     with chat(lambda body: (500, b"{}")) as (_, interpreter):
         flight = run_with_operator(tmp_path, interpreter, person)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cart import CartWorld, Flight, good
+from cart import Cart, Flight
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.grid import WallGrid
 from rtcontrol.loop.warmup import Warmup
@@ -21,12 +23,9 @@ def calls(flight: Flight) -> list[tuple[int, str]]:
 
 
 def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
-    runs = [
-        Flight(
-            tmp_path / str(i), good, world=CartWorld(2.0), clock="lockstep", duration_s=None, episodes=4, hz=16
-        ).run()
-        for i in range(2)
-    ]
+    settings: dict[str, Any] = {"clock": "lockstep", "duration_s": None, "episodes": 4, "hz": 16}
+    worlds = [PacedEnvironment("cart", Cart(2.0)) for _ in range(2)]
+    runs = [Flight(tmp_path / str(i), world=world, **settings).run() for i, world in enumerate(worlds)]
     assert calls(runs[0]) == calls(runs[1])
     assert [e.ret for e in runs[0].world.episodes] == [e.ret for e in runs[1].world.episodes]
     assert len(runs[0].world.episodes) == 4

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from arm import MOVE, STOP, Arm, arm_agent, failing, on
+from arm import MOVE, STOP, Arm, arm_agent, flight, on
 from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, InvalidCall
@@ -26,7 +26,7 @@ from rtcontrol.settings import confidence
 from rtcontrol.telemetry.events import schema, topic_of
 from tests.helpers.processes import until
 
-HZ, PERIOD_S = 20, 0.05
+PERIOD_S = 0.05
 CLOSE = Call("grip", {"closed": 1})
 
 
@@ -35,15 +35,8 @@ def run_with_operator(
 ) -> tuple[Flight, Arm]:
     """Run the arm while a function acts as the operator. The run ends with this function."""
     arm = Arm()
-    settings = {"hz": HZ, "duration_s": None, "hold_ms": 60_000.0, "agent": arm_agent(), **more}
-    flight = Flight(out, decide, world=arm.world(), **settings)  # type: ignore[arg-type]
-
-    def beside() -> None:
-        until(lambda: flight.loop.account.ticks >= 5)
-        person(flight, arm)
-
-    flight.run_beside(beside)
-    return flight, arm
+    flown = flight(out, arm, decide, **{"hold_ms": 60_000.0, **more})
+    return flown.run_beside(lambda: person(flown, arm)), arm
 
 
 def acted(arm: Arm, call: Call, since_ns: int, until_ns: int) -> int:
@@ -96,8 +89,11 @@ def test_process_does_not_halt_without_safe_call(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(operator_control, "HALT_WAIT_S", 0.2)
     halts: list[int] = []
 
+    def refuse(call: Call) -> None:
+        raise OSError("the drive does not answer")
+
     def person(flight: Flight, arm: Arm) -> None:
-        arm.refuse = failing(1000)
+        arm.refuse = refuse
         flight.loop.suspend(lambda: halts.append(1))
         until(lambda: any("Not stopped" in line for line in flight.said))
         assert flight.loop.operator.state == "paused"
