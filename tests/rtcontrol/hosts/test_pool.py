@@ -1,11 +1,9 @@
-"""Sessions of a decoder pool: deciders after a loss, the order of requests, and the imports of the cores."""
+"""Sessions of a decoder pool: deciders after a loss, the order of requests."""
 
 from __future__ import annotations
 
-import ast
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,20 +285,3 @@ def test_random_load_is_served_by_deadline(seed: int) -> None:
 
 def chance_depth(seed: int) -> int:
     return 1 + seed % 3
-
-
-# -- what cores import -------------------------------------------------------------------------------------------------
-
-HOSTS = Path(__file__).parents[3] / "rtcontrol/hosts"
-ALLOWED = {"__future__", "collections", "dataclasses", "typing"}
-CORES = ("protocol", "layered_core", "backup", "plans", "pool")
-
-
-@pytest.mark.parametrize("name", CORES)
-def test_core_imports_no_threads_sockets_or_clocks(name: str) -> None:
-    tree = ast.parse((HOSTS / f"{name}.py").read_text())
-    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    ours = {module for module in modules if module and module.startswith("rtcontrol.")}
-    cores = {f"rtcontrol.hosts.{core}" for core in CORES} | {"rtcontrol.models.call", "rtcontrol.models.errors"}
-    assert ours <= cores and {str(module).partition(".")[0] for module in modules - ours} <= ALLOWED

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 from collections import deque
 from dataclasses import fields, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,12 +22,6 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.events import schema, topic_of
-
-ROOT = Path(__file__).resolve().parents[3]
-REAL = {
-    *("threading", "socket", "time", "os", "gc", "random"),
-    *("select", "queue", "signal", "subprocess", "zmq", "asyncio"),
-}
 
 
 def on(tick: int, answer: Answer) -> Any:
@@ -51,44 +43,6 @@ def gate(least: float) -> Any:
         return Doubt("function", sure, least) if sure < least else None
 
     return doubt
-
-
-# -- what the core is -------------------------------------------------------------------------------------------------
-
-
-def imports(path: Path) -> set[str]:
-    """Return the modules that a file imports, with the imported names."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
-
-
-def files_of(name: str) -> set[Path]:
-    """Return our files that are loaded with a module: the module itself, and its parent packages."""
-    parts = name.split(".")
-    found = set()
-    for i in range(1, len(parts) + 1):
-        path = ROOT.joinpath(*parts[:i])
-        found |= {place for place in (path.with_suffix(".py"), path / "__init__.py") if place.is_file()}
-    return found
-
-
-@pytest.mark.parametrize("name", ["core", "actuator_core"])
-def test_core_imports_few_files_and_nothing_real(name: str) -> None:
-    core = ROOT / f"rtcontrol/loop/{name}.py"
-    waiting, ours = [core], set[Path]()
-    while waiting:
-        path = waiting.pop()
-        ours.add(path)
-        # The top package looks up what is asked of it; it loads nothing of ours by itself.
-        names = set() if path.parent.name == "rtcontrol" and path.name == "__init__.py" else imports(path)
-        waiting += {file for name in names for file in files_of(name)} - ours
-        assert path.parent.name == "models" or not {name.partition(".")[0] for name in names} & REAL, path
-    assert len(ours - {core}) <= 20, sorted(map(str, ours))
 
 
 def test_core_has_at_most_twelve_attributes() -> None:
