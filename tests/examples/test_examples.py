@@ -17,7 +17,7 @@ from rtcontrol_client.ros2 import EXAMPLE
 from tests.bridges.client.worlds import free_port
 from tests.helpers.processes import ROOT, Program, cli, python, until
 from tests.helpers.ros_domain import own_domain
-from tests.rtcontrol.gateway import chromium
+from tests.rtcontrol.gateway.chromium import Chromium, in_chromium
 
 HERE = ROOT / "examples"
 
@@ -70,11 +70,11 @@ def test_village_over_one_connection_gets_calls_for_each(tmp_path: Path) -> None
 
 
 # The tab that is hidden draws no frames: pollen-robotics/reachy_mini#1370, OpenRoberta/openroberta-lab#1690.
-@pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
+@in_chromium
 def test_users_page_is_played_and_safe_while_hidden(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--set", f"serve.static={HERE}", http=True) as address,
-        chromium.Chromium(tmp_path / "profile") as page,
+        Chromium(tmp_path / "profile") as page,
     ):
         page.open(f"{address}/static/browser.html")
         page.until("rtcontrol.session.state === 'live' && rtcontrol.count.returned >= 3", 60)

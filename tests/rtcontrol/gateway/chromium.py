@@ -6,18 +6,19 @@ import itertools
 import json
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import pytest
 from websockets.sync.client import connect
 
 from tests.helpers.processes import until
 
 BINARY = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+in_chromium = pytest.mark.skipif(BINARY is None, reason="there is no Chromium to show the page")
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio", "--no-first-run")
-KEYS = {"ArrowUp": 38, "ArrowDown": 40, "Tab": 9, "Enter": 13, "Escape": 27}
+KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "Tab": 9, "Enter": 13, "Escape": 27}
 
 
 class Chromium:
@@ -77,13 +78,11 @@ class Chromium:
         requested = f"typeof rtcontrol === 'undefined' ? null : ({expression})"
         until(lambda: self.value(requested), f"not so: {expression}; errors: {self.errors}", timeout_s, 0.05)
 
-    def key(self, name: str, down_s: float = 0.0) -> None:
-        """Press a key, hold the key for `down_s`, and release it."""
+    def key(self, name: str) -> None:
         text = {"Enter": "\r"}.get(name, name if len(name) == 1 else "")
-        code = name if name in KEYS else {" ": "Space", "/": "Slash"}.get(name, f"Key{name.upper()}")
+        code = name if name in KEYS else f"Key{name.upper()}"
         stroke = {"key": name, "code": code, "windowsVirtualKeyCode": KEYS.get(name, ord(name[0].upper()))}
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **stroke)
-        time.sleep(down_s)
         self.call("Input.dispatchKeyEvent", type="keyUp", **stroke)
 
     def write(self, text: str) -> None:

@@ -1,10 +1,9 @@
-"""A gateway on a real port, with sessions and a decoder pool in this process."""
+"""A server with a gateway on a real port in this process."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,53 +13,34 @@ import pytest
 from rtcontrol.gateway.app import Gateway
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.loop.sampling import PauseWatch
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager
 from tests.helpers.checkpoints import unnamed
+from tests.rtcontrol.serve.conftest import serving
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gateway_peer import Serve, Served
+from gateway_peer import Flying, Serve, Served
 
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Return a function that starts gateways. `sessions` is the model of sessions, `separate` the server's tools; the
-    default for /v1 requests is the bundled model."""
+    """Return a function that starts gateways. `sessions` is the model of sessions; the default for /v1 requests is a
+    copy of the bundled model that decides for any tools."""
     with contextlib.ExitStack() as stack:
 
-        def start(
-            sessions: str = "noop",
-            pool: InProcessPool | None = None,
-            separate: Any = (),
-            **options: Any,
-        ) -> Served:
-            pool = pool or InProcessPool()
+        def start(sessions: str = "noop", **options: Any) -> Served:
+            pool, out = InProcessPool(), tmp_path_factory.mktemp("serve")
             pool.start()
             stack.callback(pool.close)
-            watch = stack.enter_context(PauseWatch(10_000_000))
-            out: Path = tmp_path_factory.mktemp("serve")
-            # Under a path of its own: what it was trained on is not known, so it decides for any tools.
-            model = unnamed(ZOO / "lander", out / "lander")
-            manager = SessionManager(
-                ServeOptions(out=out, model=sessions, host="inprocess", default_tools=separate), pool, watch
-            )
-            over = threading.Event()
+            given = GatewayOptions(**{"port": 0, "model": str(unnamed(ZOO / "lander", out / "lander")), **options})
 
-            def keep() -> None:
-                while not over.wait(0.1):
-                    manager.keep()
+            def http(manager: SessionManager, _: DecoderPool) -> Gateway:
+                manager.pool = pool
+                return Gateway(manager, pool, given)
 
-            keeper = threading.Thread(target=keep, daemon=True)
-            keeper.start()
-            gateway = Gateway(manager, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}))
-            gateway.start()
-            stack.callback(gateway.close)
-            stack.callback(manager.close)
-            stack.callback(keeper.join)
-            stack.callback(over.set)
-            return Served(manager, pool, gateway)
+            running = stack.enter_context(serving(out, http, model=sessions))
+            return Served(running.sessions, pool, running.server.gateway)
 
         yield start
 
@@ -69,3 +49,26 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 def served(serve: Serve) -> Served:
     """Return a gateway on loopback without a token."""
     return serve()
+
+
+@contextlib.contextmanager
+def flown(folder: Path) -> Iterator[Flying]:
+    program = Flying(folder)
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+@pytest.fixture(scope="module")
+def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
+    """Start a run with a live view that the tests of a file share."""
+    with flown(tmp_path_factory.mktemp("flying")) as program:
+        yield program
+
+
+@pytest.fixture
+def separate(tmp_path: Path) -> Iterator[Flying]:
+    """Start a run that a test may pause and stop."""
+    with flown(tmp_path) as program:
+        yield program

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from gateway_peer import TOKEN, Serve, Served
 
@@ -28,17 +27,12 @@ SPEED: dict[str, Any] = {
 STATE = "x 0.2 y 1.1 vx -0.3"
 
 
-@pytest.fixture(scope="module")
-def client(served: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=0)
+def decide(served: Served, *questions: dict[str, Any]) -> Any:
+    return served.openai.decisions.create(model="lander", input=STATE, questions=list(questions))  # type: ignore[arg-type]
 
 
-def decide(client: openai.OpenAI, *questions: dict[str, Any], result: Any = STATE, model: str = "lander") -> Any:
-    return client.decisions.create(model=model, input=result, questions=list(questions))  # type: ignore[arg-type]
-
-
-def test_the_openai_client_gets_typed_answers_in_order(client: openai.OpenAI) -> None:
-    created = decide(client, LEFT, ENGINE, SPEED)
+def test_the_openai_client_gets_typed_answers_in_order(served: Served) -> None:
+    created = decide(served, LEFT, ENGINE, SPEED)
     left, engine, speed = created.answers
     assert created.model == "lander"
     assert (left.type, left.name) == ("predicate", "left") and 0 <= left.probability <= 1
@@ -58,10 +52,10 @@ def test_the_openai_client_gets_typed_answers_in_order(client: openai.OpenAI) ->
     )
 
 
-def test_boolean_and_string_options_differ(client: openai.OpenAI) -> None:
+def test_boolean_and_string_options_differ(served: Served) -> None:
     values: list[str | bool] = [True, "true", '"true"', False]
     requested = {"type": "choice", "instructions": "Which?", "choices": [{"value": v} for v in values]}
-    (answer,) = decide(client, requested).answers
+    (answer,) = decide(served, requested).answers
     assert [(type(p.value), p.value) for p in answer.probabilities] == [(type(v), v) for v in values]
     assert type(answer.choice) in (str, bool) and len({p.probability for p in answer.probabilities}) == 4
 

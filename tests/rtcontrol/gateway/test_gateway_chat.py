@@ -32,11 +32,6 @@ LAMP: dict[str, Any] = {
 LAMP_ON = ("lamp", {"to": "on"})
 
 
-@pytest.fixture(scope="module")
-def client(served: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=0)
-
-
 def ask(client: openai.OpenAI, *messages: Any, **more: Any) -> Any:
     return client.chat.completions.create(
         **{"model": "default", "messages": list(messages or [USER]), "tools": [TURN], **more}
@@ -68,7 +63,8 @@ def test_simultaneous_requests_get_their_own_answers(served: Served) -> None:
         assert list(pool.map(lambda tool: named(post(served, tool)), [TURN, wait] * 6)) == ["turn", "wait"] * 6
 
 
-def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
+def test_the_openai_client_gets_a_tool_call(served: Served) -> None:
+    client = served.openai
     assert [m.id for m in client.models.list()] == ["lander"]
     orders = {"role": "system", "content": "You steer a light cycle."}
     sentence = {"role": "user", "content": [{"type": "text", "text": "Turn left."}]}
@@ -103,7 +99,7 @@ def test_least_recently_used_tool_set_is_closed(serve: Serve) -> None:
 
 def test_answered_call_is_not_repeated(serve: Serve) -> None:
     # It would never call nothing.
-    client = openai.OpenAI(base_url=serve(model="random").url + "v1", api_key="none", max_retries=0)
+    client = serve(model="random").openai
     assert ask(client, tools=[LAMP]).choices[0].finish_reason == "tool_calls"
     answer = ask(client, USER, *called(*LAMP_ON, "It is lit."), tools=[LAMP])
     choice = answer.choices[0]
@@ -119,8 +115,7 @@ def test_answered_call_is_not_repeated(serve: Serve) -> None:
 
 
 def test_null_call_after_result_returns_it(serve: Serve) -> None:
-    noop = serve(model="noop")
-    client = openai.OpenAI(base_url=noop.url + "v1", api_key="none", max_retries=0)
+    client = serve(model="noop").openai
     answer = ask(client, USER, *called("turn", {"direction": "left"}, "turned"))
     assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("stop", "turned")
     assert "calls nothing" in answer.model_extra["rtcontrol"]["stopped"]
@@ -155,7 +150,7 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
 def test_invalid_request_names_its_field_once(served: Served, change: dict[str, Any], param: str) -> None:
     sent = []
     web = httpx.Client(event_hooks={"request": [sent.append]})
-    retrying = openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=2, http_client=web)
+    retrying = served.openai.with_options(max_retries=2, http_client=web)
     with pytest.raises(openai.BadRequestError) as caught:
         ask(retrying, **change)
     assert caught.value.param == param and len(sent) == 1

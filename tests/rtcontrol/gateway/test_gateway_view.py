@@ -1,4 +1,4 @@
-"""The live view of a run, in a separate process, and of a server's sessions, with commands of people."""
+"""The live view of a run and of a server's sessions, with commands of people; its modules and its dialog."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import chromium
 import httpx
 import psutil
 import pytest
-from chromium import Chromium
-from gateway_peer import Serve, Served
+from chromium import Chromium, in_chromium
+from gateway_peer import TOKEN, Flying, Serve, Served
 from starlette.applications import Starlette
 from test_gateway_ws import Line, line
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -26,33 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol.gateway import view as views
 from rtcontrol_client.wire.messages import Bye, Executed
-from tests.helpers.processes import Program, until
-
-in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
-EXPERT = ("-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
-
-
-class Flying(Program):
-    """A run of the lander with a live view; `url` is the address of the page."""
-
-    def __init__(self, folder: Path, *more: str) -> None:
-        folder.mkdir(exist_ok=True)
-        self.out = folder / "run"
-        arguments = (*EXPERT, "--view", "--set", "view.stdin=true", "--episodes", "1000", "--out", str(self.out), *more)
-        super().__init__(arguments, folder / "log", stdin=subprocess.PIPE)
-        self.says("watch it at http://127.0.0.1:")
-        matches = re.search(r"watch it at (\S+)", self.log())
-        assert matches is not None
-        self.url = matches[1]
-
-
-@pytest.fixture(scope="module")
-def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
-    program = Flying(tmp_path_factory.mktemp("view"))
-    try:
-        yield program
-    finally:
-        program.kill()
+from tests.helpers.processes import until
 
 
 def look(page: ClientConnection, *wanted: Any, picture: bool = False, seconds: float = 20.0) -> dict[str, Any]:
@@ -223,3 +195,61 @@ def test_counts_of_ended_sessions_stay(serve: Serve) -> None:
         assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0
         assert 0 < values(text, "rtcontrol_latency_seconds_sum")[""] < 60
     assert separate.sessions.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4
+
+
+# -- the page's modules, and its dialog for the access token ----------------------------------------------------------
+
+
+def test_client_modules_are_served(served: Served) -> None:
+    answer = httpx.get(f"{served.url}client/index.js")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/javascript")
+    assert answer.headers["cache-control"] == "no-cache"
+    names = re.findall(r'from "\./(\w+\.js)"', answer.text)
+    assert "client.js" in names
+    assert {httpx.get(f"{served.url}client/{name}").status_code for name in names} == {200}
+    assert httpx.get(f"{served.url}client/../../package.json").status_code == 404
+
+
+SITE = "http://robot.test"
+DEAD = "a-token-that-was-revoked-0123456789"
+LIVE = "rtcontrol.session.state === 'live'"
+GATE = "document.getElementById('gate').open"
+
+
+@pytest.fixture
+def gated(serve: Serve, tmp_path: Path) -> Iterator[Chromium]:
+    served = serve(token=TOKEN, origins=frozenset({SITE}), model="noop", host="0.0.0.0")
+    rule = f"--host-resolver-rules=MAP robot.test:80 127.0.0.1:{served.gateway.port}"
+    with Chromium(tmp_path / "profile", rule) as browser:
+        yield browser
+
+
+# supabase/auth-js#302: a token stayed in the address's fragment, and in the history.
+@in_chromium
+def test_refused_token_is_removed_and_typed_one_connects(gated: Chromium) -> None:
+    gated.open(f"{SITE}/?a=1#token={DEAD}")
+    gated.until(GATE)
+    assert gated.value("location.href") == f"{SITE}/?a=1"
+    assert gated.value("document.activeElement.id") == "token"
+    gated.write(TOKEN)
+    gated.key("Enter")
+    gated.until(LIVE)
+    assert not gated.value(GATE)
+
+
+@in_chromium
+@pytest.mark.parametrize(
+    ("path", "live"),
+    [
+        ("", LIVE),
+        ("crowd", "rtcontrol.crowd.state === 'live'"),
+        ("live.html", "rtcontrol.last !== undefined && rtcontrol.socket !== null"),
+    ],
+)
+def test_token_of_the_address_opens_each_page(gated: Chromium, path: str, live: str) -> None:
+    if path == "live.html":  # it shows a session, so there must be one
+        gated.open(f"{SITE}/#token={TOKEN}")
+        gated.until(LIVE)
+    gated.open(f"{SITE}/{path}#token={TOKEN}")
+    gated.until(live, 60)
+    assert not gated.value(GATE)

@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_gateway_view import Flying
+from gateway_peer import Flying
 from websockets.sync.client import connect
 
 from rtcontrol.envs.pictures import png
@@ -34,26 +34,6 @@ from mcp.shared.exceptions import MCPError
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
 LOOKING = {"status", "misses", "pause", "stop", "deny"}
 ACTING = {"instruct", "resume", "confirm"}
-
-
-@pytest.fixture(scope="module")
-def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
-    """Start a run for tests that only watch."""
-    program = Flying(tmp_path_factory.mktemp("flying"))
-    try:
-        yield program
-    finally:
-        program.kill()
-
-
-@pytest.fixture
-def separate(tmp_path: Path) -> Iterator[Flying]:
-    """Start a run that a test may pause and stop."""
-    program = Flying(tmp_path)
-    try:
-        yield program
-    finally:
-        program.kill()
 
 
 def done(work: Coroutine[Any, Any, Any]) -> Any:

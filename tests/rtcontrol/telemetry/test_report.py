@@ -26,7 +26,7 @@ from rtcontrol.telemetry.report import lines
 from rtcontrol_client.console import printable
 from rtcontrol_client.wire.messages import Hello, Program
 from tests.helpers.processes import ROOT
-from tests.rtcontrol.gateway.chromium import BINARY, Chromium
+from tests.rtcontrol.gateway.chromium import Chromium, in_chromium
 
 TICK = {"kind": "null", "t_s": 0.0, "superseded": 0}
 
@@ -262,9 +262,6 @@ def test_report_shows_run_that_was_held_throughout(run_shown: RecordedRun) -> No
     for by, hint in ({"confidence": ticks}, "the instruction is NOT UNDERSTOOD"), ({"confirm": ticks}, ""):
         held = {line.label: line for line in lines(run_shown.report | {"held": ticks, "held_by": by})}["held back"]
         assert f"{ticks} of {ticks} decisions" in held.value and held.hint == hint
-
-
-in_chromium = pytest.mark.skipif(BINARY is None, reason="there is no Chromium to show the page")
 
 
 @pytest.fixture
