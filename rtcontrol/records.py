@@ -1,9 +1,9 @@
-"""The data of a run: ticks, commands and their results, without behaviour or a clock.
+"""Dataclasses of a run: ticks, commands, results, and the events and actions of the control loop (`LoopCore`).
 
-The second part has the events that the loop's core takes, and the actions that the core returns. Completion,
-SafeAttempt, Fault, OperatorCommand, HostChanged and DecisionReply also serve as events. Three types also serve as
-actions: the call of a Command must act as soon as the world allows (and replaces a waiting one), a DecisionRequest goes
-to the decider, and an Emission goes to a world that receives emissions. Instants are CLOCK_MONOTONIC nanoseconds.
+An event is an input of `LoopCore.advance`, an action is an output. Some types of the first part are events, too:
+Completion, SafeAttempt, EnvironmentFault, OperatorCommand, HostChanged and DecisionReply. Three types are also actions:
+execute the call of a Command (which replaces a waiting Command), send a DecisionRequest to the decider, and send an
+Emission to the environment. All instants (`..._ns`) are nanoseconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-# The stamps of a tick, in order; `spans_ms` of a line has the known ones.
+# Names of a tick's timestamps, in order. The record's field `spans_ms` has those that the tick reached.
 SPANS = ("captured", "woke", "text", "submitted", "received", "begun", "decided", "replied", "executing", "executed")
 NOTHING = DecisionRequest(-1, -1, "", "")
 KnownCause = tuple[Cause, str | None]
@@ -26,13 +26,13 @@ KnownCause = tuple[Cause, str | None]
 
 @dataclass(slots=True)
 class Tick:
-    """A tick and its stamps. An instant is 0 if the tick did not get so far.
+    """A tick (one period of the loop) with its timestamps. A timestamp is 0 if the tick did not reach that step.
 
-    `skip`: the record's fields about skipped releases before this tick. `runs`: contents of schedstat files of the
-    loop's, the actuator's and the deciding threads when the tick woke, and at the previous release. `behind`: the host
-    was busy with older requests. `calls`: earlier calls of this tick that acted (each further call has its own copy of
-    the tick). `requested_ns`: if an older observation decides the tick, when that observation was made.
-    """
+    `skip`: record fields about releases that were skipped before this tick. `schedstats`: contents of the schedstat
+    files of the loop's, actuator's and decider's threads when the tick started; `schedstats_before`: at the previous
+    tick. `behind`: the decoder was still busy with older requests. `calls`: texts of the calls that already acted in
+    this tick (each further call has its own copy of the Tick). `requested_ns`: the capture time of an older observation
+    whose plan decides this tick; else 0."""
 
     k: int
     release_ns: int
@@ -50,19 +50,19 @@ class Tick:
     behind: bool = False
     request: DecisionRequest = field(default_factory=lambda: NOTHING)
     calls: tuple[str, ...] = ()
-    runs: tuple[bytes, ...] = ()
-    runs_before: tuple[bytes, ...] = ()
+    schedstats: tuple[bytes, ...] = ()
+    schedstats_before: tuple[bytes, ...] = ()
     waited_ns: int = 0
     requested_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """A legal call to execute, with arguments of the annotated types. The call must not start after `not_after_ns`.
+    """A valid call that the actuator must execute. The call must not start after `not_after_ns` (None: no limit).
 
-    `fresh` and `void`: emissions for a call that acted, and for one whose epoch was over. `requested_ns`: when the
-    decision was requested. A command is also the `Barrier` of its call, and cannot open again once it is `shut`.
-    """
+    `fresh`: the emission to send if the call acted; `void`: the emission to send if the call's epoch was over.
+    `requested_ns`: when the decision was requested. `demand`: how many safe-call demands came before this command.
+    `shut`: why the call may not act any more, or None; a value is never reset to None."""
 
     tick: int
     call: Call
@@ -77,7 +77,7 @@ class Command:
 
 @dataclass(slots=True)
 class Completion:
-    """The result of a command that ended. `current`: no safe call was demanded since the command was ordered."""
+    """The result of a finished command. `current` is False if safe calls were demanded after the command was queued."""
 
     tick: int
     effect: Effect | Literal["failed"]
@@ -89,8 +89,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class SafeAttempt:
-    """The result of one attempt of a safe call (None: the agent has none). `active`: all demanded safe calls are active
-    now. `over`: the world takes no calls any more (if not `acted`), or makes no step with this call."""
+    """The result of one attempt to execute a safe call. `call` is None if the agent has no safe call.
+
+    `active`: all demanded safe calls are active now. `world_over`: the environment has ended, so it did not accept the
+    call (`acted` is False), or will not step with the call (`acted` is True)."""
 
     call: Call | None
     why: str
@@ -99,12 +101,12 @@ class SafeAttempt:
     active: bool
     acted: bool
     error: BaseException | None = None
-    over: bool = False
+    world_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """An error that the environment raised for an emission or an instruction."""
+class EnvironmentFault:
+    """An exception that the environment raised when it received an emission or an instruction (`doing` says which)."""
 
     doing: str
     error: BaseException
@@ -112,12 +114,11 @@ class Fault:
 
 @dataclass(slots=True, eq=False)
 class TickOutcome:
-    """The outcome of a tick. `kind`: call, null, held, overtaken, repeated, epoch_over or miss; `why`: the reason of a
-    held call.
+    """The outcome of a tick. `kind` is one of: call, null, held, overtaken, repeated, epoch_over, miss.
 
-    For a miss, `fault` is what the loop itself detected (None: no call in time), and `doing` names the operation that
-    raised the `error`.
-    """
+    `why`: the reason why a held call must not act. `done`: the result of the call. For a miss, `fault` is the cause
+    that the loop detected itself (None: there was no call in time), and `doing` names the operation that failed with
+    `error`."""
 
     tick: Tick
     kind: str
@@ -132,8 +133,8 @@ class TickOutcome:
 
 @dataclass(slots=True, eq=False)
 class OrderedCall:
-    """A tick whose call was passed to the actuator. `late`: the tick was over before that; `overdue`: the deadline
-    passed before the call ended; `settled`: the tick was over after that."""
+    """A call that was passed to the actuator, and its tick. `late`: the tick was already over at that time; `overdue`:
+    the deadline passed while the call was queued or running; `settled`: the tick ended before the call ended."""
 
     tick: Tick
     reply: DecisionReply
@@ -147,7 +148,7 @@ class OrderedCall:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """A command of an operator, by keyboard, page or wire. `k`: the tick whose call the command answers."""
+    """A command that a person gave by keyboard, web page or client. `k`: the tick whose call is confirmed or denied."""
 
     word: str
     by: str
@@ -157,7 +158,7 @@ class OperatorCommand:
 
 @dataclass(slots=True, eq=False)
 class PendingApproval:
-    """A call that waits for an operator's yes."""
+    """A call that waits for the operator's approval until `expires_ns`. `denied`: the operator said no."""
 
     tick: Tick
     reply: DecisionReply
@@ -167,9 +168,9 @@ class PendingApproval:
     denied: bool = False
 
 
-class Doubt(NamedTuple):
-    """The reason why a decision is withheld: a head or parameter, its confidence, and the least accepted confidence (1:
-    the instruction was not understood)."""
+class LowConfidence(NamedTuple):
+    """The reason why a decision is withheld: the `confidence` of a head (a part of the call) is below the minimum
+    `least`. A `least` of 1 means that the instruction was not understood."""
 
     head: str
     confidence: float
@@ -178,8 +179,9 @@ class Doubt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """The state of a thread (a letter; X: the thread is gone), and how long it ran and waited for a processor since its
-    start. Major faults, and throttled time of its group, count since the previous sample. None: not reported."""
+    """Scheduler statistics of one thread. `state`: the kernel's letter, or X if the thread has ended. `ran_ns`,
+    `delayed_ns`: time on a processor, and time waiting for one, since the thread's start. `major_faults`, and
+    `throttled_ns` of its control group, count since the previous sample. None: the kernel did not report the value."""
 
     role: str
     state: str | None = None
@@ -191,12 +193,11 @@ class ThreadReading:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSample:
-    """A sample at `t_ns` of evidence that only the process itself has. The previous sample is from `before_ns`.
+    """Measurements at `t_ns` that help to find the cause of a miss. `before_ns`: the time of the previous sample.
 
-    `pauses`: pauses of the process (start, end, kind); `acting`: the actuator's calls (start, end; 0: not ended).
-    `threads`: loop, actuator, deciding threads (of this `incarnation`; `apart`: in another process) and messaging
-    threads.
-    """
+    `pauses`: pauses of this process (start, end, kind). `acting`: the actuator's calls (start, end; an end of 0 means
+    that the call is still running). `threads`: readings of the loop's, actuator's, decider's and sockets' threads.
+    `apart`: the decider runs in another process. `incarnation`: how often that process was restarted."""
 
     t_ns: int = 0
     pauses: Sequence[tuple[int, int, str]] = ()
@@ -209,7 +210,7 @@ class EvidenceSample:
 
 @dataclass(frozen=True, slots=True)
 class HostChanged:
-    """The state of the decoder's host at one instant, with the fields of `Host`."""
+    """The event that the state of the decoder's host changed. The fields are those of `hosts.protocol.Host`."""
 
     alive: bool = True
     incarnation: int = 0
@@ -219,33 +220,32 @@ class HostChanged:
 
 # -- events -----------------------------------------------------------------------------------------------------------
 
-Event = Any  # one of the types in `HANDLERS` of loop/core.py
+Event = Any  # one of the types in `EVENT_HANDLERS` of loop/core.py
 
 
-class Woke:
-    """The event that `wake_ns` is reached, or that no other event came. After the first one the world runs, and the
-    first release may be due."""
+class TimerFired:
+    """The event that `LoopCore.wake_ns` is reached, or no other event came. The first one starts the release grid."""
 
 
 @dataclass(slots=True)
-class Advanced:
-    """The answer to `Advance`: since when the next release is due; None: not due yet."""
+class AdvanceResult:
+    """The result of `AdvanceWorld`. `due_ns`: since when the next release is due; None if it is not due yet."""
 
     due_ns: int | None
 
 
 @dataclass(slots=True)
-class Observed:
-    """The answer to `Observe`, with the agent's `text`, or the `error` that the agent's code raised.
+class ObserveResult:
+    """The result of `Observe`: the newest observation, and the agent's `text` or the `error` that the agent raised.
 
-    `acks`: acknowledgements of a client, which may grow at any time and which only the core removes. `episodes`: in a
-    new epoch, all episodes that ended so far. `acknowledged`: calls that were executed since the last time according to
-    the world; None: a sent call counts as executed.
-    """
+    `finished`: the environment has no further episode. `acks`: a queue of acknowledgements from a client; other threads
+    append to the queue, and only the core removes entries. `episodes`: in a new epoch, all episodes that ended so far.
+    `acknowledged`: the calls that the environment reported as executed since the previous ObserveResult; None if the
+    environment does not report calls, so that each sent call counts as executed."""
 
     observation: Observation | None
     finished: bool = False
-    runs: tuple[bytes, ...] = ()
+    schedstats: tuple[bytes, ...] = ()
     acks: deque[Acknowledgement] | None = None
     sample: EvidenceSample = EvidenceSample()
     episodes: Sequence[Episode] = ()
@@ -255,24 +255,23 @@ class Observed:
 
 
 @dataclass(slots=True)
-class Sent:
-    """The answer to a DecisionRequest that was sent or failed."""
+class SendResult:
+    """The result of sending a DecisionRequest to the decider. `error`: why sending failed, or None."""
 
     error: Exception | None = None
 
 
 @dataclass(slots=True)
-class GaveWay:
-    """The event that the call of tick `k` waited for the world, and was dropped for a newer `call` or the `safe`
-    one."""
+class CallPreempted:
+    """The event that the queued call of tick `k` was dropped because a newer `call` or the `safe` call replaced it."""
 
     k: int
     to: Literal["call", "safe"]
 
 
 @dataclass(slots=True)
-class Withdrawn:
-    """The answer to `Withdraw`. `dropped` is False if the call of tick `k` was not waiting any more."""
+class WithdrawResult:
+    """The result of `WithdrawCall`. `dropped` is False if the call of tick `k` had already started or ended."""
 
     k: int
     dropped: bool
@@ -280,51 +279,52 @@ class Withdrawn:
 
 @dataclass(slots=True)
 class SafeState:
-    """The state of the safe calls: whether an attempt is to come, and whether a demanded one is inactive."""
+    """The state of the safe calls. `attempting`: an attempt is running or due; `pending`: a demanded safe call is not
+    active yet."""
 
     attempting: bool
     pending: bool
 
 
 @dataclass(slots=True)
-class Sampled:
-    """The answer to `TakeSample`."""
+class SampleResult:
+    """The result of `TakeSample`."""
 
     k: int
     sample: EvidenceSample
 
 
 @dataclass(slots=True)
-class Instructed:
-    """The event of a new instruction. The core takes one instruction at each release."""
+class NewInstruction:
+    """The event that a new instruction arrived. The core activates one waiting instruction at each release."""
 
     text: str
 
 
 @dataclass(slots=True)
-class Stopped:
-    """The event that the run must end. The first reason stays."""
+class StopRequested:
+    """The event that the run must end. `why`: the reason."""
 
     why: str
 
 
-class Left:
-    """The event that the ticks are over. From then on only the safe call may act."""
+class ExitStarted:
+    """The event that the last tick is over and the run is ending. From now on only the safe calls may act."""
 
 
 @dataclass(slots=True)
-class Overdue:
-    """The event that the ticks ended at `t_ns`. A release that was due by then and never started counts as missed.
-    `sample` covers the time since that release."""
+class OverdueRelease:
+    """The event that the ticks ended at `t_ns`. A release that was due by `t_ns` but never started counts as missed.
+    `sample` has the evidence since that release."""
 
     t_ns: int
     sample: EvidenceSample
-    runs: tuple[bytes, ...] = ()
+    schedstats: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
-class Closed:
-    """The last event. Open ticks are recorded in their current state."""
+class RunClosed:
+    """The last event of a run: ticks and misses that are not recorded yet are recorded in their current state."""
 
     episodes: Sequence[Episode]
     acks: deque[Acknowledgement] | None = None
@@ -332,54 +332,54 @@ class Closed:
 
 # -- actions ----------------------------------------------------------------------------------------------------------
 
-Action = Any  # one of the types in `DO` of loop/runner.py
+Action = Any  # one of the types in `ACTION_HANDLERS` of loop/runner.py
 
 
 @dataclass(slots=True)
-class Advance:
-    """The action to let a lockstep world run for a time, or to wait for the next observation to arrive."""
+class AdvanceWorld:
+    """The action to let a lockstep world run for `dt_ns`, or to wait for the next observation to arrive."""
 
     dt_ns: int
 
 
 @dataclass(slots=True)
 class Observe:
-    """The action to take the newest observation and let the agent read it, and to sample the time since then, if
-    given."""
+    """The action to take the newest observation and turn it into the agent's text. If `sample_since_ns` is set, also
+    sample the evidence since that instant."""
 
     sample_since_ns: int | None = None
 
 
 @dataclass(slots=True)
-class Cancel:
-    """The action to stop waiting for the decision of tick `k`."""
+class CancelRequest:
+    """The action to cancel the decision request of tick `k`."""
 
     k: int
 
 
 @dataclass(slots=True)
-class Withdraw:
-    """The action to drop the call of tick `k` if the call has not started."""
+class WithdrawCall:
+    """The action to drop the queued call of tick `k`, unless the call has already started."""
 
     k: int
 
 
 @dataclass(slots=True)
-class Safe:
-    """The action to make the safe calls active. An emitting world receives the emission first."""
+class DemandSafeCalls:
+    """The action to make the safe calls active. A world that takes emissions receives `emission` first."""
 
     why: str
     emission: Emission | None
 
 
-class Retry:
-    """The action to attempt again the safe calls that are not active yet."""
+class RetrySafeCalls:
+    """The action to retry at once the safe calls that are not active yet."""
 
 
 @dataclass(slots=True)
-class Guard:
-    """The action to demand the safe calls without the loop if it is not back by `until_ns` (None: no limit), or if an
-    operator demands them. An emitting world then receives the emission."""
+class ArmGuard:
+    """The action to let the actuator demand the safe calls by itself, with `emission`, if the loop does not arm the
+    guard again by `until_ns` (None: no limit), or if an operator pauses or stops the run."""
 
     until_ns: int | None
     emission: Emission | None
@@ -387,22 +387,22 @@ class Guard:
 
 @dataclass(slots=True)
 class Instruct:
-    """The action to give the world a new instruction to judge by."""
+    """The action to pass a new instruction to the environment, which may use it to judge success."""
 
     text: str
 
 
 @dataclass(slots=True)
-class Question:
-    """The action to show a call that waits for an operator's yes; None: no call waits any more. `unanswered`: the text
-    of a call that got no answer."""
+class ShowApproval:
+    """The action to show the operator a call that waits for approval; None if no call waits any more. `unanswered`: the
+    text of the previous call if the operator did not answer."""
 
     approval: PendingApproval | None
     unanswered: str = ""
 
 
 @dataclass(slots=True)
-class Record:
+class RecordLine:
     """The action to write a line to the record."""
 
     line: dict[str, Any]
@@ -410,15 +410,15 @@ class Record:
 
 @dataclass(slots=True)
 class Notify:
-    """The action to show a line to people."""
+    """The action to show a line of text to the user."""
 
     text: str
 
 
 @dataclass(slots=True)
 class LoopReport:
-    """The action to inform the run's listener that an instruction (`text`) is accepted, refused or in doubt (`why`), or
-    that the operator's view changed."""
+    """The action to call the run's `Listener`: the instruction `text` was accepted, refused or doubted (`why`: the
+    reason), or what the operator sees has changed."""
 
     kind: Literal["accepted", "refused", "doubted", "changed"]
     text: str = ""
@@ -427,14 +427,14 @@ class LoopReport:
 
 @dataclass(slots=True)
 class TakeSample:
-    """The action to sample the evidence for tick `k` since an instant."""
+    """The action to sample the evidence since `since_ns` for the missed tick `k`."""
 
     k: int
     since_ns: int
 
 
 @dataclass(slots=True)
-class Stop:
-    """The action to end the ticks."""
+class StopRun:
+    """The action to stop the run: no further tick starts. `why`: the reason."""
 
     why: str

@@ -28,7 +28,7 @@ from rtcontrol.hosts.protocol import (
     Host,
 )
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
-from rtcontrol.loop.operator import never_taught
+from rtcontrol.loop.operator import unknown_words_text
 from rtcontrol.loop.rules import ConfidenceGate
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import DecodeError
@@ -119,7 +119,7 @@ class CheckpointGate:
         """Return why the decision's call must not act; None if the call may act."""
         if (doubt := self._gate.doubt(decision)) is None:
             return None
-        unknown = f"; {never_taught(decision.unknown)}" if decision.unknown else ""
+        unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
         return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{unknown}."
 
     def instruction(self, orders: str, sentence: str) -> str:

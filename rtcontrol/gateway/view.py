@@ -38,7 +38,7 @@ from rtcontrol.gateway.http_server import ABORT, HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.operator import COMMANDS
-from rtcontrol.loop.operator_control import take_word
+from rtcontrol.loop.operator_control import run_typed_command
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.live import snapshot
 from rtcontrol.serve.session import SessionThread
@@ -164,7 +164,7 @@ class WatchedSession:
     def instruct(self, text: str) -> str:
         loop = self._session.loop
         assert loop is not None, "it has run"
-        if (answer := take_word(text, "page", loop.operator, loop.instructions)) is not None:
+        if (answer := run_typed_command(text, "page", loop.operator, loop.instructions)) is not None:
             return answer
         self._session.instruct(text)
         return SENT

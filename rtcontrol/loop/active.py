@@ -1,4 +1,5 @@
-"""Keep the active instruction and the active call, and decide what follows a missing call. Pure: no thread or clock."""
+"""The active instruction, the fallback policy after a miss, and the builder of decision requests. No thread or
+clock."""
 
 from __future__ import annotations
 
@@ -13,64 +14,63 @@ from rtcontrol.models.call import Call
 from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 
 ECHO = 120  # characters of an instruction that people see
-TRIALS = 3  # unsure decisions that refuse a new instruction; with unknown words one is enough
-EXAMPLES = 4  # goals that people see if an instruction is not understood
-MAX_WAITING = 16  # waiting instructions: one is taken per tick, and the oldest are dropped
+TRIALS = 3  # a new instruction is refused after so many unsure decisions, or one if it has unknown words
+EXAMPLES = 4  # how many goals to show if an instruction is not understood
+MAX_WAITING = 16  # instructions in the queue; each tick takes one, and if the queue is full, the oldest is dropped
 
-# What to do if no fresh call acts.
+# What to do after a miss: nothing, hold the active call, demand the safe calls, or stop the run.
 Measure = Literal["none", "hold", "safe", "stop"]
 Status = Literal["fresh", "held", "safe"]
 
 
 class FallbackPolicy:
-    """The fallback policy, which tracks the age of the active call. Times are the world's (`ReleaseGrid.world_ns`), in
-    ns.
+    """The fallback policy: decide after a miss whether the active call is held, or the safe calls must act.
 
-    Under `hold`, a miss leaves the call active for at most `hold_ns` after the call was last renewed. Then, also
-    between two ticks, the safe call is demanded at `expires_ns` (None: no call is held). The policy demands a safe call
-    again only after a fresh call acted or a new epoch started; the actuator knows whether it is active.
+    With `on_miss="hold"`, the active call may be held for at most `hold_ns` after it was renewed. At `expires_ns`
+    (None: no call is held) the safe calls are demanded, even between two ticks. After that, the policy demands safe
+    calls again only if a fresh call acted or a new epoch started. All times are nanoseconds of `ReleaseGrid.world_ns`.
     """
 
     def __init__(self, on_miss: str, hold_ns: int) -> None:
         self._on_miss, self.hold_ns = on_miss, hold_ns
-        self.limit_ns = hold_ns  # how long the active call may be held
+        self.limit_ns = hold_ns  # until when the active call may be held
         self.expires_ns: int | None = None
-        self.safe = False  # the safe call took over
-        self.suspended = False  # operators hold the calls back, so the safe call stays active after any miss
+        self.safe = False  # whether the safe calls were demanded and no fresh call has acted since then
+        self.suspended = False  # whether an operator paused or stopped the run
 
     def renew(self, now_ns: int) -> None:
-        """Renew the active call after a fresh decision, which is this call or a null function."""
+        """Restart the hold limit of the active call, because a decision in time confirmed or replaced this call."""
         self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
 
     def fresh_call(self, now_ns: int) -> None:
-        """Record that a fresh call was executed, which replaced the safe call."""
+        """Record that a fresh call was executed. It replaces the safe calls, if they were active."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
-    epoch = fresh_call  # in a new world nothing is active, and the hold limit starts here
+    epoch = fresh_call  # a new epoch starts with no active call and a new hold limit
 
     def suspend(self, now_ns: int, lasting: bool) -> None:
-        """Record that the safe call took over on an operator's command, which still applies (`lasting`) or not any
-        more. After a resume no older call may be held."""
+        """Record that the safe calls were demanded by an operator's pause or stop. Older calls must not be held.
+        `lasting`: the run is still paused or stopped."""
         self.suspended, self.safe = lasting, True
         self.limit_ns, self.expires_ns = now_ns, None
 
     def miss(self, now_ns: int) -> Measure:
-        """Return what to do if there is no fresh call."""
+        """Return what to do after a miss."""
         if self.suspended:
-            return self._take_over()  # only in a new epoch; otherwise the safe call has taken over
+            return self._take_over()  # "none" unless a new epoch has started
         if self._on_miss == "stop":
             return "stop"
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
 
     def unsure(self, now_ns: int) -> Measure:
-        """Return what to do if the confidence gate withholds a call: the active call is held, but not renewed."""
+        """Return what to do if the confidence gate withholds a call: hold the active call, but do not renew it."""
         if now_ns < self.limit_ns:
             self.expires_ns = self.limit_ns
             return "hold"
         return self._take_over()
 
     def expire(self, now_ns: int) -> Measure:
-        """Return what to do if the hold limit may be reached."""
+        """Return "safe" if the hold limit of the active call has passed, else "none"."""
         return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
 
     def _take_over(self) -> Measure:
@@ -82,7 +82,8 @@ class FallbackPolicy:
 
 
 class FallbackState:
-    """The fallback policy, and the emissions for an emitting world (`emits`). `last` is the last emitted tick."""
+    """The fallback policy, and a builder of emissions for an environment that `emits`. `last`: the last emitted
+    tick."""
 
     def __init__(self, policy: FallbackPolicy, emits: bool, safe_calls: tuple[Call, ...]) -> None:
         self.policy = policy
@@ -100,7 +101,7 @@ class FallbackState:
         error: str | None = None,
         more: bool = False,
     ) -> Emission | None:
-        """Return the emission of a tick, or None if the world takes none. `more`: another one may follow."""
+        """Return the emission of a tick, or None if the environment takes none. `more`: another may follow."""
         self.last = tick
         if not self.emits:
             return None
@@ -124,27 +125,28 @@ class FallbackState:
             more=more,
         )
 
-    def parting(self, tick: Tick | None = None) -> Emission | None:
-        """Return the emission of a safe call between two ticks. It belongs to the last emitted tick, else to `tick`."""
+    def safe_emission(self, tick: Tick | None = None) -> Emission | None:
+        """Return the emission of a safe call between two ticks. Its number is that of the last emitted tick, else of
+        `tick`."""
         last = self.last or tick
         return None if last is None else self.emission(last, "safe")
 
 
 class Instructions:
-    """The instructions of a run: `now` is active, `proven` is the last one with a decision, `waiting` are to come.
-    `refusal` is the last instruction if it was refused, and why. If the agent has `goals` (`GoalTools`), a new
-    instruction whose decisions must not act counts as not understood, and the previous instruction is restored."""
+    """The active instruction `now`, the last accepted one `proven`, and the queue `waiting` of new instructions.
+    `refusal`: the last instruction and the reason, if it was refused. If the agent has `goals` (a GoalTools), a new
+    instruction whose decisions are too unsure to act is refused, and the previous instruction becomes active again."""
 
     def __init__(self, first: str, out: list[Action], ledger: Ledger, goals: Any = None) -> None:
         self.now = self.proven = first
         self.goals = goals
         self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
         self.refusal: tuple[str, str] | None = None
-        self._unsure = 0  # decisions under the new instruction
+        self._unsure = 0  # number of failed or unsure decisions under the new instruction
         self._out, self._ledger = out, ledger
 
     def start(self, text: str) -> None:
-        """Use an instruction from the first release on."""
+        """Set the instruction of the first release."""
         self.now = self.proven = text
 
     def change(self, now_ns: int) -> None:
@@ -154,13 +156,13 @@ class Instructions:
         self._out.append(Notify(f"instruction: {echo(self.now)}"))
 
     def judge(self, tick: Tick, reply: DecisionReply, unsure: bool, now_ns: int) -> None:
-        """Accept a new instruction after its first decision, or refuse it if the decider cannot use it (for example
-        because it does not fit) or does not understand it. `unsure`: the decision must not act."""
+        """Accept a new instruction after its first decision, or refuse it if the decider cannot use it (for example an
+        instruction that is too long) or does not understand it. `unsure`: the decision is not confident enough."""
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
         if decision is None and (refusal := reply.mistake) is not None:
-            shown = f"instruction refused: {echo(self.now)} ({refusal[0]}) It continues with the one before."
+            shown = f"instruction refused: {echo(self.now)} ({refusal[0]}) The previous instruction stays active."
             self._refuse(shown, reply.error or refusal[0], now_ns)
         elif (decision is None or unsure) and self.goals is not None and self.goals.recognise(self.now) is None:
             self._doubt(decision is not None and bool(decision.unknown), now_ns)
@@ -169,11 +171,11 @@ class Instructions:
             self.proven = self.now
 
     def _doubt(self, unknown: bool, now_ns: int) -> None:
-        """Count a failed or withheld decision under the new instruction, and refuse the instruction after enough of
-        them. `unknown`: the model never learnt some words."""
+        """Count a failed or withheld decision under the new instruction, and refuse the instruction after TRIALS
+        decisions, or at once if it has `unknown` words (words that are not in the model's training data)."""
         self._unsure += 1
         if unknown or self._unsure >= TRIALS:
-            shown = f'"{echo(self.now)}" is not understood, continuing with "{echo(self.proven)}".'
+            shown = f'"{echo(self.now)}" is not understood, so "{echo(self.proven)}" stays active.'
             shown = f"{shown} You can say: {'; '.join(self.goals.examples(EXAMPLES))}."
             self._refuse(shown, shown, now_ns)
 
@@ -185,31 +187,32 @@ class Instructions:
         self._out.append(LoopReport("refused", refused, error))
 
     def _use(self, text: str, now_ns: int, **more: str) -> None:
-        """Decide and judge by an instruction from now on."""
+        """Make an instruction the active one, pass it to the environment, and record it with the fields `more`."""
         self.now = text
         self._out.append(Instruct(text))
         self._ledger.write({"instruction": text, "t_s": self._ledger.t_s(now_ns), **more})
 
 
 def echo(text: str) -> str:
-    """Return the start of an instruction that people see."""
+    """Return an instruction, shortened to ECHO characters for messages."""
     return text if len(text) <= ECHO else text[: ECHO - 3] + "..."
 
 
 class Requests:
-    """A maker of decision requests. `history`: the texts of the last calls that acted, according to the world if it
-    acknowledges calls, else to the loop. `policy` is set if there is hysteresis, which compares with the call that
-    acted last, but not across epochs, instructions or safe calls, nor with a call that a client did not execute."""
+    """A builder of decision requests. `history`: the texts of the last calls that acted; they come from the environment
+    if it acknowledges calls, else from the loop. `policy`: the fallback policy if hysteresis is enabled, else None.
+    Hysteresis uses the last call that acted, unless the epoch or instruction changed, the safe calls acted, or the
+    client reported that it did not execute the call."""
 
     def __init__(self, instructions: Instructions, history: int, policy: FallbackPolicy | None) -> None:
         self.instructions = instructions
         self.history: deque[str] = deque(maxlen=history)
         self._acknowledges = False
         self._policy = policy
-        self._call: tuple[int, tuple[int, str], Call] | None = None  # tick, epoch and instruction of that call
+        self._call: tuple[int, tuple[int, str], Call] | None = None  # tick, (epoch, instruction), last call that acted
 
     def acknowledge(self, calls: Sequence[Call]) -> None:
-        """Add the calls that were executed since the last time according to the world."""
+        """Append calls to the history that the environment newly reported as executed."""
         self._acknowledges = True
         self.history.extend([call.text() for call in calls])
 
@@ -219,18 +222,18 @@ class Requests:
             self.history.append(text)
         self._call = tick.k, (tick.epoch, tick.request.instruction), call
 
-    def carried_out(self, acks: Iterable[Acknowledgement]) -> None:
-        """Take acknowledgements of a client into account."""
+    def check_acknowledgements(self, acks: Iterable[Acknowledgement]) -> None:
+        """Forget the last call if an acknowledgement says that the client did not execute it."""
         for ack in acks:
             if self._call is not None and self._call[0] == ack.tick and ack.status != "executed" and ack.why != "safe":
                 self._call = None
 
     def make(self, k: int, observation: Observation, text: str, within_ns: int = 0) -> DecisionRequest:
-        """Return the request of tick `k`, to be answered within `within_ns`. `text` is the agent's text."""
+        """Return the request of tick `k`, with a timeout of `within_ns` (0: none). `text`: the observation as text."""
         instruction, policy = self.instructions.now, self._policy
         if policy is not None and policy.safe:
             self._call = None
-        stands = policy is not None and self._call is not None and self._call[1] == (observation.epoch, instruction)
+        active = policy is not None and self._call is not None and self._call[1] == (observation.epoch, instruction)
         return DecisionRequest(
             k,
             observation.epoch,
@@ -241,5 +244,5 @@ class Requests:
             within_ns=within_ns,
             seq=observation.seq,
             captured_ns=observation.t_capture_ns,
-            standing=self._call[2] if stands and self._call is not None else None,
+            standing=self._call[2] if active and self._call is not None else None,
         )

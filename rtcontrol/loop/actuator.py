@@ -1,4 +1,4 @@
-"""The actuator's thread, which executes in an environment what the actuator's core decides, and which may block."""
+"""The actuator's thread, which executes calls in the environment in the order that `ActuatorCore` decides."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rtcontrol.records import Command, Instruct
 
 P = ParamSpec("P")
 T = TypeVar("T")
-JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # how long `close` waits for the thread; longer if the safe calls were not tried yet
+JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5  # how long `close` waits for the thread: safe calls are active, or are not active yet
 
 
-class Acting:
-    """The environment, with the agent's functions for tools that the environment has no binding for."""
+class CallExecutor:
+    """An executor of calls, which uses the agent's Python function of a tool that the environment does not have."""
 
     def __init__(self, agent: Agent, env: Environment) -> None:
         self.functions = {tool.name: tool.function for tool in agent.tools}
@@ -31,7 +31,7 @@ class Acting:
         self._stepping = env if isinstance(env, Stepping) else None
 
     def act(self, call: Call, command: Command | None = None) -> Effect:
-        """Execute a call; without a command it is a safe call, which no barrier holds back. Raises its errors."""
+        """Execute a call, and return its effect. A safe call has no `command`. Raises the errors of the call."""
         if call.name in self._bindings:
             epoch, not_after_ns = (None, None) if command is None else (command.epoch, command.not_after_ns)
             return self._env.execute(call, epoch, not_after_ns, command)
@@ -53,7 +53,7 @@ class Acting:
             return "failed", error
 
     def attempt(self, attempt: Attempt) -> AttemptResult:
-        """Execute a safe call, and check whether the world has made a step with it."""
+        """Execute a safe call, unless it acted in an earlier attempt, and check whether the world has stepped since."""
         effect: Effect = "acted"
         acted_ns, call = attempt.acted_ns, attempt.safe.call
         stepped: bool | None = True
@@ -63,12 +63,12 @@ class Acting:
                 acted_ns = time.monotonic_ns()
             if effect == "acted" and acted_ns is not None and self._stepping is not None:
                 stepped = self._stepping.settle(acted_ns)
-        except BaseException as error:  # the call is tried again
+        except BaseException as error:  # ActuatorCore will retry the call
             return AttemptResult(effect, acted_ns, stepped, error)
         return AttemptResult(effect, acted_ns, stepped)
 
     def send(self, job: Emit | Instruct) -> BaseException | None:
-        """Send a job to the world. Return the error that this raises, if any."""
+        """Send an emission or an instruction to the environment. Return the error that this raises, or None."""
         try:
             self._env.instruct(job.text) if isinstance(job, Instruct) else self.emit(job.emission)
         except BaseException as error:
@@ -77,60 +77,60 @@ class Acting:
 
 
 class Actuator:
-    """The thread and the lock around an `ActuatorCore`, which decides what acts.
+    """The thread that executes calls, with a lock around the `ActuatorCore` that decides which calls act.
 
-    A world that blocks stops only this thread. Any thread may give orders without blocking. `wake` announces
-    effects."""
+    An environment that blocks delays only this thread. `order` and `arm` may be called on any thread and do not block.
+    `wake` is called when there are new results in `core.effects`."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
-        self._acting, self._wake = Acting(agent, env), wake
+        self._executor, self._wake = CallExecutor(agent, env), wake
         self.core = ActuatorCore(agent.fallback.safe_calls, retry_ns)
-        self._news = 0
-        self._lock, self._bell, self._active = threading.Lock(), SimpleQueue[None](), threading.Event()
+        self._seen_changes = 0
+        self._lock, self._wakeups, self._active = threading.Lock(), SimpleQueue[None](), threading.Event()
         self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
 
-    def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
-        """Demand the safe calls unless the loop calls this again by `guard_ns` (None: no limit)."""
+    def arm(self, guard_ns: int | None, guard_emission: Emission | None) -> None:
+        """Demand the safe calls at `guard_ns` (None: never), unless the loop calls `arm` or `disarm` before."""
         with self._lock:
             first = self.core.guard_ns is None and guard_ns is not None
-            self.core.guard_ns, self.core.parting = guard_ns, parting
-        if first:  # otherwise the thread wakes by itself
-            self._bell.put(None)
+            self.core.guard_ns, self.core.guard_emission = guard_ns, guard_emission
+        if first:  # otherwise the thread already has a timeout
+            self._wakeups.put(None)
 
     def disarm(self) -> None:
-        self.core.guard_ns = None  # no limit applies until the loop arms the guard again
+        self.core.guard_ns = None
 
     def order(self, order: Callable[Concatenate[ActuatorCore, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run an order on the core, such as `ActuatorCore.execute`, and return the result."""
+        """Call a method of the core, such as `ActuatorCore.execute`, under the lock, and return its result."""
         with self._lock:
             answer = order(self.core, *args, **kwargs)
             if self._active.is_set() and not self.core.safe.active:
                 self._active.clear()
-        self._bell.put(None)
+        self._wakeups.put(None)
         return answer
 
     def wait_safe(self, timeout_s: float) -> bool:
-        """Wait until the demanded safe calls are active or the world is over. Return False after the timeout."""
+        """Wait until the demanded safe calls are active or the environment has ended. Return False after a timeout."""
         return self._active.wait(timeout_s)
 
     def close(self) -> None:
-        """Stop the thread after wanted safe calls that were not tried yet, since an interrupt may come first and the
-        world is closed next. The thread is a daemon, so a world that blocks lasts until the process ends."""
+        """Stop the thread, after one attempt of each demanded safe call. An environment that blocks cannot be stopped:
+        its thread is a daemon, and ends with the process."""
         self.core.closed = True
-        self._bell.put(None)
+        self._wakeups.put(None)
         if self.thread.ident is not None:
             self.thread.join(JOIN_S if self._active.is_set() else JOIN_UNTRIED_S)
 
     def _work(self) -> None:
         while not self.core.done:
             with suppress(Empty):
-                self._bell.get(timeout=self.work())
+                self._wakeups.get(timeout=self.work())
 
     def work(self) -> float | None:
-        """Do all due work. Return the seconds until the next work is due; None: wait for an order."""
+        """Execute all due actions. Return the seconds until the next action is due, or None if none is scheduled."""
         while True:
             now_ns = time.monotonic_ns()
             with self._lock:
@@ -146,7 +146,7 @@ class Actuator:
         if isinstance(action, Command):
             self._perform(action)
         elif not isinstance(action, Attempt):
-            error = self._acting.send(action)
+            error = self._executor.send(action)
             with self._lock:
                 self.core.sent(action, error)
         elif action.threaded:
@@ -158,18 +158,18 @@ class Actuator:
             self._attempt(action)
 
     def _perform(self, command: Command) -> None:
-        effect, error = self._acting.perform(command)
-        with self._lock:  # a remote world receives no call after a bar
+        effect, error = self._executor.perform(command)
+        with self._lock:  # so that calls cannot be blocked between `confirmation` and `send`
             if (emit := self.core.confirmation(command, effect)) is not None:
-                error = self._acting.send(emit)
+                error = self._executor.send(emit)
             self.core.performed(command, effect, error, time.monotonic_ns())
 
     def _attempt(self, attempt: Attempt) -> None:
-        result = self._acting.attempt(attempt)
+        result = self._executor.attempt(attempt)
         with self._lock:
             self.core.attempted(attempt, result, time.monotonic_ns())
         self._report()
-        self._bell.put(None)
+        self._wakeups.put(None)
 
     def _report(self) -> None:
         core = self.core
@@ -177,6 +177,6 @@ class Actuator:
             with self._lock:
                 if core.safe.active:
                     self._active.set()
-        if core.news != self._news:
-            self._news = core.news
+        if core.change_count != self._seen_changes:
+            self._seen_changes = core.change_count
             self._wake()

@@ -1,8 +1,9 @@
-"""Decide which calls reach the environment, and when, in state machines without thread, lock, clock or environment.
+"""State machines that decide which calls reach the environment, and when. They use no thread, lock or clock.
 
-`ActuatorCore` takes orders: `execute`, `demand`, `tell`, `instruct`, `bar`. One worker takes the `next` action,
-executes it and reports the result: `performed` for a Command, `attempted` or `sent`. The shell (actuator.py) holds a
-lock around every use. Instants are CLOCK_MONOTONIC nanoseconds.
+The loop gives orders to `ActuatorCore`: `execute`, `demand`, `emit`, `instruct`, `block`. The actuator's thread takes
+the `next` action, executes the action, and reports the result by `performed` (for a Command), `attempted` (for an
+Attempt) or `sent`. `Actuator` (actuator.py) holds a lock in each of these calls. All instants are nanoseconds of
+CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -14,30 +15,30 @@ from typing import Literal
 
 from rtcontrol.envs.base import Effect, Emission
 from rtcontrol.models.call import Call
-from rtcontrol.records import Command, Completion, Fault, Instruct, OperatorCommand, SafeAttempt, SafeState
+from rtcontrol.records import Command, Completion, EnvironmentFault, Instruct, OperatorCommand, SafeAttempt, SafeState
 
-EXIT_RETRY_NS = 50_000_000  # between two attempts at the end of a run, if no world clock gives the time
-# How long one of several safe calls may hold up the next one, in real time and in lockstep.
+EXIT_RETRY_NS = 50_000_000  # time between two attempts at the end of a lockstep run
+# How long one safe call may delay the next one before that starts on another thread, in real time and in lockstep.
 PATIENCE_NS, PATIENCE_LOCKSTEP_NS = 20_000_000, 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
 class SafeCall:
-    """A safe call of the agent (None: the agent has none, and the world only receives an emission). `wanted`: the call
-    is demanded and not active. Until the world has made a step with the call: when it acted, and the `number` of that
-    attempt."""
+    """The state of one safe call (`call` is None if the agent has none; then only an emission is sent). `wanted`: the
+    call is demanded and not active yet. `running`: an attempt is running. `acted_ns`, `number`: time and number of the
+    attempt that acted, while the world has not stepped since; else None and 0."""
 
     call: Call | None
     wanted: bool = False
-    under_way: bool = False
+    running: bool = False
     acted_ns: int | None = None
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The action to execute a safe call unless it has acted, and then to ask a stepping world to settle it. `threaded`:
-    use a separate thread; `error`: the error from sending the emission of the demand."""
+    """The action to execute a safe call (unless `acted_ns` says that it acted already), and then to check whether the
+    world has stepped. `threaded`: use a new thread. `error`: why the emission of the demand could not be sent."""
 
     safe: SafeCall
     demand: int
@@ -50,7 +51,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """The result of an attempt. `stepped`: what the world's `settle` returned, or True if it has no `settle`."""
+    """The result of an Attempt. `stepped`: whether the world has stepped since the call acted (None: the world has
+    ended, so it will not step). True if the world has no steps."""
 
     effect: Effect = "acted"
     acted_ns: int | None = None
@@ -60,24 +62,24 @@ class AttemptResult:
 
 @dataclass(slots=True)
 class Emit:
-    """The action to send an emission to the world. `demand`: the number of the safe calls' demand that it belongs
-    to."""
+    """The action to send an emission to the environment. `demand`: the number of the demand for safe calls that the
+    emission announces (0: none)."""
 
     emission: Emission
     demand: int = 0
 
 
 Action = Command | Attempt | Emit | Instruct
-Report = Completion | SafeAttempt | Fault | OperatorCommand
+Report = Completion | SafeAttempt | EnvironmentFault | OperatorCommand
 
 
 @dataclass(slots=True, eq=False)
-class Round:
-    """A round of attempts, one for each safe call that is wanted and not being attempted. `left` are still to start;
-    None: the emission comes first, and `error` is its error. `last` is the latest attempt, which started at
-    `last_ns`."""
+class AttemptRound:
+    """A round in which each wanted safe call is attempted once. `remaining`: calls whose attempt has not started; None
+    while the emission of the demand must be sent first. `error`: why that emission could not be sent. `last`: the call
+    of the latest attempt, which started at `last_ns`."""
 
-    left: deque[SafeCall] | None = None
+    remaining: deque[SafeCall] | None = None
     started_ns: int = 0
     error: BaseException | None = None
     last: SafeCall | None = None
@@ -85,16 +87,16 @@ class Round:
 
 
 class SafeCalls:
-    """The state of the safe calls, from a demand until they are active.
+    """The state machine that attempts the safe calls, from a demand until all of them are active.
 
-    A safe call that fails is tried again every `retry_ns` (None: when the world has moved on) until it is active or a
-    newer call of its tool acted. A call that acted is not repeated: each retry only checks whether the world has made a
-    step with it. Several calls start in order, each on a thread, so that a call that hangs or fails does not hold up
-    the others. If the emission could not be sent, its calls count as failed, too.
+    A safe call that fails is retried every `retry_ns` (None: at the next release) until it is active, or a newer call
+    of the same tool acted. A call that acted is not executed again: a retry only checks whether the world has stepped.
+    Several safe calls start in order, each on a new thread, so that a call that hangs or fails does not block the
+    others. If the emission of a demand could not be sent, the attempts of this round count as failed.
 
-    `demand` counts demands, `number` the attempts since then. `due_ns`: when the next round opens (0: at once);
-    `unsent`: the emission of the demand waits among the jobs; `again`: that emission could not be sent. `over`: since
-    the demand, the world took no calls any more, or made no step with a call."""
+    `demand`: number of demands so far; `number`: number of attempts since the last demand. `due_ns`: when the next
+    round starts (0: at once). `emission_queued`: the emission of the demand is still in `ActuatorCore.jobs`;
+    `unsent_emission`: that emission, if sending it failed. `world_over`: the world ended before a call could act."""
 
     def __init__(self, calls: Sequence[Call], retry_ns: int | None, post: Callable[[SafeAttempt], None]) -> None:
         self.calls = [SafeCall(call) for call in calls] or [SafeCall(None)]
@@ -102,10 +104,10 @@ class SafeCalls:
         self.demand = self.number = 0
         self._why = ""
         self.due_ns: int | None = None
-        self.round: Round | None = None
-        self.unsent = False
-        self.again: Emit | None = None
-        self.over = self.active = False
+        self.round: AttemptRound | None = None
+        self.emission_queued = False
+        self.unsent_emission: Emit | None = None
+        self.world_over = self.active = False
 
     @property
     def wanted(self) -> bool:
@@ -115,83 +117,82 @@ class SafeCalls:
     @property
     def busy(self) -> bool:
         """Return whether an attempt is running or a round is open."""
-        return self.round is not None or any(safe.under_way for safe in self.calls)
+        return self.round is not None or any(safe.running for safe in self.calls)
 
     @property
     def patience_ns(self) -> int | None:
-        """Return until when the latest attempt holds up the next one, or None if it does not."""
+        """Return until when the next attempt must wait for the latest one, or None if it need not wait."""
         round_ = self.round
-        if round_ is None or round_.last is None or not round_.last.under_way:
+        if round_ is None or round_.last is None or not round_.last.running:
             return None
         return round_.last_ns + (PATIENCE_LOCKSTEP_NS if self._retry_ns is None else PATIENCE_NS)
 
-    def require(self, why: str, unsent: bool) -> int:
-        """Demand all safe calls again, regardless of the previous demand. Return the number of the demand."""
-        self._overtake(None)
-        self.active = self.over = False
-        self.round, self.number, self._why, self.unsent = None, 0, why, unsent
+    def start_demand(self, why: str, has_emission: bool) -> int:
+        """Demand all safe calls, also active ones. Return the number of the demand. `has_emission`: send that first."""
+        self._report_replaced(None)
+        self.active = self.world_over = False
+        self.round, self.number, self._why, self.emission_queued = None, 0, why, has_emission
         for safe in self.calls:
             safe.wanted = True
         self.due_ns = 0
         self.demand += 1
         return self.demand
 
-    def replace(self, tool: str) -> None:
-        """Drop the safe call of a tool after a newer call of this tool acted."""
-        self._overtake(tool)
+    def drop_replaced(self, tool: str) -> None:
+        """Drop the demand for the safe call of a tool, because a newer call of this tool acted."""
+        self._report_replaced(tool)
         for safe in self.calls:
             if safe.call is None or safe.call.name == tool:
                 safe.wanted = False
         if not self.wanted:
-            self.due_ns = self.again = None
+            self.due_ns = self.unsent_emission = None
 
-    def _overtake(self, tool: str | None) -> None:
-        """Report safe calls that acted, but were replaced before the world stepped with them: by a newer call of the
-        tool (of any tool, if there is only one safe call), or by a newer demand (None)."""
+    def _report_replaced(self, tool: str | None) -> None:
+        """Report safe calls that acted, but were replaced before the world stepped: by a newer call of `tool` (of any
+        tool, if there is only one safe call), or by a newer demand (`tool` is None)."""
         for safe in self.calls:
             concerned = tool is None or len(self.calls) == 1 or (safe.call is not None and safe.call.name == tool)
             if concerned and safe.wanted and safe.acted_ns is not None:
                 self._post(SafeAttempt(safe.call, self._why, safe.number, safe.acted_ns, False, True))
                 safe.wanted, safe.acted_ns = False, None
 
-    def open(self, now_ns: int) -> Round | None:
-        """Open a round if one is due. Return the open round, if any."""
+    def open_round(self, now_ns: int) -> AttemptRound | None:
+        """Return the current round, after starting a new one if that is due. Return None if there is no round."""
         if self.due_ns is not None and self.due_ns <= now_ns:
-            self.round, self.due_ns = Round(), None
+            self.round, self.due_ns = AttemptRound(), None
         return self.round
 
-    def start(self, now_ns: int, looks: bool = False) -> bool:
-        """Start a round of all wanted calls that are not being attempted (with `looks`: and that acted); return if
-        there are any."""
-        left = deque(s for s in self.calls if s.wanted and not s.under_way and (s.acted_ns is not None or not looks))
-        self.number += any(safe.acted_ns is None for safe in left)
-        self.round = Round(left, now_ns, None if self.round is None else self.round.error)
-        return bool(left)
+    def start_round(self, now_ns: int, only_acted: bool = False) -> bool:
+        """Start a round of all wanted calls that are not running (`only_acted`: and that acted). Return if any."""
+        calls = [s for s in self.calls if s.wanted and not s.running and (s.acted_ns is not None or not only_acted)]
+        self.number += any(safe.acted_ns is None for safe in calls)
+        self.round = AttemptRound(deque(calls), now_ns, None if self.round is None else self.round.error)
+        return bool(calls)
 
-    def look(self, now_ns: int) -> bool:
-        """Start a round that checks whether the world has stepped with the calls that acted; return if any did."""
+    def start_step_check(self, now_ns: int) -> bool:
+        """Start a round that checks if the world has stepped since safe calls acted. Return whether any acted."""
         acted = any(safe.wanted and safe.acted_ns is not None for safe in self.calls)
-        return acted and self.start(now_ns, looks=True)
+        return acted and self.start_round(now_ns, only_acted=True)
 
     def next_attempt(self, now_ns: int) -> Attempt | None:
-        """Return the next attempt of the round, or None if the previous one holds it up or the round is over."""
-        while (round_ := self.round) is not None and round_.left:
+        """Return the next attempt of the round, or None if it must wait for the previous one or the round is over."""
+        while (round_ := self.round) is not None and round_.remaining:
             if now_ns < (self.patience_ns or 0):
                 return None
-            safe = round_.left.popleft()
-            safe.under_way = True
+            safe = round_.remaining.popleft()
+            safe.running = True
             round_.last, round_.last_ns = safe, now_ns
             number = self.number if safe.acted_ns is None else safe.number
             threaded = len(self.calls) > 1
             attempt = Attempt(safe, self.demand, self._why, number, safe.acted_ns, round_.error, threaded)
             if safe.call is not None:
                 return attempt
-            self.ended(attempt, AttemptResult(), now_ns)  # without a safe call, sending the emission is enough
-        self._close(now_ns)
+            self.attempt_ended(attempt, AttemptResult(), now_ns)  # there is no safe call to execute
+        self._end_round(now_ns)
         return None
 
-    def ended(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
-        """Handle the end of an attempt. An attempt for an older demand is repeated for the newest demand."""
+    def attempt_ended(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
+        """Handle the result of an attempt. If there was a newer demand meanwhile, the call is attempted again."""
         safe, error = attempt.safe, result.error or attempt.error
         current, acted = attempt.demand == self.demand, result.effect == "acted"
         over = error is None and (not acted or result.stepped is None)
@@ -201,17 +202,17 @@ class SafeCalls:
             self.due_ns = 0
         elif error is None and not waits:
             safe.wanted = False
-            self.over |= over
-        if not waits and (current or attempt.acted_ns is None):  # otherwise it was reported when it was replaced
-            active = current and not self.wanted and not self.over
+            self.world_over |= over
+        if not waits and (current or attempt.acted_ns is None):  # otherwise `_report_replaced` has reported the call
+            active = current and not self.wanted and not self.world_over
             self._post(SafeAttempt(safe.call, attempt.why, attempt.number, now_ns, active, acted, error, over))
-        safe.under_way = False
-        self._close(now_ns)
+        safe.running = False
+        self._end_round(now_ns)
 
-    def _close(self, now_ns: int) -> None:
-        """End the round if all its attempts have started, and the last one has ended or used up its time."""
+    def _end_round(self, now_ns: int) -> None:
+        """End the round if all its attempts have started, and the last one has ended or exceeded its patience."""
         round_ = self.round
-        started = round_ is not None and round_.left is not None and not round_.left
+        started = round_ is not None and round_.remaining is not None and not round_.remaining
         if round_ is not None and started and now_ns >= (self.patience_ns or 0):
             self.round = None
             if self.wanted and self.due_ns is None and (self._retry_ns is not None or self._why == "exit"):
@@ -221,63 +222,62 @@ class SafeCalls:
 
 
 class ActuatorCore:
-    """The state machine of the actuator: waiting and running work, and the results. At most one command waits, the
-    newest. A demand for the safe calls removes the waiting command; the safe calls act first, and other calls wait for
-    all of them. Emissions are sent in order.
+    """The state machine of the actuator. At most one command waits: a newer command replaces it, and a demand for the
+    safe calls removes it. Other calls wait until the attempts of all safe calls have ended. Emissions are sent in
+    order.
 
-    `effects`: the results in order, which the loop removes; `news` grows with each result or demand, and when an
-    attempt ends. `doings`: start and end (0: not yet) of the last calls. `shut`: why only the safe calls may act; a
-    call that was requested before `open_ns` does not act. If the loop is not back by `guard_ns` (None: no limit), the
-    core demands the safe calls, and the world receives `parting`."""
+    `effects`: a queue of results, which the loop removes. `change_count`: increases with each result or demand.
+    `call_spans`: start and end (0: running) of the last calls. `shut`: why only safe calls may act (None: other calls
+    may act, too, if requested after `open_ns`). If the loop does not renew `guard_ns` (None: no limit) before that
+    instant, the core demands the safe calls with `guard_emission`."""
 
     def __init__(self, safe_calls: Sequence[Call], retry_ns: int | None) -> None:
         self.effects: deque[Report] = deque()
-        self.doings: deque[list[int]] = deque(maxlen=8)
-        self.news = 0
+        self.call_spans: deque[list[int]] = deque(maxlen=8)
+        self.change_count = 0
         self.safe = SafeCalls(safe_calls, retry_ns, self._post)
         self.jobs: deque[Command | Emit | Instruct] = deque()  # in order, with at most one command and one instruction
         self.shut: str | None = None
         self.open_ns = 0
-        self._acting: Command | None = None
-        self._looked: Command | None = None  # before this instant the world was asked whether it has stepped
+        self._running: Command | None = None
+        self._checked_command: Command | None = None  # the command before which a step check was done
         self.guard_ns: int | None = None
-        self.parting: Emission | None = None
+        self.guard_emission: Emission | None = None
         self.closed = False
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
     def execute(self, command: Command) -> Command | None:
-        """Let a command wait for execution. Return the command that waited until now, which is dropped."""
-        replaced = self._clear()
+        """Queue a command for execution. Return the waiting command that the new command replaced, or None."""
+        replaced = self._drop_waiting()
         command.demand = self.safe.demand
         command.shut = self.shut or ("paused" if command.requested_ns < self.open_ns else None)
         self.jobs.append(command)
         return replaced
 
     def withdraw(self, tick: int) -> bool:
-        """Drop the command of `tick`. Return False if the command does not wait any more."""
+        """Drop the waiting command of `tick`. Return False if the command has started or ended."""
         waiting = self.waiting
-        return waiting is not None and waiting.tick == tick and self._clear() is not None
+        return waiting is not None and waiting.tick == tick and self._drop_waiting() is not None
 
-    def bar(self, why: str | None, now_ns: int) -> None:
-        """Let no command act from now on, including waiting and running ones. None: commands that are requested from
-        now on may act."""
+    def block(self, why: str | None, now_ns: int) -> None:
+        """Block all commands, also waiting and running ones, because of `why`. None: allow newer requests again."""
         self.shut = why
         if why is None:
             self.open_ns = now_ns
             return
-        for command in (self._acting, self.waiting):
+        for command in (self._running, self.waiting):
             if command is not None:
                 command.shut = why
 
     def demand(self, why: str, emission: Emission | None) -> Command | None:
-        """Demand that all safe calls become active, after the emission. Return the dropped command."""
-        cleared = self._clear()
-        if self.safe.again is not None:  # the emission of the previous demand comes first
-            self.jobs.appendleft(self.safe.again)
-            self.safe.again = None
-        number = self.safe.require(why, emission is not None)
-        self.news += 1
+        """Demand all safe calls, after sending the emission. Return the waiting command that was dropped, or None."""
+        cleared = self._drop_waiting()
+        if self.safe.unsent_emission is not None:  # the emission of the previous demand comes first
+            self.jobs.appendleft(self.safe.unsent_emission)
+            self.safe.unsent_emission = None
+        number = self.safe.start_demand(why, emission is not None)
+        self.change_count += 1
         if emission is not None:
             self.jobs.append(Emit(emission, number))
         return cleared
@@ -288,11 +288,11 @@ class ActuatorCore:
             self.safe.due_ns = 0
         return self.safe.wanted
 
-    def tell(self, emission: Emission) -> None:
+    def emit(self, emission: Emission) -> None:
         self.jobs.append(Emit(emission))
 
     def instruct(self, text: str) -> None:
-        """Give the world a new instruction, which replaces a waiting one."""
+        """Queue a new instruction for the environment, which replaces a waiting one."""
         for job in [job for job in self.jobs if isinstance(job, Instruct)]:
             self.jobs.remove(job)
         self.jobs.append(Instruct(text))
@@ -302,14 +302,14 @@ class ActuatorCore:
         """Return the waiting command, if any."""
         return next((job for job in self.jobs if isinstance(job, Command)), None)
 
-    def _clear(self) -> Command | None:
+    def _drop_waiting(self) -> Command | None:
         """Remove the waiting command, and return it."""
         waiting = self.waiting
         if waiting is not None:
             self.jobs.remove(waiting)
         return waiting
 
-    def _take_emission(self) -> Emit | None:
+    def _pop_emission(self) -> Emit | None:
         """Remove and return the first emission, unless a command comes before it."""
         for job in self.jobs:
             if isinstance(job, Command):
@@ -319,7 +319,7 @@ class ActuatorCore:
                 return job
         return None
 
-    # -- what the worker does -----------------------------------------------------------------------------------------
+    # -- actions of the actuator's thread -----------------------------------------------------------------------------
 
     @property
     def state(self) -> SafeState:
@@ -328,13 +328,13 @@ class ActuatorCore:
 
     @property
     def done(self) -> bool:
-        """Return whether the core is closed and all wanted safe calls were tried once."""
+        """Return whether the core is closed and all wanted safe calls were attempted once."""
         safe = self.safe
         return self.closed and safe.round is None and (safe.number > 0 or not safe.wanted)
 
     @property
     def wake_ns(self) -> int | None:
-        """Return when `next` may have an action by itself, or None if only an order or a result can lead to one."""
+        """Return when to call `next` again, or None if there is no action until an order or a result comes."""
         times = (self.safe.due_ns, self.safe.patience_ns, None if self.closed else self.guard_ns)
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
@@ -344,41 +344,41 @@ class ActuatorCore:
             return None
         if self.guard_ns is not None and now_ns >= self.guard_ns and not self.closed:
             self._take_over(now_ns)
-        while (round_ := self.safe.open(now_ns)) is not None:
+        while (round_ := self.safe.open_round(now_ns)) is not None:
             if (action := self._next_of_round(round_, now_ns)) is not None:
                 return action
-            if round_ is self.safe.round:  # the previous attempt holds up the next one
+            if round_ is self.safe.round:  # the next attempt must wait for the previous one
                 break
         return None if self.closed else self._next_of_jobs(now_ns)
 
     def _take_over(self, now_ns: int) -> None:
-        """Demand the safe calls, because the loop did not come back in time."""
+        """Demand the safe calls, because the loop hangs: it did not renew the guard in time."""
         self.guard_ns = None
-        if (cleared := self.demand("loop", self.parting)) is not None:
+        if (cleared := self.demand("loop", self.guard_emission)) is not None:
             self._complete(cleared, "too_late", now_ns, now_ns)
 
-    def _next_of_round(self, round_: Round, now_ns: int) -> Action | None:
-        if round_.left is None:
+    def _next_of_round(self, round_: AttemptRound, now_ns: int) -> Action | None:
+        if round_.remaining is None:
             if round_.error is None and (emit := self._emission_first()) is not None:
                 return emit
-            if self.safe.start(now_ns):
+            if self.safe.start_round(now_ns):
                 self._record_start(now_ns)
         return self._attempt(now_ns)
 
     def _emission_first(self) -> Emit | None:
-        """Return what to send before the round's calls: all emissions up to the one of their demand."""
+        """Return the next emission to send before the calls of the round: all up to the emission of the demand."""
         safe = self.safe
-        emit = safe.again
-        safe.again = None
-        if emit is None and safe.unsent:
-            emit = self._take_emission()
-            safe.unsent = emit is not None and emit.demand != safe.demand
+        emit = safe.unsent_emission
+        safe.unsent_emission = None
+        if emit is None and safe.emission_queued:
+            emit = self._pop_emission()
+            safe.emission_queued = emit is not None and emit.demand != safe.demand
         return emit
 
     def _next_of_jobs(self, now_ns: int) -> Action | None:
         while self.jobs:
             if self.safe.busy:
-                return self._take_emission()
+                return self._pop_emission()
             command = self.jobs[0]
             if not isinstance(command, Command):
                 return self.jobs.popleft()
@@ -387,10 +387,10 @@ class ActuatorCore:
                 self._complete(command, "refused", now_ns, now_ns)
                 continue
             self._record_start(now_ns)
-            if command is not self._looked and self.safe.look(now_ns):
-                self._looked = command
+            if command is not self._checked_command and self.safe.start_step_check(now_ns):
+                self._checked_command = command
                 return self._attempt(now_ns)
-            self._acting = command
+            self._running = command
             return self.jobs.popleft()
         return None
 
@@ -402,7 +402,7 @@ class ActuatorCore:
     # -- results ------------------------------------------------------------------------------------------------------
 
     def confirmation(self, command: Command, effect: Effect | Literal["failed"]) -> Emit | None:
-        """Return the emission for a call that acted, or None after a bar, which the call must not pass."""
+        """Return the emission to send for a call that acted, or None if calls were blocked meanwhile."""
         if effect != "acted" or command.fresh is None or command.shut is not None:
             return None
         return Emit(command.fresh)
@@ -414,30 +414,30 @@ class ActuatorCore:
         if error is not None:
             effect = "failed"
         elif command.fresh is not None and effect == "acted" and command.shut is not None:
-            effect = "refused"  # the world did not receive the call
+            effect = "refused"  # the emission was not sent, so a remote environment did not receive the call
         elif command.void is not None and effect == "epoch_over":
             self.jobs.appendleft(Emit(command.void))
-        self._acting = self._looked = None
-        self.doings[-1][1] = now_ns
-        self._complete(command, effect, self.doings[-1][0], now_ns, error)
+        self._running = self._checked_command = None
+        self.call_spans[-1][1] = now_ns
+        self._complete(command, effect, self.call_spans[-1][0], now_ns, error)
 
     def attempted(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
         """Handle the result of an attempt."""
-        self.safe.ended(attempt, result, now_ns)
-        self.news += 1
+        self.safe.attempt_ended(attempt, result, now_ns)
+        self.change_count += 1
         self._record_end(now_ns)
 
     def sent(self, job: Emit | Instruct, error: BaseException | None) -> None:
-        """Handle the result of a job that was sent to the world. `error` is what the world raised."""
+        """Handle the result of sending a job to the environment. `error`: the exception that it raised, or None."""
         round_ = self.safe.round
         if error is None:
             return
         if isinstance(job, Instruct):
-            self._post(Fault("instruct", error))
+            self._post(EnvironmentFault("instruct", error))
         elif round_ is not None and job.demand == self.safe.demand:
-            round_.error, self.safe.again = error, job
+            round_.error, self.safe.unsent_emission = error, job
         else:
-            self._post(Fault("emit", error))
+            self._post(EnvironmentFault("emit", error))
 
     def _complete(
         self,
@@ -449,20 +449,20 @@ class ActuatorCore:
     ) -> None:
         current = command.demand == self.safe.demand
         if effect == "acted" and current:
-            self.safe.replace(command.call.name)
+            self.safe.drop_replaced(command.call.name)
         self._post(Completion(command.tick, effect, began_ns, ended_ns, current, error))
 
     def _post(self, report: Report) -> None:
         self.effects.append(report)
-        self.news += 1
+        self.change_count += 1
 
     def _record_start(self, now_ns: int) -> None:
-        """Record that calls are running from now on."""
-        if not (self.doings and self.doings[-1][1] == 0):
-            self.doings.append([now_ns, 0])
+        """Add a call that starts at `now_ns` to `call_spans`, unless another call is running."""
+        if not (self.call_spans and self.call_spans[-1][1] == 0):
+            self.call_spans.append([now_ns, 0])
 
     def _record_end(self, now_ns: int) -> None:
-        """Record the end of the running safe calls, if no attempt is running any more."""
-        if self.doings and self.doings[-1][1] == 0 and not self.safe.busy:
-            self.doings[-1][1] = now_ns
-            self.news += 1
+        """Set the end of the last span in `call_spans` if no attempt of a safe call is running any more."""
+        if self.call_spans and self.call_spans[-1][1] == 0 and not self.safe.busy:
+            self.call_spans[-1][1] = now_ns
+            self.change_count += 1

@@ -1,8 +1,8 @@
-"""Turn the stamps of a tick and a sample of the process into evidence of a miss, and the evidence into one cause. Pure.
+"""Find the cause of a missed tick from its timestamps and from a sample of the process's threads and pauses.
 
     sampling.Sampler -> EvidenceSample -> Witness -> Evidence -> attribute -> Verdict -> the record's line
 
-Instants are CLOCK_MONOTONIC nanoseconds, spans milliseconds from the tick's release.
+These functions read no clock. Instants are nanoseconds of CLOCK_MONOTONIC, spans are milliseconds from the release.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.ledger import spans_of, to_ms
 from rtcontrol.telemetry.causes import Cause
 
-# The steps of a tick, each with the stamp that ends it.
+# The steps of a tick, each with the timestamp that ends the step.
 STEPS = (
     ("wake", "woke"),
     ("observe", "text"),
@@ -29,11 +29,11 @@ STEPS = (
     ("wait", "executing"),
     ("execute", "executed"),
 )
-LEAST_MS = 1.0  # a shorter time explains nothing, even if the tick was late by less
-NOTHING_MS = 0.1  # a thread that ran for less time had no processor
+LEAST_MS = 1.0  # shorter delays are never the cause of a miss
+NOTHING_MS = 0.1  # a thread that ran for less than this did not get a processor
 STOPPED, GONE = ("T", "t"), ("X", "Z")  # thread states, as the kernel's letters
-USUAL = 15  # how many of the newest ticks on time define the usual times
-LOCAL = 2  # a sample's first threads, which stay the same after a restart of the decoder
+USUAL = 15  # how many of the newest ticks on time define the usual duration of each step
+LOCAL = 2  # the first threads of a sample: the loop's and the actuator's, which do not change when the decoder restarts
 
 Span = tuple[float, float]
 
@@ -42,8 +42,8 @@ Span = tuple[float, float]
 
 
 class Verdict(NamedTuple):
-    """The cause of a miss. `explained_ms`: how much of the lateness the evidence explains; None if the miss is not a
-    matter of time."""
+    """The cause of a miss. `explained_ms`: how much of the lateness the evidence explains (None: not about
+    lateness)."""
 
     cause: Cause
     subcause: str | None = None
@@ -52,9 +52,9 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadUsage:
-    """The kernel's counts for a thread since the tick's release. `waking_ms`: how long the thread waited for a
-    processor from the previous release until it woke; `state`: its state when the cause was named. None: the kernel
-    does not report the value."""
+    """Scheduler statistics of a thread since the tick's release. `state`: the kernel's letter when the cause was named.
+    `delayed_ms`: time waiting for a processor; `waking_ms`: the same between the previous release and the start of this
+    tick. None: the kernel does not report the value."""
 
     state: str | None = None
     ran_ms: float | None = None
@@ -69,16 +69,15 @@ USAGE = tuple(usage.name for usage in fields(ThreadUsage))
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence about a tick that missed.
+    """The evidence about a missed tick.
 
-    `end_ms`: when the call had acted, or without a call (`over` is False) when the cause was named. `fault`: what the
-    loop itself detected. `late_ms`: the lateness of an observation, if that is judged; `since_ms`: from when on it
-    grew. `usual`: the steps of recent ticks on time. `apart`: the decoder is a separate process, with `gaps` in its
-    heartbeat. `behind`: older requests are not answered yet. `arrival`: the release was the arrival of an observation.
-    `host`: the failure of the decoder's host. `texts`, `acting`: when the loop's thread worked on texts, and the
-    actuator's on calls. `loop`, `actuator`, `decoder`, `sockets`: usage of these threads; `sockets` carries requests
-    and replies.
-    """
+    `end_ms`: when the call had acted (`over`), or when the cause was named because there was no call. `fault`: the
+    cause that the loop detected itself. `late_ms`: how late the observation was, if the observation caused the miss;
+    `since_ms`: since when it was late. `usual`: the usual duration of each step. `apart`: the decoder is a separate
+    process, which did not run in the `gaps` of its heartbeat. `behind`: older requests were not answered yet.
+    `arrival`: the release was the arrival of an observation. `host`: the failure of the decoder's host. `texts`: when
+    the loop's thread computed texts of observations; `acting`: when the actuator executed calls. `loop`, `actuator`,
+    `decoder`, `sockets`: statistics of these threads (`sockets` sends requests and receives replies)."""
 
     deadline_ms: float
     end_ms: float
@@ -103,13 +102,13 @@ class Evidence:
 
     @property
     def lateness_ms(self) -> float:
-        """Return by how much the tick was late: after its deadline, or, if nothing acted yet, beyond the usual time."""
+        """Return by how much the tick exceeded its deadline, or, if no call acted, its usual duration."""
         return self.end_ms - self.deadline_ms if self.over and self.late_ms is None else self.excess_ms
 
     @property
     def excess_ms(self) -> float:
-        """Return by how much the tick took longer than usual, but at least the lateness, so that a slight lateness is
-        blamed on what took long, and not on the first small delay."""
+        """Return by how much the tick took longer than usual, and at least the lateness. Otherwise a tick that is late
+        by a little would be blamed on the first small delay."""
         if self.late_ms is not None:
             return self.late_ms
         return self.end_ms - min(sum(self.usual.values()), self.deadline_ms)
@@ -120,13 +119,12 @@ class Evidence:
 
     @property
     def open(self) -> bool:
-        """Return whether later evidence may change the verdict, which is so for causes of time and for unknown ones."""
+        """Return whether later evidence may change the verdict, because the cause is a delay or unknown."""
         verdict = self.verdict
         return verdict.explained_ms is not None or verdict.cause is Cause.UNKNOWN
 
     def fields(self) -> dict[str, Any]:
-        """Return the record's fields: cause, sub-cause, and evidence (numbers, then pauses, then the kernel's
-        counts)."""
+        """Return the record's fields: cause, sub-cause, and evidence (durations, pauses, thread statistics)."""
         cause, subcause, explained_ms = self.verdict
         fields: dict[str, Any] = {"cause": cause.value}
         if subcause is not None:
@@ -145,14 +143,14 @@ class Evidence:
         return {**fields, "evidence": line}
 
     def steps(self) -> dict[str, float]:
-        """Return how long each step took; an unfinished step counts until the end."""
+        """Return how long each step took in ms. An unfinished step counts until `end_ms`."""
         took = steps(self.spans)
         if not self.over:
             reached = max((i for i, (_, stamp) in enumerate(STEPS) if stamp in self.spans), default=-1)
             if reached + 1 < len(STEPS):
                 name = STEPS[reached + 1][0]
                 if name == "queue" and not self.behind:
-                    name = "decide"  # no stamp marks the start, and nothing else occupies the decoder
+                    name = "decide"  # the decoder had no other request, so it must have started at once
                 last = max((self.spans[stamp] for _, stamp in STEPS if stamp in self.spans), default=0.0)
                 took[name] = took.get(name, 0.0) + max(0.0, self.end_ms - last)
         return took
@@ -162,9 +160,9 @@ class Evidence:
 
 
 class Witness:
-    """A collector of evidence beyond the tick itself: spans of ticks `on_time`, when the loop's thread worked on
-    `texts` for long, and heartbeat `gaps` of the decoder (from its newest reply). `periodic`: releases follow the
-    clock, not arrivals."""
+    """A collector of evidence from several ticks. `on_time`: timestamps of recent ticks on time; `texts`: when the
+    loop's thread computed texts for long; `gaps`: gaps in the decoder's heartbeat, from its newest reply. `periodic`:
+    releases follow the clock, not the arrival of observations."""
 
     def __init__(self, periodic: bool) -> None:
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)
@@ -175,7 +173,7 @@ class Witness:
     def of_miss(
         self, outcome: ev.TickOutcome, sample: ev.EvidenceSample, host: ev.HostChanged, end_ns: int
     ) -> Evidence:
-        """Return the evidence about a tick that was over at `end_ns`, with a late call or reply, or none."""
+        """Return the evidence about a missed tick that ended at `end_ns`."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         spans = spans_of(tick, reply, outcome.done)
         late_ms, since_ms = self._lateness(outcome)
@@ -195,8 +193,8 @@ class Witness:
     def again(
         self, tick: ev.Tick, before: Evidence, reply: DecisionReply | None = None, done: ev.Completion | None = None
     ) -> Evidence:
-        """Return the evidence known by now about a miss, for the time until the cause was named. This includes
-        heartbeat gaps that later replies reported, and all steps if the `reply` came or the call is `done`."""
+        """Return the evidence `before`, completed by what arrived since then: heartbeat gaps from later replies, and
+        the timestamps of a late `reply` or of the late call's result `done`."""
         gaps = [gap for gap in _clip(tick, self.gaps, before.end_ms) if gap not in before.gaps]
         if not before.open:
             return before
@@ -207,8 +205,8 @@ class Witness:
         return replace(evidence, spans={name: min(t, before.end_ms) for name, t in spans.items()}, host=None)
 
     def skip_fields(self, tick: ev.Tick, first_ns: int, sample: ev.EvidenceSample) -> dict[str, Any]:
-        """Return the record's fields that say why the releases from `first_ns` to the tick's release did not start: the
-        loop's thread was away."""
+        """Return the record's fields with the cause of skipped releases: why the loop's thread did not start those from
+        `first_ns` to the tick's release."""
         skipped = replace(tick, release_ns=first_ns)
         woke = to_ms(tick.woke_ns - first_ns)
         away: dict[str, Any] = {"over": True, "late_ms": woke, "decoder": ThreadUsage()}
@@ -239,26 +237,25 @@ class Witness:
         return Evidence(deadline, end, spans, since_ms=since, **{**known, **more})
 
     def _lateness(self, outcome: ev.TickOutcome) -> tuple[float | None, float]:
-        """Return the lateness of an observation, and from when on it grew, if the observation is what was late."""
+        """Return how late a stale observation was, and since when; None and 0 if the cause is not the observation."""
         tick, fault = outcome.tick, outcome.fault
         if fault is None or fault[0] is not Cause.STALE_OBSERVATION:
             return None, 0.0
-        # The delay of the loop's thread also delayed the world's thread.
+        # Subtract the usual age of an observation when the loop wakes.
         ages = [spans["woke"] - spans["captured"] for spans in self.on_time if "captured" in spans]
         late_ms = to_ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         return late_ms, to_ms(tick.capture_ns - tick.release_ns)
 
 
 def ran_and_delayed(raw: bytes) -> tuple[int, int]:
-    """Return the nanoseconds on a processor, and waiting for one, from the text of a schedstat file. Raises ValueError
-    for another text."""
+    """Return how many ns a thread ran, and waited for a processor, from its schedstat file. Raises ValueError."""
     ran, delayed = raw.split()[:2]
     return int(ran), int(delayed)
 
 
 def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
-    """Return the spans including the decoder's. If the decoder has another clock, its start is counted back from the
-    arrival of its reply."""
+    """Return the spans, with estimates for a decoder that has another clock: its start is then computed from the
+    arrival of the reply and the decision's duration."""
     filled = {name: t for name, t in spans.items() if name not in ("captured", "received")}
     if reply is not None and "begun" not in filled and "submitted" in filled and "replied" in filled:
         filled["decided"] = filled["replied"]
@@ -267,7 +264,7 @@ def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str
 
 
 def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
-    """Return the failure of the decoder that had the request, or None."""
+    """Return how the decoder's process failed that had the request of the tick, or None."""
     if host.gave_up is not None:
         return "gave_up"
     if host.incarnation != tick.incarnation:
@@ -279,17 +276,17 @@ def _host_failure(tick: ev.Tick, host: ev.HostChanged) -> str | None:
 
 
 def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
-    """Return the kernel's counts since the release by role. If a role has several threads, take the one that waited
-    longest for a processor."""
-    # After a restart of the decoder, other threads decide.
-    runs = tick.runs if tick.incarnation == sample.incarnation else tick.runs[:LOCAL]
+    """Return the thread statistics since the release by role. Of several threads with the same role, take the one that
+    waited longest for a processor."""
+    # After a restart of the decoder, the statistics at the release belong to threads that are gone.
+    runs = tick.schedstats if tick.incarnation == sample.incarnation else tick.schedstats[:LOCAL]
     worst: dict[str, ThreadUsage] = {}
-    # Faults and throttling count since the previous sample; older ones do not belong to this tick.
+    # Page faults and throttling are counted since the previous sample, so ignore them if that is much older.
     recent = sample.before_ns >= 2 * tick.release_ns - tick.deadline_ns
     for i, thread in enumerate(sample.threads):
         usage = ThreadUsage(thread.state)
         if i < len(runs) and thread.ran_ns is not None and thread.delayed_ns is not None:
-            before = tick.runs_before[i] if i < min(LOCAL, len(tick.runs_before)) else None
+            before = tick.schedstats_before[i] if i < min(LOCAL, len(tick.schedstats_before)) else None
             usage = _usage(thread, thread.ran_ns, thread.delayed_ns, runs[i], before)
         if recent:
             throttled = None if thread.throttled_ns is None else to_ms(thread.throttled_ns)
@@ -300,7 +297,7 @@ def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
 
 
 def _usage(thread: ev.ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
-    """Return the usage of a thread since its schedstat file was `raw`; unknown if the file cannot be read."""
+    """Return the usage of a thread since its schedstat file was `raw`, without times if `raw` cannot be parsed."""
     try:
         ran, delayed = ran_and_delayed(raw)
         waking = None if before is None else to_ms(delayed - ran_and_delayed(before)[1])
@@ -330,14 +327,13 @@ def _clip(tick: ev.Tick, spans: Iterable[tuple[int, int]], until: float) -> list
 
 
 def attribute(e: Evidence) -> Verdict:
-    """Return the cause: the first, in order of precedence, whose evidence explains at least half of the lateness.
+    """Return the first cause, in order of precedence, that explains at least half of the lateness.
 
-    A call that failed in time, was illegal or raised is not blamed on a pause or a late wake-up: without them it would
-    have failed just the same.
-    """
+    Precedence: errors (a call failed in time, was invalid or raised), pauses, a lost decoder, late wake-ups, other
+    faults that the loop detected, slow decisions, slow calls."""
     in_time = e.late_ms is None and e.end_ms < e.deadline_ms
-    gave_way = in_time and e.fault == (Cause.EXECUTE, "busy")  # the rules below determine the reason
-    if e.fault is not None and ((in_time and not gave_way) or e.fault[1] == "raised"):
+    preempted = in_time and e.fault == (Cause.EXECUTE, "busy")  # the rules below determine the cause
+    if e.fault is not None and ((in_time and not preempted) or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.excess_ms / 2, LEAST_MS)
     took = e.steps()
@@ -348,23 +344,23 @@ def attribute(e: Evidence) -> Verdict:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
         return verdict
-    if e.fault is not None and (gave_way or e.fault[0] is not Cause.EXECUTE):
+    if e.fault is not None and (preempted or e.fault[0] is not Cause.EXECUTE):
         return Verdict(*e.fault)
     decided = _all(Cause.DECIDE, _deciding(e, took), e.usual, need)
     return decided or _all(Cause.EXECUTE, _executing(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
 
 
 def _pause(e: Evidence, need: float) -> Verdict | None:
-    """Return the verdict that the process was paused while it had work to do, or None."""
+    """Return the verdict that the process was paused for at least `need` ms while it had work to do, or None."""
     awaited = (e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms))
     windows = [(e.since_ms, e.end_ms)]
     if e.apart and awaited[0] is not None and awaited[1] is not None and awaited[0] < awaited[1]:
-        # The decoder was working meanwhile, so the tick would have waited without the pause, too.
+        # Pauses while the separate decoder process was deciding did not delay the tick.
         windows = [(e.since_ms, awaited[0]), (awaited[1], e.end_ms)]
     paused = covered_ms([(b, end) for b, end, _ in e.pauses], windows)
     if paused < need:
         return None
-    # A collection also delays the heartbeat, so only the rest counts as a stall.
+    # A garbage collection also delays the heartbeat, so only pauses without a collection are stalls.
     collected = covered_ms([(b, end) for b, end, kind in e.pauses if kind == "gc"], windows)
     if collected >= paused / 2:
         return Verdict(Cause.PAUSE, "gc", paused)
@@ -372,8 +368,8 @@ def _pause(e: Evidence, need: float) -> Verdict | None:
 
 
 def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
-    """Return the verdict that a thread woke up late, or None: the loop's thread was late for the release or the reply,
-    or it or the actuator's thread had no processor for its part of the tick."""
+    """Return the verdict that a thread ran late, or None: the loop's thread woke late for the release or the reply, or
+    the loop's or the actuator's thread did not get a processor."""
     windows = _away(e)
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
@@ -393,7 +389,8 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
 
 
 def _away(e: Evidence) -> list[Span]:
-    """Return when the tick waited for the loop's thread: for the release, and with an arrived reply."""
+    """Return the spans in which the tick waited for the loop's thread: from the release until it woke, and from the
+    decision until it took the reply."""
     windows = [(0.0, e.spans.get("woke", 0.0))]
     if "decided" in e.spans:
         windows.append((e.spans["decided"], e.spans.get("replied", e.end_ms)))
@@ -401,8 +398,8 @@ def _away(e: Evidence) -> list[Span]:
 
 
 def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """Return the times between the release and the reply by sub-cause."""
-    # Texts of other ticks delayed the loop at this tick's release or reply.
+    """Return how many ms passed between the release and the reply, by sub-cause of `decide`."""
+    # The loop may also have computed the text of another tick at this tick's release or reply.
     observe = took.get("observe", 0.0) + covered_ms(e.texts, _away(e))
     parts = {"observe": observe, "send": took.get("send", 0.0)}
     submitted = e.spans.get("submitted")
@@ -414,8 +411,8 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
     still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
-    # While paused, the decoder neither decided nor kept the request waiting. The kernel does not report when that was,
-    # so such time is first subtracted from the decision.
+    # Subtract the time in which the decoder did not run. If it is not known when that was (not a heartbeat gap),
+    # subtract this time from the decision first, and the rest from the queue.
     started = e.spans.get("begun", until if queued else submitted)
     in_queue = covered_ms(e.gaps, [(submitted, started)])
     in_decide = covered_ms(e.gaps, [(started, e.spans.get("decided", until))])
@@ -426,19 +423,19 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
 
 
 def _executing(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
-    """Return the times after the reply by sub-cause. The world counts as busy only while the actuator was working."""
+    """Return how many ms passed after the reply, by sub-cause of `execute`. Only the actuator's calls count as busy."""
     if (replied := e.spans.get("replied")) is None:
         return {}
     if e.fault is not None and e.fault[1] is not None:
-        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the loop does not know since when
+        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the call has no timestamps
     if (started := e.spans.get("executing")) is None:
         return {}
     return {"busy": covered_ms(e.acting, [(replied, started)]), "slow": took.get("execute", 0.0)}
 
 
 def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
-    """Return the verdict that all parts together took too much beyond the usual, or None if that does not explain
-    enough. The sub-cause is the largest part."""
+    """Return the verdict that the parts together took at least `need` ms longer than usual, or None. The sub-cause is
+    the part with the largest excess."""
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
     beyond = {name: max(0.0, took - usual.get(normal.get(name, name), 0.0)) for name, took in parts.items()}
     if (explained := sum(beyond.values())) < need:
@@ -447,28 +444,28 @@ def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], n
 
 
 def _kept(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
-    """Return how much of `waited` the thread spent without a processor. The kernel counts such time only when it ends,
-    so a runnable thread that has not run at all had none all the time."""
+    """Return how much of the time `waited` (ms) the thread waited for a processor. The kernel counts such a wait only
+    after its end, so for a thread that is ready but has not run, return all of `waited`."""
     if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:
         return waited
     return min(kernel.delayed_ms or 0.0, waited)
 
 
 def steps(spans: Mapping[str, float]) -> dict[str, float]:
-    """Return the duration of each step whose end is known."""
+    """Return the duration of each step whose end is known, in ms."""
     took: dict[str, float] = {}
     at = 0.0
     for name, stamp in STEPS:
         if (t := spans.get(stamp)) is not None:
             if stamp == "submitted":
-                t = min(t, spans.get("begun", t))  # decided in the loop's process, without a queue
+                t = min(t, spans.get("begun", t))  # a decider in the loop's process decides inside `submit`
             took[name] = max(0.0, t - at)
             at = max(at, t)
     return took
 
 
 def usual(recent: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each step over ticks with these `spans`."""
+    """Return the median duration of each step in ms, over ticks with these spans."""
     taken: dict[str, list[float]] = {}
     for spans in recent:
         for name, took in steps(spans).items():
@@ -477,7 +474,7 @@ def usual(recent: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
-    """Return how much of the windows the spans cover. Each instant counts once."""
+    """Return how many ms of the windows are covered by the spans. Overlaps count once."""
     clipped = [(max(b, start), min(e, end)) for start, end in windows for b, e in spans]
     total, reached = 0.0, float("-inf")
     for b, e in sorted(span for span in clipped if span[1] > span[0]):

@@ -21,26 +21,26 @@ NOT_RECORDED = ("tools", "skip_unsupported")  # the record contains the agent's 
 
 
 def plain_text(text: str) -> str:
-    """Return `text` with a question mark for each lone surrogate. Undecodable bytes leave such surrogates."""
+    """Return `text` with a question mark for each lone surrogate, which comes from bytes that could not be decoded."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def instruction_text(text: str) -> str:
-    """Return `plain_text` of an instruction, from any source. Raises UserError for one that no message can hold."""
+    """Return an instruction without lone surrogates. Raises UserError if it is longer than a wire message allows."""
     text = plain_text(text)
     if len(text) > MAX_INSTRUCTION_BYTES // 4 and (size := len(text.encode())) > MAX_INSTRUCTION_BYTES:
-        what = f"The instruction is {size} bytes long; {MAX_INSTRUCTION_BYTES} is the most."
-        raise UserError(what, "Write it in fewer words.")
+        message = f"The instruction has {size} bytes, but at most {MAX_INSTRUCTION_BYTES} are allowed."
+        raise UserError(message, "Use a shorter instruction.")
     return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(LoopGroup):
-    """The settings of a run. None selects the default that the property of the same meaning computes.
+    """The settings of a run (the group `loop.*`), validated. A setting of None gets its default from the property
+    below.
 
-    `warmup` decisions come before the first release, and further ones until `warmup_s` have passed. Raises UserError
-    unless deadline <= pipeline * period.
-    """
+    Before the first release there are `warmup` decisions, and more of them until `warmup_s` have passed. Raises
+    UserError unless deadline <= pipeline * period."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,14 +49,14 @@ class RunConfig(LoopGroup):
         if self.deadline_ns > self.pipeline * self.period_ns:
             need = math.ceil(self.deadline_ns / self.period_ns)
             raise UserError(
-                f"loop.deadline_ms={self.deadline_ms:g} is beyond loop.pipeline={self.pipeline} periods of "
+                f"loop.deadline_ms={self.deadline_ms:g} is longer than loop.pipeline={self.pipeline} periods of "
                 f"{self.period_ns / 1e6:g} ms.",
-                f"Give loop.pipeline={need}, or a deadline of at most {self.pipeline * self.period_ns / 1e6:g} ms.",
+                f"Set loop.pipeline={need}, or a deadline of at most {self.pipeline * self.period_ns / 1e6:g} ms.",
             )
 
     @property
     def floors(self) -> dict[str, float]:
-        """Return the least confidence by head. The empty name means all heads."""
+        """Return the minimum confidence by head (a part of the call). The empty name means all heads."""
         least = self.min_confidence
         return dict(least) if isinstance(least, dict) else {"": least or 0.0}
 
@@ -77,11 +77,8 @@ class RunConfig(LoopGroup):
         return max(4 * self.period_ns, 250_000_000)
 
     def header(self, hold_ms: float, agent: Agent | None = None) -> dict[str, Any]:
-        """Return the header of a record: settings, machine, and the data of the agent that training rows need.
-
-        `hold_ms` is the agent's setting. The agent gives tools in head order, the length of the history, and whether a
-        call may be null.
-        """
+        """Return the header of a record: the settings, the machine, and what training needs of the agent (its tools,
+        the length of its history, and whether it allows null calls). `hold_ms`: the agent's default."""
         decides: dict[str, Any] = {}
         if agent is not None:
             decides = {"tools": agent.tools.openai(), "history": agent.history, "allow_null": agent.allow_null}

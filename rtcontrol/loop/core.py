@@ -1,13 +1,14 @@
-"""The control loop without a clock: events and `now_ns` in, actions out. The code follows a tick from top to bottom.
+"""The state machine of the control loop. It reads no clock: events and `now_ns` go in, actions come out.
+
+The methods of LoopCore are in the order of a tick's steps:
 
     release -> observe -> request -> wait -> check -> dispatch -> execute -> settle, or miss -> account
 
-If an action has an answer, the runner (`runner.py`, or the simulation) answers with an event before any other event.
-The core needs `Woke` at `wake_ns` if no other event comes before.
+LoopRunner (`runner.py`), or the simulation, executes the actions. If an action has a result, the runner passes it to
+the core as the next event. If no event comes before `wake_ns`, the runner must send TimerFired at `wake_ns`.
 
-To limit what may act, change `_dispatch`, which every call passes. To add a cause of misses, name it in
-`telemetry.causes`; if the loop detects the cause itself, call `_miss` with it; if the cause follows from times, add a
-rule in `attribution`.
+To restrict calls, change `_dispatch`, which handles every call. To add a cause of misses, add it to
+`telemetry.causes`. If the loop detects the cause, pass it to `_miss`; if times show it, add a rule to `attribution`.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.telemetry.causes import Cause
 
 IMMUTABLE = frozenset({bool, int, float, str, type(None)})
-GAVE_WAY = "the call could not begin, and gave way to the safe call"
+PREEMPTED = "the call could not start, and was preempted by the {} call"
 SLACK_NS = 1_000_000_000
-TOO_LATE = "the call was too late when the world was free for it"
+TOO_LATE = "the environment was busy until after the deadline of the call"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """The numeric settings of a run. `pipeline`: how many decisions may run at once. `records`: the record keeps
-    observations. `emits`: the world receives an emission of each tick. `steady`: there is hysteresis. `cuts`: do not
-    request a further call that would be too late."""
+    """The settings of a run for LoopCore. `pipeline`: how many decisions may run at once. `records`: record the
+    observations. `emits`: the environment receives an emission for each tick. `steady`: hysteresis is enabled. `cuts`:
+    do not request a further call of a tick if it would miss the deadline."""
 
     instruction: str
     hz: float
@@ -51,28 +52,29 @@ class LoopSettings:
     pipeline: int = 1
     calls_per_tick: int = 1
     on_miss: str = "hold"
-    records: bool = True
+    record_observations: bool = True
     emits: bool = False
-    steady: bool = False
-    cuts: bool = True
+    hysteresis: bool = False
+    cut_late_calls: bool = True
 
     @property
     def guard_ns(self) -> int:
-        """Return how long the loop may be away after a release, so that a call is not held longer than allowed."""
+        """Return how long the loop may hang after a release before the actuator demands the safe calls by itself."""
         return 2 * self.period_ns + (self.hold_ns if self.on_miss == "hold" else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of an agent. `check` returns a legal call, ready to act, and its text; it raises ValueError for any
-    other. `doubt` returns why a decision must not act, `confirm` has the tools that wait for a yes. Requests show the
-    last `history` calls. `describe` returns an exception's text and place, `plain` a copy of a value for the record."""
+    """The rules of an agent. `check` validates a call, and returns the call with converted arguments and its text; it
+    raises ValueError for an invalid call. `doubt` returns why a decision must not act, or None. `confirm`: names of
+    tools that need an operator's approval. `history`: how many earlier calls a request contains. `describe` returns the
+    text and the code line of an exception. `plain` returns a copy of a value for the record. `goals`: a GoalTools."""
 
     check: Callable[[Call], tuple[Call, str]]
     describe: Describe
     plain: Callable[[Any], Any]
     safe_calls: tuple[Call, ...] = ()
-    doubt: Callable[[Decision], ev.Doubt | None] | None = None
+    doubt: Callable[[Decision], ev.LowConfidence | None] | None = None
     confirm: frozenset[str] = frozenset()
     history: int = 0
     goals: Any = None
@@ -80,8 +82,8 @@ class Rules:
 
 @dataclass(slots=True, eq=False)
 class OpenMiss:
-    """A tick that missed and is not recorded yet, because it waits for evidence until `until_ns` at most. Its `line`
-    will be recorded at `slot`; `measure` is what the fallback does."""
+    """A missed tick that waits for evidence of its cause until `until_ns`, to be recorded as `line` in `slot`.
+    `measure`: what the fallback policy did."""
 
     outcome: ev.TickOutcome
     slot: LineSlot
@@ -93,10 +95,11 @@ class OpenMiss:
 
 
 @dataclass(slots=True)
-class Outstanding:
-    """All open work: ticks whose decision is `pending` or `late`, calls that the actuator has (`ordered`), and `misses`
-    not yet recorded. `newest_k`: the last release; `ordered_k`: the newest tick with an ordered call. `called`: a call
-    was ordered after the last demand for the safe call, so it may act, or may have acted and raised an error."""
+class OpenWork:
+    """Unfinished work, by tick: requests whose decision is `pending`, or `late` (after the deadline), calls that were
+    passed to the actuator (`ordered`), and `misses` that are not recorded yet. `newest_k`: the tick of the last
+    release; `ordered_k`: the newest tick with an ordered call. `called_since_demand`: a call was ordered after the last
+    demand for the safe call, so it may have acted."""
 
     pending: dict[int, ev.Tick] = field(default_factory=dict)
     late: dict[int, ev.Tick] = field(default_factory=dict)
@@ -104,20 +107,19 @@ class Outstanding:
     misses: dict[int, OpenMiss] = field(default_factory=dict)
     newest_k: int = -1
     ordered_k: int = -1
-    called: bool = False
+    called_since_demand: bool = False
 
     def unsettled(self) -> list[ev.OrderedCall]:
-        """Return the ordered calls whose tick is not over."""
+        """Return the calls at the actuator whose tick is not over."""
         return [order for order in self.ordered.values() if not (order.settled or order.late)]
 
 
 @dataclass(slots=True)
-class World:
-    """The core's knowledge of the world, the decoder's host and the safe calls. `tick`: the newest tick, or the one
-    whose further call is requested. `observation` (of `epoch`): the newest one; `runs`: the schedstat files at the
-    tick's release. `retried`: the safe call was retried at this release. `stopped`: no further tick starts; `left`:
-    only the safe call may act.
-    """
+class WorldState:
+    """What LoopCore knows of the environment, the decoder's host and the safe calls. `tick`: the newest tick, or the
+    tick whose further call is being requested. `observation`: the newest observation, of episode `epoch`. `schedstats`:
+    the schedstat files at the tick's release. `retried`: the safe calls were retried at this release. `stopped`: no
+    further tick starts. `exiting`: the run is ending, so only the safe calls may act."""
 
     host: ev.HostChanged = field(default_factory=ev.HostChanged)
     safe: ev.SafeState = field(default_factory=lambda: ev.SafeState(False, False))
@@ -125,10 +127,10 @@ class World:
     tick: ev.Tick | None = None
     observation: Observation | None = None
     epoch: int = -1
-    runs: tuple[bytes, ...] = ()
+    schedstats: tuple[bytes, ...] = ()
     retried: bool = False
     stopped: bool = False
-    left: bool = False
+    exiting: bool = False
 
 
 class LoopCore:
@@ -138,7 +140,7 @@ class LoopCore:
         self.settings, self.rules, self.grid = settings, rules, grid
         self.now_ns = 0
         self.out: list[ev.Action] = []
-        self.world, self.outstanding = World(), Outstanding()
+        self.world, self.outstanding = WorldState(), OpenWork()
         policy = FallbackPolicy(settings.on_miss, settings.hold_ns)
         self.fallback = FallbackState(policy, settings.emits, rules.safe_calls)
         self.ledger = Ledger(self.out, rules.describe)
@@ -146,14 +148,14 @@ class LoopCore:
         monitor = ConfidenceMonitor(settings.hz, self.out)
         self.operator = OperatorGate(self.out, self.ledger, rules.doubt, rules.confirm, settings.confirm_ns, monitor)
         instructions = Instructions(settings.instruction, self.out, self.ledger, rules.goals)
-        self.requests = Requests(instructions, rules.history, policy if settings.steady else None)
+        self.requests = Requests(instructions, rules.history, policy if settings.hysteresis else None)
 
     def advance(self, event: ev.Event, now_ns: int) -> Sequence[ev.Action]:
-        """Handle an event at `now_ns`. Return the actions in order, in a list that the next event clears."""
+        """Handle an event at `now_ns`. Return the actions to execute in order. The next call reuses the list."""
         self.now_ns = now_ns
         if self.out:
             self.out.clear()
-        HANDLERS[type(event)](self, event)
+        EVENT_HANDLERS[type(event)](self, event)
         return self.out
 
     @property
@@ -165,7 +167,7 @@ class LoopCore:
 
     @property
     def busy(self) -> bool:
-        """Return whether open work may still end."""
+        """Return whether a decision, a call or (in lockstep) a safe call is still pending."""
         outstanding = self.outstanding
         return bool(
             outstanding.pending or outstanding.ordered or (self.world.safe.attempting and not self.grid.enforced)
@@ -173,12 +175,12 @@ class LoopCore:
 
     @property
     def awaits_late(self) -> bool:
-        """Return whether a miss waits for the reply to its tick."""
+        """Return whether the cause of a miss is still open because the tick's reply has not arrived."""
         return any(k in self.outstanding.late for k in self.outstanding.misses)
 
     @property
     def wake_ns(self) -> int | None:
-        """Return by when the core needs `Woke` if no other event comes, or None for any time soon."""
+        """Return when the core needs TimerFired if no other event comes, or None if no instant is due."""
         grid, outstanding = self.grid, self.outstanding
         if not grid.enforced:
             waits = self.busy or (grid.waits and not self.world.host.alive)
@@ -199,10 +201,10 @@ class LoopCore:
         return first
 
     def slack_ns(self, now_ns: int) -> int:
-        """Return the nanoseconds until something is due."""
+        """Return how many nanoseconds the loop is idle, for example to collect garbage."""
         if self.busy:
             return 0
-        # In lockstep time does not matter, and the next arrival may have come already.
+        # A lockstep world waits, so there is time. For arrivals there is none: the next one may be here already.
         return self.grid.next_release_ns - now_ns if self.grid.enforced else SLACK_NS * self.grid.waits
 
     @property
@@ -211,15 +213,15 @@ class LoopCore:
 
     # -- release -------------------------------------------------------------------------------------------------------
 
-    def _on_woke(self, event: ev.Woke) -> None:
+    def _on_timer(self, event: ev.TimerFired) -> None:
         if not self.ledger.t0_ns:
             self.ledger.t0_ns, self.world.started_ns = self.grid.start(self.now_ns)
             self.ledger.write({"origin_ns": self.ledger.t0_ns})
             self.fallback.policy.epoch(self.world.started_ns)
-        self._expire()
+        self._time_out()
         self._release()
 
-    def _on_advanced(self, event: ev.Advanced) -> None:
+    def _on_advance_result(self, event: ev.AdvanceResult) -> None:
         self.grid.advanced(event.due_ns)
         if event.due_ns is not None:
             self._release()
@@ -237,10 +239,10 @@ class LoopCore:
             return
         elif not due:
             if world.host.alive or not grid.waits:
-                self.out.append(ev.Advance(self.settings.period_ns))
+                self.out.append(ev.AdvanceWorld(self.settings.period_ns))
         elif world.safe.pending and not world.retried:
-            world.retried = True  # the safe call first
-            self.out.append(ev.Retry())
+            world.retried = True  # retry the safe calls before the tick starts
+            self.out.append(ev.RetrySafeCalls())
         else:
             world.retried = False
             self._start_tick()
@@ -250,14 +252,14 @@ class LoopCore:
         if settings.duration_ns is not None and self._world_ns - world.started_ns >= settings.duration_ns:
             self._stop("duration")
             return
-        tick = world.tick = self._take(self.now_ns, self.now_ns)
+        tick = world.tick = self._new_tick(self.now_ns, self.now_ns)
         if enforced or self.fallback.emits:
             guard_ns = tick.woke_ns + settings.guard_ns if enforced else None
-            self.out.append(ev.Guard(guard_ns, self.fallback.parting(tick) if self.fallback.emits else None))
+            self.out.append(ev.ArmGuard(guard_ns, self.fallback.safe_emission(tick) if self.fallback.emits else None))
         self.out.append(ev.Observe(self._skipped_ns(tick) if tick.skip else None))
 
-    def _take(self, due_ns: int, woke_ns: int) -> ev.Tick:
-        """Return a new tick for the release that was due at `due_ns`."""
+    def _new_tick(self, due_ns: int, woke_ns: int) -> ev.Tick:
+        """Return a new tick for the release that was due at `due_ns`. The loop woke at `woke_ns`."""
         k, release_ns, skipped = self.grid.take(due_ns)
         tick = ev.Tick(k, release_ns, release_ns + self.settings.deadline_ns, woke_ns)
         tick.incarnation = self.world.host.incarnation
@@ -266,42 +268,42 @@ class LoopCore:
         return tick
 
     def _skipped_ns(self, tick: ev.Tick) -> int:
-        """Return the first release that was skipped before the tick's."""
+        """Return the instant of the first release that was skipped before this tick."""
         return tick.release_ns - int(tick.skip["skipped"]) * self.settings.period_ns
 
-    def _sample(self, tick: ev.Tick, event: ev.Observed | ev.Overdue) -> None:
-        """Store the evidence at the tick's release, and why earlier releases did not start."""
+    def _store_sample(self, tick: ev.Tick, event: ev.ObserveResult | ev.OverdueRelease) -> None:
+        """Store the thread statistics at the tick's release, and the cause of the skipped releases before this tick."""
         world = self.world
-        tick.runs_before, tick.runs, world.runs = world.runs, event.runs, event.runs
+        tick.schedstats_before, tick.schedstats, world.schedstats = world.schedstats, event.schedstats, event.schedstats
         if tick.skip:
             tick.skip |= self.witness.skip_fields(tick, self._skipped_ns(tick), event.sample)
 
     # -- observe -------------------------------------------------------------------------------------------------------
 
-    def _on_observed(self, event: ev.Observed) -> None:
+    def _on_observe_result(self, event: ev.ObserveResult) -> None:
         tick = self.world.tick
-        assert tick is not None, "it was started"
+        assert tick is not None, "Observe is only sent for a tick"
         if event.finished:
             self._stop("episodes")
             return
         self.outstanding.newest_k = tick.k
-        self._sample(tick, event)
+        self._store_sample(tick, event)
         if self.requests.instructions.waiting:
             self.requests.instructions.change(self.now_ns)
         if event.acks:
-            self._acknowledge(event.acks)
-        if self.operator.asking is not None:
+            self._record_acknowledgements(event.acks)
+        if self.operator.pending_approval is not None:
             self.operator.expire(self.now_ns)
-        self._look(tick, event)
+        self._request_decision(tick, event)
 
-    def _look(self, tick: ev.Tick, event: ev.Observed) -> None:
+    def _request_decision(self, tick: ev.Tick, event: ev.ObserveResult) -> None:
         """Request a decision for the observation if it is fresh enough and a decoder is available."""
         world, enforced, observation = self.world, self.grid.enforced, event.observation
         if observation is None:
             self._miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
             return
         captured_ns, before, world.observation = observation.t_capture_ns, world.observation, observation
-        # In a world that waits, an observation from before the first release counts as made at that release.
+        # In a world that waits, an observation from before the first release counts as captured at that release.
         tick.capture_ns = captured_ns if enforced else max(captured_ns, self.ledger.t0_ns)
         tick.seq, tick.epoch = observation.seq, observation.epoch
         if before is not None:
@@ -313,7 +315,7 @@ class LoopCore:
             self.fallback.policy.epoch(self.grid.world_ns(tick.woke_ns))
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
-        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # or the next release is late
+        if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # slow enough to delay another tick
             self.witness.texts.append((tick.woke_ns, self.now_ns))
         if enforced and tick.woke_ns - captured_ns > self.settings.max_age_ns:
             frozen = before is not None and observation.seq == before.seq
@@ -332,43 +334,43 @@ class LoopCore:
 
     # -- request -------------------------------------------------------------------------------------------------------
 
-    def _on_sent(self, event: ev.Sent) -> None:
+    def _on_send_result(self, event: ev.SendResult) -> None:
         tick, observation = self.world.tick, self.world.observation
-        assert tick is not None and observation is not None, "a request was sent"
-        if event.error is not None:  # this error costs the tick, not the run
+        assert tick is not None and observation is not None, "a request is only sent for an observation"
+        if event.error is not None:  # the tick is a miss, but the run continues
             self._miss(tick, (Cause.DECIDE, "send"), error=event.error, doing="submit: ")
             return
         tick.submitted_ns = self.now_ns
         self.outstanding.pending[tick.k] = tick
-        if self.settings.records and not tick.calls:
+        if self.settings.record_observations and not tick.calls:
             data = snapshot(observation.data, self.rules.plain)
             self.ledger.observed(tick.request, observation, tick.capture_ns, data)
 
     # -- wait ----------------------------------------------------------------------------------------------------------
 
-    def _expire(self) -> None:
-        """End everything that is over by now: deadlines, holds and misses; in lockstep only a dead decoder's
-        decisions."""
+    def _time_out(self) -> None:
+        """Time out requests and calls after their deadline, holds, and misses that wait for evidence. In lockstep there
+        are no timeouts: only requests to a lost decoder end."""
         enforced, now, outstanding, host = self.grid.enforced, self.now_ns, self.outstanding, self.world.host
         for tick in tuple(outstanding.pending.values()):
             lost = not host.alive or host.incarnation != tick.incarnation
             if now >= tick.deadline_ns if enforced else lost:
                 del outstanding.pending[tick.k]
-                self._expect_late(tick)
+                self._await_late_reply(tick)
                 self._miss(tick, None)
         for miss in tuple(outstanding.misses.values()):
             if miss.evidence is not None and now >= miss.until_ns:
-                self._close(miss, self.witness.again(miss.outcome.tick, miss.evidence))
+                self._record_miss(miss, self.witness.again(miss.outcome.tick, miss.evidence))
         overdue = [order for order in outstanding.unsettled() if enforced and now >= order.tick.deadline_ns]
         for order in overdue:
             if not order.overdue:
                 order.overdue = True
-                self.out.append(ev.Withdraw(order.tick.k))
+                self.out.append(ev.WithdrawCall(order.tick.k))
         if not overdue:
-            self._expire_hold()
+            self._time_out_hold()
 
-    def _expire_hold(self) -> None:
-        """Demand the safe call if a call has been held for too long, also between two ticks."""
+    def _time_out_hold(self) -> None:
+        """Demand the safe calls if the active call has been held for too long, also between two ticks."""
         policy = self.fallback.policy
         ends_ns = policy.expires_ns
         if ends_ns is None:
@@ -377,14 +379,14 @@ class LoopCore:
         if not (self.now_ns >= ends_ns if self.grid.enforced else idle):
             return
         measure = policy.expire(self._world_ns)
-        # A call that failed since the safe call took over may have acted in part.
-        if measure == "safe" or (measure == "none" and self.outstanding.called):
-            self._demand("miss", self.fallback.parting(), self.outstanding.newest_k)
+        # After the safe call took over, a call may have failed and acted in part: demand the safe call again.
+        if measure == "safe" or (measure == "none" and self.outstanding.called_since_demand):
+            self._demand("miss", self.fallback.safe_emission(), self.outstanding.newest_k)
 
-    def _expect_late(self, tick: ev.Tick) -> None:
-        self.out.append(ev.Cancel(tick.k))
+    def _await_late_reply(self, tick: ev.Tick) -> None:
+        self.out.append(ev.CancelRequest(tick.k))
         if tick.incarnation != self.world.host.incarnation:
-            return  # the reply was lost with its decoder
+            return  # the reply was lost with that decoder process
         late = self.outstanding.late
         late[tick.k] = tick
         while len(late) > 2 * self.settings.pipeline:
@@ -392,89 +394,89 @@ class LoopCore:
 
     def _on_reply(self, reply: DecisionReply) -> None:
         outstanding = self.outstanding
-        if self.world.left and reply.tick not in outstanding.late:
-            return  # no further release
+        if self.world.exiting and reply.tick not in outstanding.late:
+            return  # the run is ending
         if outstanding.late:
             oldest = reply.tick - self.settings.pipeline
             for k in [k for k in outstanding.late if k <= oldest]:
-                del outstanding.late[k]  # cancelled before its decision started, or lost with its decoder
+                del outstanding.late[k]  # no reply will come: cancelled before the decision started, or decoder lost
         tick = outstanding.pending.pop(reply.tick, None)
         answered = tick or outstanding.late.get(reply.tick)
         if answered is not None:
-            self._take_reply(answered, reply)
+            self._accept_reply(answered, reply)
         if reply.gaps:
             self.witness.gaps = reply.gaps
         if tick is None:
-            self._drop(outstanding.late.pop(reply.tick, None), reply)
+            self._record_late_decision(outstanding.late.pop(reply.tick, None), reply)
         elif self.grid.enforced and self.now_ns > tick.deadline_ns:
             self._miss(tick, None, reply)
-            self._drop(tick, reply)
+            self._record_late_decision(tick, reply)
         else:
             self._check(tick, reply)
 
-    def _take_reply(self, tick: ev.Tick, reply: DecisionReply) -> None:
+    def _accept_reply(self, tick: ev.Tick, reply: DecisionReply) -> None:
         instructions = self.requests.instructions
         if instructions.proven != instructions.now:
             unsure = reply.decision is not None and self.operator.unsure(reply.decision)
             instructions.judge(tick, reply, unsure, self.now_ns)
         tick.replied_ns = self.now_ns
-        if (older := reply.answers) is not None:  # the call belongs to that observation
+        if (older := reply.answers) is not None:  # a step of a plan, which was made for an older observation
             tick.seq, tick.capture_ns, tick.requested_ns = older.seq, older.captured_ns, older.captured_ns
 
-    def _drop(self, tick: ev.Tick | None, reply: DecisionReply) -> None:
-        """Drop a decision that came after its deadline."""
+    def _record_late_decision(self, tick: ev.Tick | None, reply: DecisionReply) -> None:
+        """Record a decision that came after its deadline. Its call must not act."""
         for waiting in self.outstanding.pending.values():
             waiting.behind = len(self.outstanding.late) >= self.settings.pipeline
         if tick is not None and tick.calls:
-            return  # the further call was cut
+            return  # a further call of the tick, which was recorded as cut
         self.ledger.late(tick, reply, None, self.now_ns)
         if tick is not None:
-            self._complete(tick, reply)
+            self._close_miss_of(tick, reply)
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def _check(self, tick: ev.Tick, reply: DecisionReply) -> None:
-        """Dispatch the call of a decision unless a rule holds it back."""
+        """Dispatch the call of a decision, or record why the call must not act."""
         decision = reply.decision
         if decision is None:
             self._miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
-        elif (why := self.operator.holds(tick, decision)) is not None:
+        elif (why := self.operator.reason_to_hold(tick, decision)) is not None:
             self._hold(tick, reply, decision.call, why)
         elif decision.call is None:
             self.fallback.policy.renew(self._world_ns)
-            self._tell(tick, "fresh", reply)
+            self._emit_status(tick, "fresh", reply)
             self._settle(ev.TickOutcome(tick, "null", reply), reply)
         elif tick.k < self.outstanding.ordered_k:
-            self._leave_out("overtaken", tick, reply, decision.call)
+            self._settle_unused("overtaken", tick, reply, decision.call)
         elif tick.calls and decision.call.text() in tick.calls:
-            self._leave_out("repeated", tick, reply, decision.call)
+            self._settle_unused("repeated", tick, reply, decision.call)
         else:
             self._dispatch(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
 
     def _hold(self, tick: ev.Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
-        """Settle a tick whose decision must not act, or not yet."""
+        """Settle a tick whose decision must not act, or needs an operator's approval first."""
         if why == "state":
-            self._withhold(tick, reply, call)
+            self._withhold_paused(tick, reply, call)
             return
         if why == "confirm" and call is not None:
-            self.operator.ask(tick, reply, call, self.now_ns)
-        # The active call continues without being renewed.
+            self.operator.request_approval(tick, reply, call, self.now_ns)
+        # The active call continues, but its hold limit is not extended.
         measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
         self._settle(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
         self._fall_back(measure, tick, reply=reply)
 
-    def _withhold(self, tick: ev.Tick, reply: DecisionReply, call: Call | None) -> None:
-        """Withhold a call while operators hold calls back. Only the safe call acts, also in a new episode."""
+    def _withhold_paused(self, tick: ev.Tick, reply: DecisionReply, call: Call | None) -> None:
+        """Withhold a call because an operator paused or stopped the run. Only the safe calls may act."""
         if self.fallback.policy.safe:
-            self._tell(tick, "safe", reply)
+            self._emit_status(tick, "safe", reply)
         else:
-            self._suspend(tick.k)
+            self._record_pause(tick.k)
             self._demand("pause", self.fallback.emission(tick, "safe", reply=reply), tick.k)
         why = self.operator.state if self.operator.state != "running" else "paused"
         self._settle(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
 
-    def _leave_out(self, kind: str, tick: ev.Tick, reply: DecisionReply, call: Call) -> None:
-        self._tell(tick, "held", reply)
+    def _settle_unused(self, kind: str, tick: ev.Tick, reply: DecisionReply, call: Call) -> None:
+        self._emit_status(tick, "held", reply)
         self._settle(ev.TickOutcome(tick, kind, reply, call.text()), reply)
 
     # -- dispatch ------------------------------------------------------------------------------------------------------
@@ -482,8 +484,8 @@ class LoopCore:
     def _dispatch(
         self, tick: ev.Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
     ) -> None:
-        """Let a call act if the agent's rules allow the call. Every call passes here, also a confirmed one (`late`: its
-        tick is over), so limits of range, step, rate and dwell belong here."""
+        """Validate a call, and pass it to the actuator. Every call passes this method, so add limits of range, step or
+        rate here. `late`: an operator approved the call, and its tick is already over."""
         try:
             ready, text = self.rules.check(call)
         except ValueError as error:
@@ -497,7 +499,7 @@ class LoopCore:
     # -- execute -------------------------------------------------------------------------------------------------------
 
     def _execute(self, order: ev.OrderedCall, ready: Call, not_after_ns: int | None) -> None:
-        """Pass a call to the actuator. The result of the call will settle the tick."""
+        """Pass a call to the actuator. The Completion of the call will settle the tick."""
         tick, outstanding = order.tick, self.outstanding
         command = ev.Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
         if self.fallback.emits:
@@ -505,35 +507,35 @@ class LoopCore:
             command.fresh = self.fallback.emission(tick, "fresh", order.call, order.reply, more=not last)
             command.void = None if order.late else self.fallback.emission(tick, "held", None, order.reply)
         outstanding.ordered[tick.k] = order
-        outstanding.ordered_k, outstanding.called = max(outstanding.ordered_k, tick.k), True
+        outstanding.ordered_k, outstanding.called_since_demand = max(outstanding.ordered_k, tick.k), True
         self.out.append(command)
 
-    def _on_gave_way(self, event: ev.GaveWay) -> None:
-        """Handle the drop of a call that waited for the world, in favour of a newer call or the safe call."""
-        if self.world.left:
-            return  # a waiting call does not count as a release when the run ends
+    def _on_call_preempted(self, event: ev.CallPreempted) -> None:
+        """Handle the drop of a queued call that a newer call or the safe call replaced."""
+        if self.world.exiting:
+            return  # the run is ending, so the tick of this call does not count
         order = self.outstanding.ordered.pop(event.k)
         newer = event.to == "call"
         if order.late:
             self.ledger.late(order.tick, order.reply, None, self.now_ns)
         elif newer and self.now_ns - order.ordered_ns < max(self.settings.period_ns // 4, 1_000_000):
-            self._leave_out("overtaken", order.tick, order.reply, order.call)
+            self._settle_unused("overtaken", order.tick, order.reply, order.call)
         else:  # the world is busy
-            self._overrun(order, "the call could not begin, and gave way to a newer one" if newer else GAVE_WAY)
+            self._miss_execution(order, PREEMPTED.format("newer" if newer else "safe"))
 
-    def _on_withdrawn(self, event: ev.Withdrawn) -> None:
-        """Handle a deadline that passed before the call ended. The call was dropped if it had not started."""
+    def _on_withdraw_result(self, event: ev.WithdrawResult) -> None:
+        """Settle a tick whose deadline passed before its call ended. A call that had not started was dropped."""
         order = self.outstanding.ordered.get(event.k)
         if order is not None and not order.settled:
             if event.dropped:
                 del self.outstanding.ordered[event.k]
-                self._overrun(order, "the call could not start by its deadline, and was dropped")
-            elif not self.fallback.emits:  # a world that does not block has sent the call already
+                self._miss_execution(order, "the call could not start by its deadline, and was dropped")
+            elif not self.fallback.emits:  # (an emitting world does not block, so its result is about to come)
                 order.settled = True
-                self._overrun(order, "the call has not ended by its deadline", "slow")
-        self._expire_hold()
+                self._miss_execution(order, "the call has not ended by its deadline", "slow")
+        self._time_out_hold()
 
-    def _overrun(self, order: ev.OrderedCall, error: str, subcause: str = "busy") -> None:
+    def _miss_execution(self, order: ev.OrderedCall, error: str, subcause: str = "busy") -> None:
         self._miss(order.tick, (Cause.EXECUTE, subcause), order.reply, error=error, call=order.text)
 
     def _on_completion(self, done: ev.Completion) -> None:
@@ -546,20 +548,20 @@ class LoopCore:
         elif order.settled:
             self.ledger.overran(order, done)
             if not tick.calls:
-                self._complete(tick, reply, done)
+                self._close_miss_of(tick, reply, done)
         elif done.effect == "refused":
-            self._withhold(tick, reply, order.call)
+            self._withhold_paused(tick, reply, order.call)
         elif acted or done.effect == "epoch_over":
             self._settle(ev.TickOutcome(tick, "call" if acted else "epoch_over", reply, order.text, done), reply)
             if acted and self.settings.calls_per_tick > 1:
-                self._ask_further(order, done)
+                self._request_further_call(order, done)
         else:
-            error = done.error or (GAVE_WAY if done.ended_ns < tick.deadline_ns else TOO_LATE)
+            error = done.error or (PREEMPTED.format("safe") if done.ended_ns < tick.deadline_ns else TOO_LATE)
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
             self._miss(tick, fault, reply, error=error, call=order.text, done=done)
 
     def _record_active(self, order: ev.OrderedCall, done: ev.Completion) -> None:
-        """Record that the call is active from now on."""
+        """Record that the call of `order` acted, and is the active call from now on."""
         tick, call = order.tick, order.call
         if done.current:
             self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
@@ -567,10 +569,10 @@ class LoopCore:
         why = "late" if order.late else "further" if tick.calls else "fresh"
         self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
 
-    def _ask_further(self, order: ev.OrderedCall, done: ev.Completion) -> None:
-        """Request the tick's next call (`calls_per_tick`) for the same observation and deadline, unless the safe call
-        was demanded meanwhile. The call is cut if the decoder is lost, or if less time is left than the last decision
-        took, since it would be too late and would delay the next tick."""
+    def _request_further_call(self, order: ev.OrderedCall, done: ev.Completion) -> None:
+        """Request the next call of the same tick (setting `calls_per_tick`), unless a safe call was demanded meanwhile.
+        The further call is cut (not requested) if the decoder is lost, or if less time is left until the deadline than
+        the last decision took."""
         last, settings, now = order.tick, self.settings, self.now_ns
         if len(last.calls) + 1 == settings.calls_per_tick or not done.current:
             return
@@ -580,7 +582,7 @@ class LoopCore:
         request = replace(last.request, history=history, within_ns=last.deadline_ns - now)
         tick = replace(last, calls=(*last.calls, order.text), replied_ns=0, request=request)
         took_ns = last.replied_ns - last.submitted_ns
-        if (settings.cuts and now + took_ns > tick.deadline_ns) or not self.world.host.alive:
+        if (settings.cut_late_calls and now + took_ns > tick.deadline_ns) or not self.world.host.alive:
             self._miss(tick, None)
         else:
             self.world.tick = tick
@@ -589,38 +591,38 @@ class LoopCore:
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
     def _settle(self, outcome: ev.TickOutcome, reply: DecisionReply) -> None:
-        """Settle a tick that has its decision, and its call if there is one. It is on time unless the call was late."""
+        """Record a tick that has a decision. The tick is on time if its call (if any) ended before the deadline."""
         tick, done = outcome.tick, outcome.done
         end_ns = done.ended_ns if done is not None else self.now_ns
         line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
         if end_ns <= tick.deadline_ns:
-            if not tick.calls and outcome.kind != "epoch_over":  # this call did nothing, so its time is not a usual one
+            if not tick.calls and outcome.kind != "epoch_over":  # (a call of an old epoch did nothing: not typical)
                 self.witness.on_time.append(line["spans_ms"])
             self.ledger.write(line)
             return
         if tick.calls:
             self.ledger.write(line | {"over": True})
         else:
-            self._judge(OpenMiss(outcome, self.ledger.reserve(), line, end_ns))
+            self._open_miss(OpenMiss(outcome, self.ledger.reserve(), line, end_ns))
         if self.settings.on_miss == "stop":
             self._stop("miss")
 
     def _miss(
         self, tick: ev.Tick, fault: ev.KnownCause | None, reply: DecisionReply | None = None, **more: Any
     ) -> None:
-        """Settle a tick that has no call in time. `fault` is what the loop itself detected, `more` are outcome
-        fields."""
+        """Settle a tick that has no call in time. `fault`: the cause, if the loop detected it itself. `more`: further
+        fields of TickOutcome."""
         outcome = ev.TickOutcome(tick, "miss", reply, fault=fault, **more)
         line = self.ledger.tick_line(outcome)
         if tick.calls:
-            self._cut(outcome, line)
+            self._cut_further_calls(outcome, line)
             return
         measure = self.fallback.policy.miss(self._world_ns)
-        self._judge(OpenMiss(outcome, self.ledger.reserve(), line, self.now_ns, measure))
+        self._open_miss(OpenMiss(outcome, self.ledger.reserve(), line, self.now_ns, measure))
 
-    def _cut(self, outcome: ev.TickOutcome, line: Line) -> None:
-        """End the further calls of a tick. The last call continues, unless a further one started and failed, which may
-        have acted in part."""
+    def _cut_further_calls(self, outcome: ev.TickOutcome, line: Line) -> None:
+        """End the further calls of a tick. The last call that acted stays active. But if a further call failed, it may
+        have acted in part, so the fallback policy handles it as a miss."""
         line |= cut_fields(outcome)
         cause = line.get("cause")
         failed = cause == Cause.EXECUTE.value
@@ -628,49 +630,49 @@ class LoopCore:
         self._follow_up(outcome, line, measure, cause)
         self.ledger.write(line)
 
-    def _judge(self, miss: OpenMiss) -> None:
+    def _open_miss(self, miss: OpenMiss) -> None:
         tick, fault = miss.outcome.tick, miss.outcome.fault
         self.outstanding.misses[tick.k] = miss
         stale = fault is not None and fault[0] is Cause.STALE_OBSERVATION
         self.out.append(ev.TakeSample(tick.k, tick.capture_ns if stale else tick.release_ns))
 
-    def _on_sample(self, event: ev.Sampled) -> None:
+    def _on_sample_result(self, event: ev.SampleResult) -> None:
         miss = self.outstanding.misses.get(event.k)
         if miss is None:
             return
         evidence = self.witness.of_miss(miss.outcome, event.sample, self.world.host, miss.end_ns)
         if miss.outcome.kind == "miss":
             self._follow_up(miss.outcome, miss.line, miss.measure, evidence.verdict.cause.value)
-        if self._expects(miss, evidence):
+        if self._cause_may_change(miss, evidence):
             miss.evidence, miss.until_ns = evidence, self.now_ns + self.settings.period_ns
         else:
-            self._close(miss, evidence)
+            self._record_miss(miss, evidence)
 
     def _follow_up(self, outcome: ev.TickOutcome, line: Line, measure: Measure, cause: str | None) -> None:
-        """Apply the fallback policy to a miss. An emitting world receives the cause that is known now."""
+        """Apply the `measure` of the fallback policy to a miss, and send the `cause` to an emitting world."""
         tick, reply, fault = outcome.tick, outcome.reply, outcome.fault
         if cause is not None:
             self.ledger.put_error(line, outcome.error, f"tick {tick.k}: {cause}: ", outcome.doing)
-        # A remote world executes no call here, so the reason why a call waited does not concern it.
+        # An emission only has errors of the decision. Errors of executing a call happened in this process.
         local = tick.calls or (fault is not None and fault[0] is Cause.EXECUTE)
         line["action"] = self._fall_back(measure, tick, cause, reply, None if local else line.get("error"))
         if reply is not None and fault is not None:
             line["decide_ms"] = to_ms(reply.decide_ns)
 
-    def _expects(self, miss: OpenMiss, evidence: Evidence) -> bool:
-        """Return whether the tick's reply, or the end of its call, may still change the cause."""
+    def _cause_may_change(self, miss: OpenMiss, evidence: Evidence) -> bool:
+        """Return whether the cause of a miss may still change when the late reply comes or the late call ends."""
         k, outstanding = miss.outcome.tick.k, self.outstanding
         comes = k in outstanding.late or (k in outstanding.ordered and outstanding.ordered[k].settled)
-        return comes and self.grid.enforced and evidence.open and not self.world.left
+        return comes and self.grid.enforced and evidence.open and not self.world.exiting
 
-    def _complete(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
-        """Judge the miss of a tick again if all steps of the tick are known now and the miss waits for them."""
+    def _close_miss_of(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
+        """Record the open miss of a tick, if there is one, now that the late reply or the late call has come."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.evidence is not None:
-            self._close(miss, self.witness.again(tick, miss.evidence, reply, done))
+            self._record_miss(miss, self.witness.again(tick, miss.evidence, reply, done))
 
-    def _close(self, miss: OpenMiss, evidence: Evidence) -> None:
-        """Record the miss with its cause."""
+    def _record_miss(self, miss: OpenMiss, evidence: Evidence) -> None:
+        """Record a miss with the cause that the evidence shows."""
         del self.outstanding.misses[miss.outcome.tick.k]
         self.ledger.fill(miss.slot, miss.line | evidence.fields())
 
@@ -682,12 +684,12 @@ class LoopCore:
         reply: DecisionReply | None = None,
         error: str | None = None,
     ) -> str:
-        """Apply a measure, and inform the world. Return the record's name for the measure: `none` if the safe call is
-        active since an earlier tick, `pending` if it was demanded and is not active yet."""
+        """Apply a measure, and send an emission to an emitting world. Return the record's name for the measure: `none`
+        if the safe call is active already, `pending` if it was demanded but is not active yet."""
         if measure == "stop":
             self._stop("miss")
         emission = self.fallback.emission(tick, "held" if measure == "hold" else "safe", None, reply, cause, error)
-        if measure == "safe" or (measure == "none" and self.outstanding.called):
+        if measure == "safe" or (measure == "none" and self.outstanding.called_since_demand):
             self._demand("miss", emission, tick.k)
             return "pending" if measure == "none" else measure
         if emission is not None:
@@ -695,29 +697,29 @@ class LoopCore:
         return "pending" if measure == "none" and self.world.safe.pending else measure
 
     def _demand(self, why: str, emission: Any, k: int) -> None:
-        """Demand the safe call because of tick `k`."""
-        self.ledger.safe_k, self.outstanding.called = k, False
+        """Demand the safe calls because of tick `k`."""
+        self.ledger.safe_k, self.outstanding.called_since_demand = k, False
         self.world.safe = ev.SafeState(True, True)
-        self.out.append(ev.Safe(why, emission))
+        self.out.append(ev.DemandSafeCalls(why, emission))
 
-    def _tell(self, tick: ev.Tick, status: Status, reply: DecisionReply) -> None:
-        """Inform an emitting world of a tick without a call."""
+    def _emit_status(self, tick: ev.Tick, status: Status, reply: DecisionReply) -> None:
+        """Send the emission of a tick without a call to an emitting world."""
         if self.fallback.emits and (emission := self.fallback.emission(tick, status, reply=reply)) is not None:
             self.out.append(emission)
 
-    def _suspend(self, k: int) -> None:
-        """Record that operators hold calls back, and that the safe call was demanded at tick `k`."""
+    def _record_pause(self, k: int) -> None:
+        """Record that an operator paused or stopped the run, and that the safe call was demanded at tick `k`."""
         self.fallback.policy.suspend(self._world_ns, self.operator.state != "running")
         self.ledger.safe_k = k
 
     # -- account: what else happens to a run ---------------------------------------------------------------------------
 
-    def _on_command(self, command: ev.OperatorCommand) -> None:
-        """Handle an operator's command. A pause or stop has already shut the actuator."""
-        confirmed = self.operator.commanded(command, self.now_ns)
+    def _on_operator_command(self, command: ev.OperatorCommand) -> None:
+        """Handle an operator's command. After a pause or stop, OperatorControl already blocks the actuator's calls."""
+        confirmed = self.operator.handle_command(command, self.now_ns)
         if command.word in ("pause", "stop"):
-            self.outstanding.called = False
-            self._suspend(self.outstanding.newest_k)
+            self.outstanding.called_since_demand = False
+            self._record_pause(self.outstanding.newest_k)
         elif command.word == "resume":
             self.fallback.policy.suspended = False
         if confirmed is not None:
@@ -734,10 +736,10 @@ class LoopCore:
             self.out.append(ev.Notify(f"no more decisions: {state.gave_up}"))
             self._stop("host")
 
-    def _acknowledge(self, acks: deque[Acknowledgement]) -> None:
-        """Take the acknowledgements of a client, except those for calls whose tick is not over."""
-        taken = [acks.popleft() for _ in range(len(acks))]  # the client may add more meanwhile
-        self.requests.carried_out(taken)
+    def _record_acknowledgements(self, acks: deque[Acknowledgement]) -> None:
+        """Record the acknowledgements of a client. Leave those for calls without a result in the queue."""
+        taken = [acks.popleft() for _ in range(len(acks))]  # another thread may append more meanwhile
+        self.requests.check_acknowledgements(taken)
         for ack in taken:
             if ack.tick in self.outstanding.ordered:
                 acks.append(ack)
@@ -748,64 +750,64 @@ class LoopCore:
 
     def _stop(self, why: str) -> None:
         self.world.stopped = True
-        self.out.append(ev.Stop(why))
+        self.out.append(ev.StopRun(why))
 
-    def _on_left(self, event: ev.Left) -> None:
-        """Handle the end of the ticks. From here on only the safe call may act."""
-        self.world.stopped = self.world.left = True
+    def _on_exit_started(self, event: ev.ExitStarted) -> None:
+        """Demand the safe calls at the end of the ticks. From now on no other call may act."""
+        self.world.stopped = self.world.exiting = True
         self.operator.state = "stopped"
         self.operator.drop(self.now_ns)
-        self._demand("exit", self.fallback.parting(), self.outstanding.newest_k)
+        self._demand("exit", self.fallback.safe_emission(), self.outstanding.newest_k)
 
-    def _on_overdue(self, event: ev.Overdue) -> None:
-        """Count releases that were due before the run ended as missed, because the loop was away."""
+    def _on_overdue_release(self, event: ev.OverdueRelease) -> None:
+        """Record a miss if a release was due before the run ended, but the loop hung and did not start it."""
         due_ns = event.t_ns - self.settings.period_ns
         if not (self.ledger.t0_ns and self.grid.enforced and self.grid.due(due_ns)):
             return
-        self._suspend(self.outstanding.newest_k)
-        tick = self._take(due_ns, event.t_ns)
-        self._sample(tick, event)
+        self._record_pause(self.outstanding.newest_k)
+        tick = self._new_tick(due_ns, event.t_ns)
+        self._store_sample(tick, event)
         self._miss(tick, None)
-        self.outstanding.misses[tick.k].end_ns = event.t_ns  # later replies do not belong to this miss
+        self.outstanding.misses[tick.k].end_ns = event.t_ns  # ignore what happened after the last tick
 
-    def _on_closed(self, event: ev.Closed) -> None:
+    def _on_run_closed(self, event: ev.RunClosed) -> None:
         for miss in tuple(self.outstanding.misses.values()):
             evidence = miss.evidence
             if evidence is None:  # an interrupt came before the sample of this miss
                 evidence = self.witness.of_miss(miss.outcome, ev.EvidenceSample(), self.world.host, miss.end_ns)
-            self._close(miss, self.witness.again(miss.outcome.tick, evidence))
+            self._record_miss(miss, self.witness.again(miss.outcome.tick, evidence))
         if event.acks:
-            self.outstanding.ordered.clear()  # no result of these calls will come any more
-            self._acknowledge(event.acks)
+            self.outstanding.ordered.clear()  # the actuator has ended, so these calls will have no result
+            self._record_acknowledgements(event.acks)
         self.ledger.ended(event.episodes)
         self.ledger.finish()
 
 
 def snapshot(data: Any, plain: Callable[[Any], Any]) -> Any:
-    """Return a plain copy of an observation's data, since the world may change it, and large arrays take memory."""
+    """Return a copy of an observation's data for the record. The environment may change the original later."""
     if isinstance(data, dict) and IMMUTABLE.issuperset(map(type, data.values())):
         return data.copy()
     return plain(data)
 
 
-HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
-    ev.Woke: LoopCore._on_woke,
-    ev.Advanced: LoopCore._on_advanced,
-    ev.Observed: LoopCore._on_observed,
-    ev.Sent: LoopCore._on_sent,
+EVENT_HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
+    ev.TimerFired: LoopCore._on_timer,
+    ev.AdvanceResult: LoopCore._on_advance_result,
+    ev.ObserveResult: LoopCore._on_observe_result,
+    ev.SendResult: LoopCore._on_send_result,
     DecisionReply: LoopCore._on_reply,
-    ev.GaveWay: LoopCore._on_gave_way,
-    ev.Withdrawn: LoopCore._on_withdrawn,
+    ev.CallPreempted: LoopCore._on_call_preempted,
+    ev.WithdrawResult: LoopCore._on_withdraw_result,
     ev.Completion: LoopCore._on_completion,
-    ev.Sampled: LoopCore._on_sample,
-    ev.OperatorCommand: LoopCore._on_command,
+    ev.SampleResult: LoopCore._on_sample_result,
+    ev.OperatorCommand: LoopCore._on_operator_command,
     ev.HostChanged: LoopCore._on_host_changed,
     ev.SafeState: lambda core, state: setattr(core.world, "safe", state),
     ev.SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
-    ev.Fault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
-    ev.Instructed: lambda core, event: core.requests.instructions.waiting.append(event.text),
-    ev.Stopped: lambda core, event: core._stop(event.why),
-    ev.Left: LoopCore._on_left,
-    ev.Overdue: LoopCore._on_overdue,
-    ev.Closed: LoopCore._on_closed,
+    ev.EnvironmentFault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
+    ev.NewInstruction: lambda core, event: core.requests.instructions.waiting.append(event.text),
+    ev.StopRequested: lambda core, event: core._stop(event.why),
+    ev.ExitStarted: LoopCore._on_exit_started,
+    ev.OverdueRelease: LoopCore._on_overdue_release,
+    ev.RunClosed: LoopCore._on_run_closed,
 }

@@ -11,7 +11,7 @@ from types import FrameType
 
 from rtcontrol.models.errors import UserError
 
-# Folders of code that is not the user's: Python's files, and installed packages, also of an environment below this one.
+# Folders with code that is not the user's: Python's standard library and installed packages.
 INSTALLED = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
@@ -19,10 +19,9 @@ INSTALLED = tuple(
 
 
 def where(error: BaseException) -> str | None:
-    """Return `file.py:12` of the innermost frame outside rtcontrol and installed packages, else of the innermost frame.
+    """Return `file.py:12` of the innermost stack frame in the user's code, or of the innermost frame if there is none.
 
-    Return None if the error was never raised, or is a UserError of rtcontrol, which names the place itself.
-    """
+    Return None if the error was never raised, or is a UserError that rtcontrol raised, whose message says enough."""
     frames = list(traceback.walk_tb(error.__traceback__))
     outside = [(frame, line) for frame, line in frames if not is_ours(frame)]
     user = [(frame, line) for frame, line in outside if is_user_code(frame)]
@@ -51,7 +50,7 @@ def place(frame: FrameType, line: int | None) -> str:
 
 
 def text(error: BaseException) -> str:
-    """Return type and message of an error in one line; for a UserError only the message."""
+    """Return the type and message of an error in one line. For a UserError return only the message."""
     try:
         message = str(error)
     except Exception as fault:  # an exception class of the user

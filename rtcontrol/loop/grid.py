@@ -1,23 +1,21 @@
-"""Compute when the next tick is due, on an absolute grid of real time, or from the steps of a world that waits. No
-clock.
+"""Compute when the next tick is due: periodically in real time (WallGrid), or after a step of the world (StepGrid).
 
-If a grid is `enforced`, a deadline ends a tick; otherwise the deadline is only compared afterwards. `waits`: the grid
-waits for a decoder that is away. `world_ns`: the world's time, which limits how long a call is held. Instants are
-CLOCK_MONOTONIC ns.
+If a grid is `enforced`, a tick ends at its deadline; otherwise deadlines only count misses. `waits`: no release is due
+while the decoder restarts. `world_ns` returns the world's time, which limits how long a call is held. Instants are
+nanoseconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-LEAD_NS = 1_000_000  # from the start of the clock to release 0
+LEAD_NS = 1_000_000  # time from `start` to release 0
 
 
 class WallGrid:
     """A grid for a world that does not wait for the controller: releases r_k = t0 + k * period, deadlines enforced.
 
-    If the loop is late by whole periods, the grid skips those releases and keeps the phase. It never bursts to catch
-    up.
+    If the loop is late by whole periods, the grid skips those releases and keeps the phase. No burst of ticks follows.
     """
 
     enforced, waits = True, False
@@ -27,7 +25,7 @@ class WallGrid:
         self._t0_ns = self.next_release_ns = self._next = 0
 
     def start(self, now_ns: int) -> tuple[int, int]:
-        """Set the first release; return the instant of this release, and the world's time at that instant."""
+        """Set the first release. Return its instant, and the world's time at that instant."""
         self._t0_ns = self.next_release_ns = now_ns + min(LEAD_NS, self.period_ns)
         return self._t0_ns, self._t0_ns
 
@@ -35,11 +33,11 @@ class WallGrid:
         return now_ns >= self.next_release_ns
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the due release; return the index k, r_k, and how many earlier releases were skipped. Afterwards r_k <=
-        now < r_k + period. Raises ValueError if no release is due."""
+        """Start the due release. Return its index k, its instant r_k, and how many earlier releases were skipped, so
+        that r_k <= now < r_k + period. Raises ValueError if no release is due."""
         late_ns = now_ns - self.next_release_ns
         if late_ns < 0:
-            raise ValueError(f"release {self._next} is {-late_ns} ns ahead")
+            raise ValueError(f"release {self._next} is due only in {-late_ns} ns")
         skipped = late_ns // self.period_ns
         k = self._next + skipped
         release_ns = self._t0_ns + k * self.period_ns
@@ -54,9 +52,9 @@ class WallGrid:
 
 
 class StepGrid:
-    """A grid for a world that waits. A release is due when the previous tick is settled and the world has advanced by a
-    period (lockstep), or has made an observation (arrival). Deadlines are counted, not enforced; holds are measured in
-    periods."""
+    """A grid for a world that waits for the controller. A release is due when the previous tick is settled and the
+    world has advanced by a period (lockstep) or an observation has arrived (arrival). A late decision counts as a miss,
+    but its call still acts. Hold limits are counted in periods."""
 
     enforced = False
     next_release_ns = 0
@@ -76,7 +74,7 @@ class StepGrid:
         return self.due_ns is not None
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        """Start the due release. Its instant is now in lockstep, or the time of the arrival."""
+        """Start the due release. Return its index, its instant (now in lockstep, else the arrival), and 0 skipped."""
         release_ns = now_ns if self.waits or self.due_ns is None else self.due_ns
         self.due_ns = None
         self._k += 1
@@ -86,7 +84,7 @@ class StepGrid:
         return (self._k + 1) * self.period_ns
 
     def advanced(self, due_ns: int | None) -> None:
-        """Record that the world advanced, and that a release is due since `due_ns` (None: not yet)."""
+        """Record that the world advanced, so that a release is due since `due_ns` (None: it is not due yet)."""
         self.due_ns = due_ns
 
 

@@ -1,6 +1,6 @@
-"""Make the lines of a run's record, in the order of ticks. Pure: a line is an action.
+"""Build the lines of a run's record, in the order of ticks. Each line is returned as a RecordLine action.
 
-A miss that still waits for evidence keeps its place, and later lines wait for the miss, for a period at most.
+A miss whose cause is still open reserves a slot. Later lines wait for the slot, for at most one period.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-MAX_SHOWN = 256  # different errors shown to people, limited since texts that differ every time would fill the memory
+MAX_SHOWN = 256  # how many different errors to show to the user
 Line = dict[str, Any]
-LineSlot = list[Line]  # the place of a line, empty until the line is known
-# Returns the text of an exception, and the place that raised it (None: not in code that users can change).
+LineSlot = list[Line]  # a slot for one line, empty until the line is known
+# Returns the text of an exception, and the `file.py:12` that raised it (None: code that users cannot change).
 Describe = Callable[[BaseException], tuple[str, str | None]]
 
 
 class Ledger:
-    """A maker of record lines. `t0_ns`: the first release (0: not yet). `acted_k`, `acted_ns`: tick and instant of the
-    last fresh call that acted. `safe_k`: the tick for which the safe call took over last. `episodes` and `events`: how
-    many are recorded."""
+    """A writer of record lines. `t0_ns`: the first release (0: not yet). `acted_k`, `acted_ns`: tick and instant of the
+    last fresh call that acted. `safe_k`: the tick for which safe calls were demanded last. `episodes`, `events`: how
+    many episodes and host events are already recorded."""
 
     def __init__(self, out: list[ev.Action], describe: Describe) -> None:
         self.t0_ns = 0
@@ -43,33 +43,33 @@ class Ledger:
     # -- order ---------------------------------------------------------------------------------------------------------
 
     def write(self, line: Line) -> None:
-        """Record a line, after the waiting ones."""
+        """Record a line, or queue it behind lines that are still waiting."""
         if self._slots:
             self._slots.append([line])
         else:
-            self._out.append(ev.Record(line))
+            self._out.append(ev.RecordLine(line))
 
     def reserve(self) -> LineSlot:
-        """Keep a place for a later line, and return the place."""
+        """Reserve and return a slot for a line that is not known yet."""
         slot: LineSlot = []
         self._slots.append(slot)
         return slot
 
     def fill(self, slot: LineSlot, line: Line) -> None:
-        """Record a line at its kept place, and the lines that waited for it."""
+        """Record a line in its reserved slot, and the lines that waited for it."""
         slot.append(line)
         while self._slots and self._slots[0]:
-            self._out.append(ev.Record(self._slots.popleft()[0]))
+            self._out.append(ev.RecordLine(self._slots.popleft()[0]))
 
     def finish(self) -> None:
-        """Record all waiting lines, since no further line will come."""
-        self._out += [ev.Record(line) for slot in self._slots for line in slot]
+        """Record all waiting lines at the end of the run. Slots without a line are dropped."""
+        self._out += [ev.RecordLine(line) for slot in self._slots for line in slot]
         self._slots.clear()
 
     # -- lines of ticks ------------------------------------------------------------------------------------------------
 
     def tick_line(self, outcome: ev.TickOutcome) -> Line:
-        """Return the line of a tick that is over, or of its further call, without times and cause."""
+        """Return the record line of a finished tick, or of a further call of a tick, without latencies and cause."""
         tick, kind, reply = outcome.tick, outcome.kind, outcome.reply
         t_s = self.t_s(tick.release_ns)
         line: Line = {"k": tick.k, "t_s": t_s, "kind": kind}
@@ -97,8 +97,8 @@ class Ledger:
         return line
 
     def decided_line(self, outcome: ev.TickOutcome, reply: DecisionReply, now_ns: int, period_ns: int) -> Line:
-        """Return the line of a tick at `now_ns` that has its decision, and its call if there is one. A `period_ns` of 0
-        means that there is no rate to keep."""
+        """Return the record line, with latencies, of a tick that has a decision and ended at `now_ns`. A `period_ns` of
+        0 means that the run has no fixed rate, so there is no jitter."""
         tick, done = outcome.tick, outcome.done
         line = self.tick_line(outcome)
         if outcome.why is not None:
@@ -136,7 +136,7 @@ class Ledger:
         self.write({**line, "why": why, "t_s": self.t_s(t_ns), **more})
 
     def late(self, tick: ev.Tick | None, reply: DecisionReply, done: ev.Completion | None, now_ns: int) -> None:
-        """Record a decision that came after the end of its tick, or whose call waited for a yes, with its result."""
+        """Record a decision that came after the end of its tick, or whose call waited for the operator's approval."""
         used = done is not None and done.effect == "acted"
         waited_ns = 0 if tick is None else tick.waited_ns  # an operator's time does not belong to the loop's figures
         line: Line = {"late": reply.tick, "used": used}
@@ -150,13 +150,13 @@ class Ledger:
             line["t_s"] = self.t_s(done.ended_ns)
         if done is not None and done.error is not None:
             self.put_error(line, done.error, "late call: ")
-        elif waited_ns and not used:  # the operator said yes, and expects that the call acts
-            why = "it gave way" if done is None else done.effect
+        elif waited_ns and not used:  # the operator must know that the approved call did not act
+            why = "preempted" if done is None else done.effect
             self.put_error(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
         self.write(line)
 
     def overran(self, order: ev.OrderedCall, done: ev.Completion) -> None:
-        """Record the end of a call that ended after its deadline and its tick."""
+        """Record the result of a call that ended after its deadline, when its tick was already over."""
         tick = order.tick
         line: Line = {"overran": tick.k, "call": order.text, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
         line["spans_ms"] = spans_of(tick, order.reply, done)
@@ -170,7 +170,7 @@ class Ledger:
     # -- lines of what else happens ------------------------------------------------------------------------------------
 
     def host_events(self, events: Sequence[HostEvent]) -> None:
-        """Record the host's losses and returns since the last time."""
+        """Record new losses and restarts of the decoder. `events`: all of them so far."""
         for event in events[self.events :]:
             line: Line = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
             if event.decider:
@@ -179,23 +179,23 @@ class Ledger:
         self.events = len(events)
 
     def ended(self, episodes: Sequence[Episode]) -> None:
-        """Record the episodes that ended since the last time."""
+        """Record new episodes. `episodes`: all that have ended so far."""
         for episode in episodes[self.episodes :]:
             line: Line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
             self.write({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
         self.episodes = len(episodes)
 
     def attempted(self, attempt: ev.SafeAttempt) -> None:
-        """Record an attempt of a safe call. The run counts as safe only when all safe calls are active."""
+        """Record an attempt of a safe call. `in_force` of the line is true only when all safe calls are active."""
         call, t_s = attempt.call, self.t_s(attempt.ended_ns)
         text = None if call is None else call.text()
         if call is not None and attempt.acted and attempt.error is None:
             self.called(call, self.safe_k, None, "safe", attempt.ended_ns)
         line: Line = {"safe": text, "why": attempt.why, "t_s": t_s, "attempt": attempt.attempt}
         line["in_force"] = attempt.active
-        if attempt.over:
+        if attempt.world_over:
             line["world"] = "over"
-        self.put_error(line, attempt.error, f"safe call {text}, tried again until it is active: ")
+        self.put_error(line, attempt.error, f"safe call {text} failed and will be retried: ")
         self.write(line)
 
     def acknowledged(self, ack: Acknowledgement) -> None:
@@ -208,15 +208,15 @@ class Ledger:
         self.put_error(line, ack.error, f"tick {ack.tick}: {ack.status}: ")
         self.write(line)
 
-    def fault(self, fault: ev.Fault, now_ns: int) -> None:
-        """Record that the world raised over an emission or an instruction."""
+    def fault(self, fault: ev.EnvironmentFault, now_ns: int) -> None:
+        """Record that the environment raised an exception when it received an emission or an instruction."""
         line: Line = {"fault": fault.doing, "t_s": self.t_s(now_ns)}
         self.put_error(line, fault.error, f"{fault.doing}: ")
         self.write(line)
 
     def put_error(self, line: Line, error: str | BaseException | None, about: str | None, doing: str = "") -> None:
-        """Set `error` (after `doing`) and `where` in `line`. Show people each error once, after `about` (None: they
-        know it)."""
+        """Set `error` (prefixed by `doing`) and `where` in `line`. Also show each error to the user once, prefixed by
+        `about` (None: do not show it)."""
         if error is None:
             return
         text, place = (error, None) if isinstance(error, str) else self._describe(error)
@@ -231,7 +231,7 @@ class Ledger:
 
 
 def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | None) -> dict[str, float]:
-    """Return when each step was done, in ms after the release, as far as known."""
+    """Return the timestamps of a tick by name, in ms after the release. Unknown ones are left out."""
     release_ns = tick.release_ns
     stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
     if reply is not None:
@@ -247,12 +247,12 @@ def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | N
 
 
 def to_ms(ns: int) -> float:
-    """Return milliseconds in the precision of the record."""
+    """Return nanoseconds as milliseconds, rounded to the precision of the record."""
     return round(ns / 1e6, 4)
 
 
 def cut_fields(outcome: ev.TickOutcome) -> Line:
-    """Return the fields that say why a further call was cut: it had not arrived, or not started, by the deadline."""
+    """Return the record fields of a further call that missed the deadline (`cut`) or failed."""
     fault = outcome.fault
     if fault is None or fault == (Cause.EXECUTE, "busy"):
         return {"outcome": "cut"}

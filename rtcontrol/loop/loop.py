@@ -1,4 +1,4 @@
-"""The control loop: one run of an agent in an environment, from the start to the safe call at the end."""
+"""The control loop: one run of an agent in an environment, from the start of the decoder to the final safe call."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ from rtcontrol.loop.active import Instructions
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import RunConfig, instruction_text
 from rtcontrol.loop.core import LoopCore
-from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
+from rtcontrol.loop.interpreter import InterpretedSentence, Interpreter, InterpreterThread
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.rules import rules_of, settings_of
-from rtcontrol.loop.runner import LoopClock, LoopRunner, Ports, lockstep_clock, read, wall_clock
+from rtcontrol.loop.runner import LoopClock, LoopRunner, Ports, lockstep_clock, observation_text, wall_clock
 from rtcontrol.loop.sampling import PauseWatch, Sampler
 from rtcontrol.loop.warmup import Warmup, first_observation
-from rtcontrol.records import Closed, Instructed, Left, LoopReport, Overdue, Stopped
+from rtcontrol.records import ExitStarted, LoopReport, NewInstruction, OverdueRelease, RunClosed, StopRequested
 from rtcontrol.telemetry.account import Account, LiveState
 from rtcontrol.telemetry.recorder import Recorder
 
-LEAVE_S = 10.0  # how long the shutdown waits for the safe call to be active
-LEAVE_AT_ONCE_S = 0.5  # the same after the third signal, which is enough for a world that is not busy
-RETRY_NS = 1_000_000_000  # a safe call that is not active is tried again every period, but at least as often as this
-UNSAFE = "THE SAFE CALL IS NOT ACTIVE in the world: {}. Whatever acted last may act still: stop it by other means."
-OVER = "The last episode is over: its world takes no safe call any more."
+EXIT_WAIT_S = 10.0  # how long the shutdown waits until the safe calls are active
+FORCED_EXIT_WAIT_S = 0.5  # the same after another SIGINT during the shutdown
+RETRY_NS = 1_000_000_000  # the longest time between two attempts of a safe call; the usual time is a period
+UNSAFE = "THE SAFE CALL IS NOT ACTIVE: {}. The last call may still be active. Stop the machine by other means."
+OVER = "The last episode has ended, so the environment accepts no safe call."
 
 
 class Listener:
-    """A listener to events of a run. Its methods are called on the threads that report, and must not block."""
+    """A base class for listeners to events of a run. The methods run on the reporting thread, and must not block."""
 
     def report(self, report: LoopReport) -> None:
-        """Handle the report that an instruction was accepted, refused or in doubt, or the operator's view changed."""
+        """Handle that an instruction was accepted, refused or doubted, or that the operator's view changed."""
 
-    def understood(self, result: Understood) -> None:
-        """Handle the interpreter's result for a sentence."""
+    def understood(self, result: InterpretedSentence) -> None:
+        """Handle the interpretation of a sentence."""
 
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """Optional parts of a loop. `sample`: an observation for the warm-up before the environment starts. `notify` takes
-    lines for people. `watch`: the entered watch of the process, if many loops share it and garbage is collected for
-    all. `interpreter` is closed with the loop. `retake` takes back signals that user code took, and returns the names
-    of new ones. `goals`: the agent's goals, if any."""
+    """Optional parts of a loop. `sample`: an observation for the warm-up, before the environment starts. `notify` shows
+    a line to the user. `watch`: a PauseWatch that several loops of this process share, and that is already entered.
+    `interpreter` is closed with the loop. `restore_handlers` restores signal handlers that user code replaced, and
+    returns the names of those signals. `goals`: the agent's goals, if any."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
     clock: LoopClock | None = None
     watch: PauseWatch | None = None
     interpreter: Interpreter | None = None
-    retake: Callable[[], list[str]] = list
+    restore_handlers: Callable[[], list[str]] = list
     goals: GoalTools | None = None
     listener: Listener = field(default_factory=Listener)
 
 
 @dataclass(slots=True)
 class RunState:
-    """The progress and the end of a run. `failure`: how the world broke down. `safe_active`: False if the run was over
-    and the safe call was not active; `unsafe`: the same, unless the world's last episode had ended by itself.
-    `t_end_ns`: when the ticks were over."""
+    """The progress and the end of a run. `failure`: the error of the environment that ended the run. `safe_active`: the
+    safe calls were active at the end. `unsafe`: they were not active, although the last episode had not ended.
+    `t_end_ns`: when the last tick was over."""
 
     phase: str = "not started"
     warmup: Warmup = field(default_factory=Warmup)
@@ -87,9 +87,8 @@ class RunState:
 class ControlLoop:
     """A control loop that runs one agent in one environment. `run` starts and closes `host` and `env`.
 
-    Ticks run on the thread that calls `run` (`LoopRunner`), and calls reach the environment on the actuator's thread.
-    Any thread or signal handler may call all methods but `run` and `suspend`.
-    """
+    Ticks run on the thread that calls `run`. Calls are executed on the actuator's thread. Any thread or signal handler
+    may call all methods, except for `run` and `suspend`."""
 
     def __init__(
         self,
@@ -105,13 +104,15 @@ class ControlLoop:
         self.state = RunState()
         self._watch = self.options.watch or PauseWatch(config.period_ns)
         self.runner = self._assemble()
-        self.interpretation: Interpretation | None = None
+        self.interpretation: InterpreterThread | None = None
         if (interpreter := self.options.interpreter) is not None:
             answered = self.options.listener.understood
-            self.interpretation = Interpretation(interpreter, self.put, recorder.write, self.tell, self.now_s, answered)
+            self.interpretation = InterpreterThread(
+                interpreter, self.set_instruction, recorder.write, self.notify, self.now_s, answered
+            )
 
     def _assemble(self) -> LoopRunner:
-        """Return the runner of the ticks."""
+        """Return a LoopRunner with a new LoopCore, actuator and sampler."""
         config, agent, env, host, options = self.config, self.agent, self.env, self.host, self.options
         clock = options.clock
         if clock is None:
@@ -128,10 +129,10 @@ class ControlLoop:
             sampler=Sampler(self._watch, host, actuator),
             operator=OperatorControl(actuator, core.settings.confirm_ns, self.stop, host.wake),
             write=self.recorder.write,
-            notify=self.tell,
+            notify=self.notify,
             stop=self.stop,
             report=options.listener.report,
-            retake=options.retake,
+            restore_handlers=options.restore_handlers,
         )
         return LoopRunner(core, clock, ports)
 
@@ -139,7 +140,7 @@ class ControlLoop:
 
     @property
     def ended_by(self) -> str | None:
-        """Return why the run ends, or None if it continues."""
+        """Return why the run ends or ended, or None if it continues."""
         return self.state.ended_by
 
     @property
@@ -169,37 +170,37 @@ class ControlLoop:
         return self.instructions.now
 
     def now_s(self) -> float:
-        """Return the run's time: seconds since the first release."""
+        """Return the seconds since the first release."""
         return self.runner.core.ledger.t_s(time.monotonic_ns())
 
     # -- commands of other threads ------------------------------------------------------------------------------------
 
     def instruct(self, text: str) -> bool:
-        """Decide (and judge) by `text` from the next release on, or by its interpretation if there is an interpreter.
-        Return False if the run is over. Raises UserError if `text` is too long."""
+        """Use the instruction `text`, interpreted if there is an interpreter, from the next release on. Return False if
+        the run is over. Raises UserError if `text` is too long."""
         if self.interpretation is not None:
-            return self.interpretation.hear(text) and self.ended_by is None
-        self.put(text)
+            return self.interpretation.submit(text) and self.ended_by is None
+        self.set_instruction(text)
         return self.ended_by is None
 
-    def put(self, text: str) -> None:
-        """Decide by a text without interpreting it."""
-        self.runner.inbox.append(Instructed(instruction_text(text)))
+    def set_instruction(self, text: str) -> None:
+        """Use an instruction from the next release on, without interpreting it."""
+        self.runner.inbox.append(NewInstruction(instruction_text(text)))
 
-    def tell(self, line: str) -> None:
-        """Show people a line, and record the line."""
+    def notify(self, line: str) -> None:
+        """Show a line to the user, and record it."""
         self.recorder.write({"log": line, "t_s": self.now_s()})
         self.options.notify(line)
 
     def stop(self, why: str) -> None:
-        """End the run soon, with the safe call and the report; the first reason stays."""
+        """Request the end of the run, with the safe calls and the report. If called again, the first reason stays."""
         if self.state.ended_by is None:
             self.state.ended_by = why
-            self.runner.inbox.append(Stopped(why))
+            self.runner.inbox.append(StopRequested(why))
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Call `halt`, which stops the process, once the safe call is active. This is for a signal handler of this
-        thread. Before the first tick the process stops at once; a run that is ending does not stop."""
+        """Call `halt`, which suspends the process (Ctrl-Z), as soon as the safe calls are active. Call this in a signal
+        handler. Before the first tick `halt` is called at once; a run that is ending is not suspended."""
         if self.phase == "running":
             self.runner.halt = halt
         elif self.phase != "ending":
@@ -208,9 +209,10 @@ class ControlLoop:
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run from start to end, and execute the safe call on every exit. `state.failure` says how the world broke
-        down; other exceptions pass through. A KeyboardInterrupt while the run is ending leaves at once."""
-        state, patience_s = self.state, LEAVE_S
+        """Run from start to end. The safe calls are executed however the run ends. An error of the environment is
+        stored in `state.failure`; other exceptions are raised. A KeyboardInterrupt while the run is ending shortens the
+        wait."""
+        state, patience_s = self.state, EXIT_WAIT_S
         try:
             prepare(self)
             if state.ended_by is None:
@@ -221,10 +223,10 @@ class ControlLoop:
                     state.phase = "running"
                     self.runner.run(collector)
         except WorldError as error:
-            state.ended_by, state.failure = "error", broke_down(self, error)
-            self.tell(state.failure)
+            state.ended_by, state.failure = "error", record_world_failure(self, error)
+            self.notify(state.failure)
         except KeyboardInterrupt:
-            patience_s = LEAVE_AT_ONCE_S if state.ended_by is not None else LEAVE_S
+            patience_s = FORCED_EXIT_WAIT_S if state.ended_by is not None else EXIT_WAIT_S
             self.stop("SIGINT")
             raise
         except BaseException:
@@ -245,86 +247,88 @@ def prepare(loop: ControlLoop) -> None:
         state.phase = f"starting the interpreter ({interpretation.interpreter.name})"
         interpretation.interpreter.start()
         state.phase = "understanding the instruction"
-        loop.instructions.start(interpretation.first(loop.instruction, state.stopped))
+        loop.instructions.start(interpretation.interpret_first(loop.instruction, state.stopped))
     state.phase = f"starting the decoder (host {loop.host.name})"
     state.host_info = loop.host.start(state.stopped)
     if note := state.host_info.get("prefix_note"):
-        loop.tell(f"{str(note).rstrip('.')}; it was computed again")
+        loop.notify(f"{str(note).rstrip('.')}; the prompt's prefix was computed again")
     if not state.stopped():
         state.phase = "warming up"
         _warm_up(loop, loop.options.sample)
 
 
 def launch(loop: ControlLoop) -> None:
-    """Start the world. Everything else that takes time must happen before, since the world runs from here on."""
+    """Start the environment, which runs in real time from here on. Slow preparations must happen before."""
     config, state, env = loop.config, loop.state, loop.env
     loop.recorder.file.start_writing()
     env.instruct(loop.instruction)
     env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
     state.launched = True
-    state.safe_active, state.unsafe = False, True  # until the end of the run proves that it is active
-    loop.runner.retake()
+    state.safe_active, state.unsafe = False, True  # until `_exit_safely` sets them
+    loop.runner.restore_signal_handlers()
     loop.runner.ports.actuator.start()
-    first = first_observation(config, env, state.stopped, loop.tell)
+    first = first_observation(config, env, state.stopped, loop.notify)
     if loop.options.sample is None:
         _warm_up(loop, first)
     loop.recorder.write({"start": {"host_info": state.host_info, "warmup": state.warmup.to_dict()}})
 
 
 def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
-    """Decide for an observation a few times, if there is an observation."""
+    """Warm up the decoder by a few decisions for an observation, and warn if the decoder is too slow for the rate."""
     config, host, warmup = loop.config, loop.host, Warmup(loop.config.pipeline)
     if observation is not None and config.warmup:
         make = loop.runner.core.requests.make
-        ask = lambda tick: make(tick, observation, read(loop.agent, observation.data))  # noqa: E731
+        ask = lambda tick: make(tick, observation, observation_text(loop.agent, observation.data))  # noqa: E731
         warmup.decide(host, ask, config.warmup, config.warmup_s)
     loop.state.warmup = warmup
-    # A plan takes longer than a tick: its steps serve the ticks in time.
+    # A plan may take longer than a tick, because its steps decide the ticks meanwhile.
     if not executes_plans(host) and (warning := warmup.warning(config)):
-        loop.tell(warning)
+        loop.notify(warning)
 
 
 # -- after the last tick -----------------------------------------------------------------------------------------------
 
 
 def finish(loop: ControlLoop, patience_s: float) -> None:
-    """Make the safe call active, wait for it for at most `patience_s`, and close everything."""
-    with ExitStack() as then:  # all of these, even if one raises an error; the last comes first
+    """Make the safe calls active, wait at most `patience_s` for this, and close everything."""
+    with ExitStack() as then:  # call all of these in reverse order, even if one raises an error
         then.callback(loop.env.close)
         then.callback(loop.host.close)
         then.callback(write_end, loop)
         then.callback(_close_world, loop)
         if loop.state.launched:
-            _leave(loop, patience_s)
+            _exit_safely(loop, patience_s)
 
 
-def _leave(loop: ControlLoop, patience_s: float) -> None:
+def _exit_safely(loop: ControlLoop, patience_s: float) -> None:
     state, runner = loop.state, loop.runner
     actuator = runner.ports.actuator
-    with ExitStack() as then:  # the safe call is demanded even if the code above is interrupted
+    with ExitStack() as then:  # demand the safe calls even if the next lines are interrupted
         then.callback(_demand_safe, runner)
         actuator.disarm()
         loop.env.conclude()
         loop.operator.end()
     ended = actuator.wait_safe(patience_s)
-    over = actuator.core.safe.over
+    over = actuator.core.safe.world_over
     state.safe_active = ended and not over
     state.unsafe = not ended or (over and state.failure is not None)
     if not state.safe_active:
-        why = "its episode had ended" if ended else f"it did not take it within {patience_s:g} s"
-        loop.tell(UNSAFE.format(why) if state.unsafe else OVER)
+        why = "the episode had ended" if ended else f"the environment did not execute it within {patience_s:g} s"
+        loop.notify(UNSAFE.format(why) if state.unsafe else OVER)
     sampler = runner.ports.sampler
-    runner.dispatch(Overdue(state.t_end_ns, sampler.sample(runner.core.grid.next_release_ns), sampler.runs()))
-    # The loop may have been stopped while replies waited, which are evidence for misses. A wake ends the first wait.
+    runner.dispatch(
+        OverdueRelease(state.t_end_ns, sampler.sample(runner.core.grid.next_release_ns), sampler.read_schedstats())
+    )
+    # Late replies are evidence for misses. The first `wait` may return None because of a `wake`, so wait twice.
     while runner.core.awaits_late and (reply := loop.host.wait(0) or loop.host.wait(0)) is not None:
         runner.dispatch(reply)
 
 
 def _demand_safe(runner: LoopRunner) -> None:
     try:
-        runner.dispatch(Left())
+        runner.dispatch(ExitStarted())
     except KeyboardInterrupt:
-        runner.dispatch(Left())
+        runner.dispatch(ExitStarted())
         raise
 
 
@@ -335,16 +339,16 @@ def _close_world(loop: ControlLoop) -> None:
         loop.interpretation.close()
     runner.collect()
     acks = loop.env.heard if isinstance(loop.env, Acknowledging) else None
-    runner.dispatch(Closed(loop.env.episodes if loop.state.launched else (), acks))
+    runner.dispatch(RunClosed(loop.env.episodes if loop.state.launched else (), acks))
     runner.ports.sampler.close()
 
 
 def write_end(loop: ControlLoop) -> None:
-    """Write the last line of the record unless it is written already, since an interrupt may have come before."""
+    """Write the last line of the record, unless an interrupted call has already written it."""
     state, core = loop.state, loop.runner.core
     if state.end_written:
         return
-    # Open ticks do not count as releases, since the run ended before their deadlines. Releases skipped before do count.
+    # Unfinished ticks do not count, because the run ended before their deadlines. Releases skipped before them do.
     open_ticks = core.open
     end: dict[str, Any] = {"end": state.ended_by, "t_s": core.ledger.t_s(state.t_end_ns), "open": len(open_ticks)}
     for tick in open_ticks:
@@ -354,11 +358,11 @@ def write_end(loop: ControlLoop) -> None:
     state.end_written = True
 
 
-def broke_down(loop: ControlLoop, error: WorldError) -> str:
-    """Record that the world's code raised an error. Return the line for people."""
+def record_world_failure(loop: ControlLoop, error: WorldError) -> str:
+    """Record an error that the environment's code raised, and return a message for the user."""
     line: dict[str, Any] = {"fault": "world", "t_s": loop.now_s()}
     loop.runner.core.ledger.put_error(line, error.__cause__ or error, None)
     loop.recorder.write(line)
     shown = f"{line['error']} ({line['where']})" if "where" in line else line["error"]
-    end = "The run ends with the safe call" if loop.state.launched else "It never started"
-    return f"The environment {loop.env.name} broke down: {shown.rstrip('.')}. {end}; correct it there."
+    end = "The run ends with the safe call" if loop.state.launched else "The environment did not start"
+    return f"The environment {loop.env.name} broke down: {shown.rstrip('.')}. {end}. Correct the error there."

@@ -1,7 +1,7 @@
-"""Control by operators: pause, resume, stop, confirmation of named tools, and calls that are too unsure to act. Pure.
+"""Control by an operator (a person): pause, resume, stop, approval of named tools; and the gate for unsure decisions.
 
-`OperatorState` takes a command on the caller's thread and answers at once. The loop's `OperatorGate` handles the
-command afterwards.
+`OperatorState` accepts or rejects a command at once, on the caller's thread. `OperatorGate` handles the command later,
+on the loop's thread. No clock.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.active import echo
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Action, Doubt, LoopReport, Notify, OperatorCommand, PendingApproval, Question, Tick
 
-DOUBT_S = 0.5  # how long decisions must be unsure, minus sure ones: with an understood instruction some may be unsure
-NAMED = 3  # words
+DOUBT_S = 0.5  # an instruction counts as not understood after so many seconds of unsure decisions, minus sure ones
+NAMED = 3  # how many unknown words a message lists
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
-SETTLE_NS = 1_000_000_000  # how long a command without a number may still be meant for the previous question
-NOTHING = "No call waits for a yes."
-CHANGED = "The question has changed: look at what is asked now, and say it again."
+SETTLE_NS = 1_000_000_000  # how long a yes or no without a tick number may still be meant for the previous call
+NOTHING = "No call waits for approval."
+CHANGED = "Another call waits for approval now: read it, and answer again."
 ANSWERS = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
 
 State = Literal["running", "paused", "stopped"]
@@ -29,105 +29,104 @@ STATES: dict[str, State] = {"pause": "paused", "resume": "running", "stop": "sto
 
 
 class OperatorState:
-    """The state that operators control. `state`: running, paused or stopped, which is final; `asking`: the call that
-    waits for a yes.
+    """The state that operators control: running, paused, or stopped (which is final).
 
-    At most one call waits. If another call has just replaced an unanswered one, a command must say which call it
-    answers.
-    """
+    At most one call waits for approval. Shortly after a call has replaced an unanswered one, a yes or no must have the
+    number of the tick that it answers."""
 
     def __init__(self, wait_ns: int) -> None:
         self.state: State = "running"
-        self.asking: PendingApproval | None = None
+        self.pending_approval: ev.PendingApproval | None = None
         self._wait_ns = wait_ns
-        self._left: tuple[int, str] | None = None  # the last question without an answer: when it ended, and its call
-        self._settled_ns = 0  # until then a command may be meant for that question
+        self._unanswered: tuple[int, str] | None = None  # the last unanswered call: when it expired, and its text
+        self._settled_ns = 0  # until then a yes or no may be meant for that call
 
-    def take(self, command: OperatorCommand) -> tuple[str, OperatorCommand | None]:
-        """Take a command. Return one sentence about the result, and the command to execute, if any. Raises ValueError
-        for an unknown word."""
+    def apply(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
+        """Apply a command. Return a message about the result, and the command for OperatorGate (None: nothing changed).
+        Raises ValueError for an unknown word."""
         word = command.word
         if word not in COMMANDS:
-            raise ValueError(f"{word!r} is none of {', '.join(COMMANDS)}")
+            raise ValueError(f"{word!r} is not a command: use {', '.join(COMMANDS)}")
         if self.state == "stopped":
-            return "It is stopped: a stop is final.", None
+            return "The run is stopped, which is final.", None
         if word in ("confirm", "deny"):
             return self._answer(command)
         if STATES[word] == self.state:
-            return f"It is {self.state}.", None
+            return f"The run is already {self.state}.", None
         self.state = STATES[word]
         return f"{ANSWERS[word]} ({command.by})", command
 
-    def show(self, question: Question, now_ns: int) -> None:
-        """Show a new question, or None if the previous one is over."""
-        approval = self.asking = question.approval
+    def show_approval(self, question: ev.ShowApproval, now_ns: int) -> None:
+        """Set the call that waits for approval, or None if the previous one does not wait any more."""
+        approval = self.pending_approval = question.approval
         if approval is None:
             if question.unanswered:
-                self._left = now_ns, question.unanswered
+                self._unanswered = now_ns, question.unanswered
             return
         shown = approval.call.text()
-        left_ns, before = self._left or (0, shown)
+        expired_ns, before = self._unanswered or (0, shown)
         settle_ns = min(SETTLE_NS, self._wait_ns // 2)
-        self._settled_ns = now_ns + settle_ns if before != shown and now_ns - left_ns < settle_ns else 0
+        self._settled_ns = now_ns + settle_ns if before != shown and now_ns - expired_ns < settle_ns else 0
 
-    def _answer(self, command: OperatorCommand) -> tuple[str, OperatorCommand | None]:
-        approval, k = self.asking, command.k
+    def _answer(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
+        approval, k = self.pending_approval, command.k
         if k is None and command.t_ns < self._settled_ns:
             return CHANGED, None
         if approval is None or approval.denied or k not in (None, approval.tick.k):
             return NOTHING, None
-        answer = OperatorCommand(command.word, command.by, command.t_ns, approval.tick.k)
+        answer = ev.OperatorCommand(command.word, command.by, command.t_ns, approval.tick.k)
         return f"{command.word} ({command.by})", answer
 
 
 class ConfidenceMonitor:
-    """A monitor that notifies people and the run's listener once if the decisions under an instruction stay unsure."""
+    """A monitor that notifies the user and the run's Listener once if decisions under an instruction stay unsure."""
 
-    def __init__(self, hz: float, out: list[Action]) -> None:
+    def __init__(self, hz: float, out: list[ev.Action]) -> None:
         self._ticks = max(1, math.ceil(DOUBT_S * hz))
         self._out = out
         self._instruction: str | None = None
         self._doubt, self._notified = 0, False
 
-    def decided(self, instruction: str, unsure: bool, unknown: Sequence[str] = ()) -> None:
-        """Count a decision under an instruction that was, or was not, too unsure to act. The model never learnt the
-        `unknown` words."""
+    def count_decision(self, instruction: str, unsure: bool, unknown: Sequence[str] = ()) -> None:
+        """Count a decision. `unsure`: the decision was not confident enough to act. `unknown`: words of the instruction
+        that are not in the model's training data."""
         if instruction != self._instruction:
             self._instruction, self._doubt, self._notified = instruction, 0, False
         self._doubt = self._doubt + 1 if unsure else max(0, self._doubt - 1)
         if self._doubt >= self._ticks and not self._notified:
             self._notified = True
-            because = f"{never_taught(unknown)}; its" if unknown else "its"
-            text = f'"{echo(instruction)}" is not understood: {because} calls are unsure, and held back.'
-            self._out.append(Notify(f"{text} Try other words."))
-            self._out.append(LoopReport("doubted", instruction, text))
+            reason = f"{unknown_words_text(unknown)}, and " if unknown else ""
+            text = f'"{echo(instruction)}" is not understood: {reason}the decisions are too unsure to act.'
+            self._out.append(ev.Notify(f"{text} Try other words."))
+            self._out.append(ev.LoopReport("doubted", instruction, text))
 
 
-def never_taught(unknown: Sequence[str]) -> str:
-    """Return a text for people that lists words which the model never learnt."""
+def unknown_words_text(unknown: Sequence[str]) -> str:
+    """Return a text for the user that lists words which are not in the model's training data."""
     named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
     more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
-    return f"{named}{more} {'is a word' if len(unknown) == 1 else 'are words'} that it was never taught"
+    return f"the model does not know the word{'s' * (len(unknown) > 1)} {named}{more}"
 
 
 class OperatorGate:
-    """The loop's view of the operator, which determines why a decision must not act. No call acts unless `state` is
-    running, and no call that was requested before `open_ns`, the last resume. While a call waits for a yes (`asking`),
-    or after a no until its time is over, other calls of named tools are withheld. `doubt` returns why a decision is
-    unsure."""
+    """The gate on the loop's thread that says why a decision must not act.
+
+    No call acts unless `state` is running and the call was requested after `open_ns`, the last resume. While a call
+    waits for approval, or was denied and has not expired, other calls of the tools `named` are withheld. `doubt`
+    returns why a decision is unsure, or None."""
 
     def __init__(
         self,
-        out: list[Action],
+        out: list[ev.Action],
         ledger: Ledger,
-        doubt: Callable[[Decision], Doubt | None] | None,
+        doubt: Callable[[Decision], ev.LowConfidence | None] | None,
         named: frozenset[str],
         wait_ns: int,
         monitor: ConfidenceMonitor,
     ) -> None:
         self.state: State = "running"
         self.open_ns = 0
-        self.asking: PendingApproval | None = None
+        self.pending_approval: ev.PendingApproval | None = None
         self.careful = bool(named or doubt is not None)
         self._out, self._ledger, self._doubt = out, ledger, doubt
         self._named, self._wait_ns, self._monitor = named, wait_ns, monitor
@@ -136,34 +135,34 @@ class OperatorGate:
         """Return whether the confidence gate withholds the decision."""
         return self._doubt is not None and self._doubt(decision) is not None
 
-    def holds(self, tick: Tick, decision: Decision) -> Literal["state", "confidence", "confirm"] | None:
-        """Return why the call of a decision must not act (yet), or None if it may."""
+    def reason_to_hold(self, tick: ev.Tick, decision: Decision) -> Literal["state", "confidence", "confirm"] | None:
+        """Return why the call of a decision must not act, or not yet, or None if it may act."""
         if self.state != "running" or (tick.requested_ns or tick.woke_ns) < self.open_ns:
             return "state"
         if not self.careful:
             return None
         unsure = self.unsure(decision)
         if not tick.calls:
-            self._monitor.decided(tick.request.instruction, unsure, decision.unknown)
+            self._monitor.count_decision(tick.request.instruction, unsure, decision.unknown)
         if unsure:
             return "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self._named else None
 
-    def ask(self, tick: Tick, reply: DecisionReply, call: Call, now_ns: int) -> None:
-        """Ask the operator for a yes, unless another call waits for one."""
-        if self.asking is not None:
+    def request_approval(self, tick: ev.Tick, reply: DecisionReply, call: Call, now_ns: int) -> None:
+        """Ask the operator to approve a call, unless another call is waiting for approval."""
+        if self.pending_approval is not None:
             return
         seconds = self._wait_ns / 1e9
-        self.asking = PendingApproval(tick, reply, call, now_ns, now_ns + self._wait_ns)
-        self._out.append(Question(self.asking))
+        self.pending_approval = ev.PendingApproval(tick, reply, call, now_ns, now_ns + self._wait_ns)
+        self._out.append(ev.ShowApproval(self.pending_approval))
         line = {"people": "ask", "k": tick.k, "call": call.text(), "t_s": self._ledger.t_s(now_ns)}
         self._ledger.write({**line, "seconds": seconds})
-        self._out.append(Notify(f"may it {call.text()}? /yes or /no within {seconds:g} s"))
-        self._out.append(LoopReport("changed"))
+        self._out.append(ev.Notify(f"approve {call.text()}? /yes or /no within {seconds:g} s"))
+        self._out.append(ev.LoopReport("changed"))
 
-    def commanded(self, command: OperatorCommand, now_ns: int) -> PendingApproval | None:
-        """Handle a command. Return the call that the command confirms, if any."""
-        word, approval = command.word, self.asking
+    def handle_command(self, command: ev.OperatorCommand, now_ns: int) -> ev.PendingApproval | None:
+        """Handle a command. Return the call that the command approves, or None."""
+        word, approval = command.word, self.pending_approval
         line: dict[str, Any] = {"people": word, "by": command.by, "t_s": self._ledger.t_s(command.t_ns)}
         confirmed = None
         if word in STATES:
@@ -171,35 +170,35 @@ class OperatorGate:
             self.open_ns = command.t_ns if word == "resume" else self.open_ns
         elif approval is None or approval.denied or approval.tick.k != command.k or command.t_ns > approval.expires_ns:
             line |= {"k": command.k, "void": True}
-            late = f"{word} ({command.by}) came too late: the call of tick {command.k} is refused already"
-            self._out.append(Notify(late))
+            late = f"{word} ({command.by}) came too late: the call of tick {command.k} was already refused"
+            self._out.append(ev.Notify(late))
         else:
             line |= {"k": command.k, "call": approval.call.text()}
             approval.denied = word == "deny"
             confirmed = approval if word == "confirm" else None
         self._ledger.write(line)
         if confirmed is not None:
-            self.asking = None
-            self._out.append(Question(None))
+            self.pending_approval = None
+            self._out.append(ev.ShowApproval(None))
             confirmed.tick.waited_ns = now_ns - confirmed.requested_ns
         elif word in ("pause", "stop"):
             self.drop(now_ns)
         return confirmed
 
     def expire(self, now_ns: int) -> None:
-        """Refuse the call that waits for a yes if no answer came in time."""
-        if (approval := self.asking) is not None and now_ns > approval.expires_ns:
+        """Refuse the call that waits for approval if no answer came in time."""
+        if (approval := self.pending_approval) is not None and now_ns > approval.expires_ns:
             if not approval.denied:
-                self._out.append(Notify(f"{approval.call.text()} got neither yes nor no in time: it is refused"))
+                self._out.append(ev.Notify(f"{approval.call.text()} is refused: no yes or no came in time"))
             self.drop(now_ns)
 
     def drop(self, now_ns: int) -> None:
-        """Drop the call that waits for a yes."""
-        approval, self.asking = self.asking, None
+        """Drop the call that waits for approval, if any."""
+        approval, self.pending_approval = self.pending_approval, None
         if approval is None:
             return
         text = approval.call.text()
-        self._out.append(Question(None, "" if approval.denied else text))
+        self._out.append(ev.ShowApproval(None, "" if approval.denied else text))
         if not approval.denied:
             line = {"people": "unanswered", "k": approval.tick.k, "call": text, "t_s": self._ledger.t_s(now_ns)}
             self._ledger.write(line)

@@ -1,4 +1,4 @@
-"""Make Python steady enough for real time: no garbage collection within a tick."""
+"""Make Python's timing steady enough for real time: garbage is collected only between ticks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import sys
 import time
 from typing import Self
 
-# A thread that waits for the interpreter requests it after this time. A decision needs the interpreter again for each
-# operation: next to a computing thread, Python's 5 ms would cause delays at 16 Hz, and 0.5 ms at 30 Hz.
+# The interpreter's switch interval: how long a computing thread may keep the interpreter's lock while others wait. Each
+# operation of a decision needs the lock again, so Python's default of 5 ms would delay decisions at 16 Hz.
 SWITCH_INTERVAL_S = 0.0001
 
 
 class SlackCollector:
-    """A context that takes over garbage collection: Python collects nothing by itself, and `collect` uses idle time
-    between ticks.
+    """A context in which Python's automatic garbage collection is off, and `collect` collects in idle time.
 
-    Each round collects the young objects. One in `FULL_ROUNDS`, or the first after `FULL_NS`, collects all objects if
-    the last full collections would fit into the slack, and after four times as long in any case.
-    """
+    Each round collects the young objects. A full collection is due after `FULL_ROUNDS` rounds or `FULL_NS`. It waits
+    until the idle time is long enough for it, but not for more than four times `FULL_ROUNDS`."""
 
-    THRESHOLD, FORCED = 2_000, 200_000  # young objects that are worth a round, and that force one
+    THRESHOLD, FORCED = 2_000, 200_000  # number of young objects from which a round is useful, and is forced
     MARGIN_NS = 2_000_000
     FULL_ROUNDS, FULL_NS = 32, 60_000_000_000
 
     def __init__(self) -> None:
-        self._rounds = self._cost_ns = 0  # rounds and time since the last full collections, and their durations
+        self._rounds = self._cost_ns = 0  # rounds since the last full collection, and how long one usually takes
         self._full_ns = time.monotonic_ns()
         self._was_enabled = self._was_frozen = False
         self._switch_s = 0.0
@@ -42,13 +40,14 @@ class SlackCollector:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._was_frozen:  # for a caller that continues after the run
+        if not self._was_frozen:  # let the caller's program collect these objects again
             gc.unfreeze()
         sys.setswitchinterval(self._switch_s)
         if self._was_enabled:
             gc.enable()
 
     def collect(self, slack_ns: int) -> None:
+        """Collect garbage if there is enough, and if the idle time `slack_ns` allows it."""
         young = gc.get_count()[0]
         if young < self.THRESHOLD or (slack_ns < self.MARGIN_NS and young < self.FORCED):
             return

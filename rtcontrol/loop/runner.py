@@ -1,4 +1,4 @@
-"""Run the core of a loop in real time: wait for events, execute the core's actions, and answer them. Decides nothing.
+"""Run LoopCore in real time: wait for events, pass them to the core, and execute the core's actions.
 
 Everything happens on the thread that calls `run`. Only `advance` of a lockstep world can block this thread.
 """
@@ -27,20 +27,19 @@ from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import Sampler
 from rtcontrol.records import HostChanged
 
-SPIN_NS = 200_000  # the kernel wakes a sleeper up to 0.1 ms late (timer slack, a context switch): the rest is polled
-MAX_SLEEP_NS = 50_000_000  # so that a signal's flag is read soon, even at 0.1 Hz
-WOKE = ev.Woke()
-TAKEN_BACK = "{} was taken by the world's code or a library, and is taken back: it ends the run safely."
-RETAKE_NS = 10_000_000  # handlers of signals are checked once a tick, but not more often than this
+SPIN_NS = 200_000  # the last part of each wait is polled, because the kernel wakes a sleeping thread up to 0.1 ms late
+MAX_SLEEP_NS = 50_000_000  # the longest sleep, after which flags that signal handlers set are checked
+TIMER_FIRED = ev.TimerFired()
+TAKEN_BACK = "{0} was caught by the environment's code or a library. Its handler is restored, so that {0} ends the run."
+RESTORE_NS = 10_000_000  # signal handlers are checked once a tick, but not more often than this
 
 
 class LoopClock:
-    """A clock that waits until a core has something to do. It polls for the last `spin_ns`, which is 0 if many loops
-    share a process.
+    """A clock that waits until LoopCore has work. The last `spin_ns` of a wait are polled (0 if many loops share a
+    process).
 
-    For a world that waits, `advance` lets the world run for so many nanoseconds (or waits for the next arrival), and
-    returns since when a release is due, or None.
-    """
+    `advance` is for a world that waits for the controller: it lets the world run for so many nanoseconds, or waits for
+    the next arrival, and returns since when a release is due (None: not due)."""
 
     def __init__(
         self, grid: ReleaseGrid, spin_ns: int = SPIN_NS, advance: Callable[[int], int | None] = lambda dt_ns: None
@@ -49,13 +48,13 @@ class LoopClock:
         self._spin_ns = spin_ns
 
     def wait(self, core: LoopCore, host: Host) -> DecisionReply | None:
-        """Wait until the core's next instant or a reply, whichever is first. May return early."""
+        """Wait until `core.wake_ns` or until a reply comes, and return the reply or None. May return early."""
         until_ns, busy = core.wake_ns, core.busy
         if until_ns is None:
             return host.wait(MAX_SLEEP_NS)
         while (left := until_ns - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
-                # Sleep in the host's wait, so that a reply or the end of a call ends the sleep.
+                # Sleep in `host.wait`, which ends early when a reply comes, or when a call ends (`host.wake`).
                 return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
             if busy and (reply := host.wait(0)) is not None:
                 return reply
@@ -68,11 +67,10 @@ def wall_clock(period_ns: int, spin_ns: int = SPIN_NS) -> LoopClock:
 
 
 def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
-    """Return the clock for a world that advances by a period before each release.
+    """Return the clock for a lockstep world, which advances by a period before each release.
 
-    Decisions are measured in real time all the same, so one that took longer than the deadline counts as a miss; its
-    call is executed nevertheless, because nothing happened meanwhile and the run must not depend on the machine.
-    """
+    A decision that takes longer than the deadline in real time counts as a miss. But its call is still executed,
+    because the world did not move meanwhile, and the run must not depend on the machine's speed."""
 
     def move(dt_ns: int) -> int:
         advance(dt_ns)
@@ -82,17 +80,17 @@ def lockstep_clock(period_ns: int, advance: Callable[[int], None]) -> LoopClock:
 
 
 def arrival_clock(period_ns: int, arrival: Callable[[int], int | None]) -> LoopClock:
-    """Return the clock for which each arriving observation is a release, in order, with one decision for each, however
-    long that takes. `arrival` waits at most so many nanoseconds for the next observation and returns its instant, or
-    None."""
+    """Return the clock in which each arriving observation is a release. There is one decision for each observation, in
+    order, however long that takes. `arrival` waits at most so many nanoseconds for the next observation, and returns
+    its instant, or None."""
     return LoopClock(StepGrid(period_ns, "arrival"), advance=lambda dt_ns: arrival(MAX_SLEEP_NS))
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The outputs of a loop. `write` takes a line for the record, `notify` a line for people, `stop` the reason why the
-    run ends, `report` a report for the run's listener; `retake` takes back signals that user code took, and returns
-    their names."""
+    """What LoopRunner uses to execute actions. `write` records a line, `notify` shows a line to the user, `stop` ends
+    the run for a reason, `report` calls the run's Listener. `restore_handlers` restores signal handlers that user code
+    replaced, and returns the names of those signals."""
 
     agent: Agent
     env: Environment
@@ -104,35 +102,36 @@ class Ports:
     notify: Callable[[str], None]
     stop: Callable[[str], None]
     report: Callable[[ev.LoopReport], None]
-    retake: Callable[[], list[str]]
+    restore_handlers: Callable[[], list[str]]
 
 
-def read(agent: Agent, data: Any) -> str:
-    """Return the agent's text for an observation. Raises the errors of the agent's code."""
+def observation_text(agent: Agent, data: Any) -> str:
+    """Return an observation as the agent's text. Raises the errors of the agent's code."""
     text = agent.observe(data)
     return text if isinstance(text, str) and text.isascii() else plain_text(text)
 
 
 class LoopRunner:
-    """A runner of a core. `inbox` takes events from any thread; a signal handler sets `halt` to stop the process."""
+    """A runner of LoopCore. `inbox`: a queue of events from any thread. `halt`: set by a signal handler to suspend the
+    process."""
 
     def __init__(self, core: LoopCore, clock: LoopClock, ports: Ports) -> None:
         self.core, self.clock, self.ports = core, clock, ports
         self.halt: Callable[[], None] | None = None
         self.inbox: deque[ev.Event] = deque()
         self._world = ports.env if isinstance(ports.env, Acknowledging) else None
-        self._retake_ns = 0
+        self._next_restore_ns = 0
         self._safe: ev.SafeState | None = None
-        self._news = 0  # the `news` count of the actuator's core
+        self._seen_changes = 0  # the `change_count` of ActuatorCore that was handled last
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
-        self._epoch = -1  # the epoch whose episodes the core knows
+        self._epoch = -1  # the last epoch that the core received
         self._reports: deque[Any] = getattr(ports.host, "reports", deque())  # host events other than replies
 
     def run(self, collector: SlackCollector | None) -> None:
-        """Run until the core is over."""
+        """Run ticks until the core is stopped."""
         core, clock, host = self.core, self.clock, self.ports.host
         self.ports.sampler.follow()
-        self.dispatch(WOKE)
+        self.dispatch(TIMER_FIRED)
         while not core.world.stopped:
             if (halt := self.halt) is not None:
                 self.halt = None
@@ -143,27 +142,27 @@ class LoopRunner:
                 continue
             woke_ns = time.monotonic_ns()
             self.collect()
-            self.dispatch(WOKE, woke_ns)
-            if woke_ns >= self._retake_ns:  # after the request was sent, so that this does not delay the decision
-                self.retake()
-                self._retake_ns = woke_ns + RETAKE_NS
-            # If a decision is always running there is never slack, but garbage must not grow without bounds.
+            self.dispatch(TIMER_FIRED, woke_ns)
+            if woke_ns >= self._next_restore_ns:  # check after the request was sent, so that no decision is delayed
+                self.restore_signal_handlers()
+                self._next_restore_ns = woke_ns + RESTORE_NS
+            # `collect` also runs without slack, so that it can collect if there is too much garbage.
             if collector is not None and gc.get_count()[0] >= collector.THRESHOLD:
                 collector.collect(core.slack_ns(time.monotonic_ns()))
 
     def dispatch(self, event: ev.Event, now_ns: int | None = None) -> None:
-        """Pass an event at `now_ns` to the core, execute the core's actions, and pass their answers to the core."""
+        """Pass an event at `now_ns` to the core, execute the core's actions, and pass their results to the core."""
         events, advance = [event], self.core.advance
-        for event in events:  # the list grows by the answers
-            if type(event) is ev.Advanced:
-                self.collect()  # a world that waits may have taken time
+        for event in events:  # results of actions are appended to this list
+            if type(event) is ev.AdvanceResult:
+                self.collect()  # advancing the world may have taken long
             for action in advance(event, now_ns or time.monotonic_ns()):
-                if (answer := DO[type(action)](self, action)) is not None:
+                if (answer := ACTION_HANDLERS[type(action)](self, action)) is not None:
                     events.append(answer)
             now_ns = None
 
     def collect(self) -> None:
-        """Pass all events that happened meanwhile to the core."""
+        """Pass all pending events to the core: of the host, the actuator and other threads."""
         ports, host, actuator = self.ports, self.ports.host, self.ports.actuator.core
         while self._reports:
             report = self._reports.popleft()
@@ -176,8 +175,8 @@ class LoopRunner:
             self._host = state
             ports.sampler.follow()
             self.dispatch(HostChanged(*state[:3], tuple(host.events)))
-        if actuator.news != self._news:
-            self._news = actuator.news
+        if actuator.change_count != self._seen_changes:
+            self._seen_changes = actuator.change_count
             if (safe := actuator.state) != self._safe:
                 self._safe = safe
                 self.dispatch(safe)
@@ -186,18 +185,18 @@ class LoopRunner:
         while actuator.effects:
             self.dispatch(actuator.effects.popleft())
 
-    def retake(self) -> None:
-        """Take back signals that user code has taken."""
-        for name in self.ports.retake():
+    def restore_signal_handlers(self) -> None:
+        """Restore signal handlers that user code has replaced."""
+        for name in self.ports.restore_handlers():
             self.ports.notify(TAKEN_BACK.format(name))
 
-    # -- actions with an answer ---------------------------------------------------------------------------------------
+    # -- actions with a result ----------------------------------------------------------------------------------------
 
-    def _observe(self, action: ev.Observe) -> ev.Observed:
+    def _observe(self, action: ev.Observe) -> ev.ObserveResult:
         ports, env, since_ns = self.ports, self.ports.env, action.sample_since_ns
-        runs = ports.sampler.runs()
+        schedstats = ports.sampler.read_schedstats()
         acks = None if self._world is None else self._world.heard
-        event = ev.Observed(env.latest(), env.finished, runs, acks)
+        event = ev.ObserveResult(env.latest(), env.finished, schedstats, acks)
         if since_ns is not None:
             event.sample = ports.sampler.sample(since_ns)
         if (observation := event.observation) is not None:
@@ -206,58 +205,58 @@ class LoopRunner:
             self._read(observation.data, event)
         return event
 
-    def _read(self, data: Any, event: ev.Observed) -> None:
+    def _read(self, data: Any, event: ev.ObserveResult) -> None:
         if self._world is not None:
             event.acknowledged = self._world.acknowledged()
         try:
-            event.text = read(self.ports.agent, data)
+            event.text = observation_text(self.ports.agent, data)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # errors of the agent's code, including SystemExit
             event.error = error
 
-    def _ask(self, request: DecisionRequest) -> ev.Sent:
+    def _ask(self, request: DecisionRequest) -> ev.SendResult:
         try:
             self.ports.host.submit(request)
-            return ev.Sent()
+            return ev.SendResult()
         except Exception as error:
-            return ev.Sent(error)
+            return ev.SendResult(error)
 
     def _execute(self, command: ev.Command) -> ev.Event:
         replaced = self.ports.actuator.order(ActuatorCore.execute, command)
-        return None if replaced is None else ev.GaveWay(replaced.tick, "call")
+        return None if replaced is None else ev.CallPreempted(replaced.tick, "call")
 
-    def _demand(self, action: ev.Safe) -> ev.Event:
+    def _demand(self, action: ev.DemandSafeCalls) -> ev.Event:
         cleared = self.ports.actuator.order(ActuatorCore.demand, action.why, action.emission)
-        self._safe = None  # the core assumes that the safe call is wanted, until it learns more
-        return None if cleared is None else ev.GaveWay(cleared.tick, "safe")
+        self._safe = None  # pass the state of the safe calls to the core again at the next `collect`
+        return None if cleared is None else ev.CallPreempted(cleared.tick, "safe")
 
-    def _withdraw(self, k: int) -> ev.Withdrawn:
-        return ev.Withdrawn(k, self.ports.actuator.order(ActuatorCore.withdraw, k))
+    def _withdraw(self, k: int) -> ev.WithdrawResult:
+        return ev.WithdrawResult(k, self.ports.actuator.order(ActuatorCore.withdraw, k))
 
-    def _retry(self, action: ev.Retry) -> ev.SafeState:
+    def _retry(self, action: ev.RetrySafeCalls) -> ev.SafeState:
         again = self.ports.actuator.order(ActuatorCore.retry)
         self._safe = None
         return ev.SafeState(again, again)
 
 
-# Each function returns the next event for the core, or None.
-DO: dict[type, Callable[[LoopRunner, Any], ev.Event]] = {
+# Functions that execute an action. Each returns the result as an event for the core, or None.
+ACTION_HANDLERS: dict[type, Callable[[LoopRunner, Any], ev.Event]] = {
     ev.Observe: LoopRunner._observe,
     DecisionRequest: LoopRunner._ask,
     ev.Command: LoopRunner._execute,
-    Emission: lambda self, emission: self.ports.actuator.order(ActuatorCore.tell, emission),
-    ev.Safe: LoopRunner._demand,
-    ev.Advance: lambda self, action: ev.Advanced(self.clock.advance(action.dt_ns)),
-    ev.Withdraw: lambda self, action: self._withdraw(action.k),
-    ev.TakeSample: lambda self, action: ev.Sampled(action.k, self.ports.sampler.sample(action.since_ns)),
-    ev.Cancel: lambda self, action: self.ports.host.cancel(action.k),
-    ev.Retry: LoopRunner._retry,
-    ev.Guard: lambda self, action: self.ports.actuator.arm(action.until_ns, action.emission),
+    Emission: lambda self, emission: self.ports.actuator.order(ActuatorCore.emit, emission),
+    ev.DemandSafeCalls: LoopRunner._demand,
+    ev.AdvanceWorld: lambda self, action: ev.AdvanceResult(self.clock.advance(action.dt_ns)),
+    ev.WithdrawCall: lambda self, action: self._withdraw(action.k),
+    ev.TakeSample: lambda self, action: ev.SampleResult(action.k, self.ports.sampler.sample(action.since_ns)),
+    ev.CancelRequest: lambda self, action: self.ports.host.cancel(action.k),
+    ev.RetrySafeCalls: LoopRunner._retry,
+    ev.ArmGuard: lambda self, action: self.ports.actuator.arm(action.until_ns, action.emission),
     ev.Instruct: lambda self, action: self.ports.actuator.order(ActuatorCore.instruct, action.text),
-    ev.Question: lambda self, action: self.ports.operator.show(action),
-    ev.Record: lambda self, action: self.ports.write(action.line),
+    ev.ShowApproval: lambda self, action: self.ports.operator.show_approval(action),
+    ev.RecordLine: lambda self, action: self.ports.write(action.line),
     ev.Notify: lambda self, action: self.ports.notify(action.text),
     ev.LoopReport: lambda self, action: self.ports.report(action),
-    ev.Stop: lambda self, action: self.ports.stop(action.why),
+    ev.StopRun: lambda self, action: self.ports.stop(action.why),
 }

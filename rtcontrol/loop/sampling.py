@@ -1,5 +1,4 @@
-"""Sample the evidence that only the process itself has: pauses, the actuator's work, and the kernel's counts
-(Linux)."""
+"""Sample evidence for the causes of misses: pauses of this process, the actuator's calls, thread statistics (Linux)."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ SIZES, STARTS = repeat(SIZE), repeat(0)
 
 
 def socket_threads(pid: int) -> list[int]:
-    """Return the threads of a process that serve its ZeroMQ sockets."""
+    """Return the ids of the threads of a process that serve its ZeroMQ sockets."""
     threads = []
     with suppress(OSError):
         for task in (PROC / f"{pid}/task").iterdir():
@@ -60,11 +59,10 @@ def _since(now: int | None, before: int | None) -> int | None:
 
 
 class PauseWatch(Heartbeat):
-    """A watch for pauses of the loop's process, by a heartbeat and the garbage collector's callbacks.
+    """A detector of pauses of the loop's process, which uses a heartbeat and callbacks of the garbage collector.
 
-    A heartbeat that comes late by more than `threshold_ns` is a pause; so is every collection longer than 1 ms. The
-    scale follows the period: a stall that a 16 Hz loop never feels matters at 100 Hz.
-    """
+    A heartbeat that is late by more than `threshold_ns` is a pause, and so is a garbage collection of more than 1 ms.
+    The threshold is a fifth of the period, and 2 to 10 ms."""
 
     GC_MIN_NS = 1_000_000
 
@@ -83,8 +81,8 @@ class PauseWatch(Heartbeat):
         gc.callbacks.remove(self._on_gc)
 
     def pauses(self, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
-        """Return start, end and kind (gc, stall) of the pauses between two instants, in order and clipped to these
-        instants. A pause that is just ending is included."""
+        """Return start, end and kind (gc, stall) of the pauses between two instants, sorted and clipped to the
+        instants. A pause that has not ended yet is included."""
         collections = list(self._collections)
         now = time.monotonic_ns()
         if (began := self._gc_began_ns) and now - began > self.GC_MIN_NS:
@@ -103,20 +101,20 @@ class PauseWatch(Heartbeat):
 
 
 class Sampler:
-    """A sampler of evidence on the loop's thread. Only `runs` is called at each tick. Nothing here raises; a value that
-    the kernel does not report is None."""
+    """A sampler of evidence on the loop's thread. Only `read_schedstats` is called at each tick. The methods do not
+    raise errors: a value that the kernel does not report is None."""
 
     def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator) -> None:
         self._watch, self._host, self._actuator = watch, host, actuator
-        self._incarnation = 0  # incarnation of the host whose threads are followed
+        self._incarnation = 0  # incarnation of the decoder whose threads are sampled
         self._fds: tuple[int, ...] = ()  # the threads' schedstat files
-        self._files: list[tuple[str, int, int, int | None]] = []  # role, schedstat, stat, its group's cpu.stat
+        self._files: list[tuple[str, int, int, int | None]] = []  # role, and open files: schedstat, stat, cpu.stat
         self._opened: list[int] = []
         self._before: tuple[int, list[ThreadReading]] = (0, [])  # the last readings, and their time
 
     def follow(self) -> None:
-        """Follow the relevant threads: this one, the actuator's, the host's (which change after a restart), and those
-        that carry messages between them."""
+        """Open the statistics files of all relevant threads: this one, the actuator's, the decoder's and the sockets'.
+        Must be called again after a restart of the decoder."""
         pid, loop, deciding = os.getpid(), threading.get_native_id(), list(self._host.threads)
         threads = [("loop", pid, loop), ("actuator", pid, self._actuator.thread.native_id or loop)]
         threads += [("decoder", *thread) for thread in deciding]
@@ -133,8 +131,8 @@ class Sampler:
         self._incarnation = self._host.incarnation
         self._before = time.monotonic_ns(), [_reading(*files) for files in self._files]
 
-    def runs(self) -> tuple[bytes, ...]:
-        """Return the unparsed contents of the threads' schedstat files; empty for a thread that is gone."""
+    def read_schedstats(self) -> tuple[bytes, ...]:
+        """Return the unparsed contents of the threads' schedstat files, or an empty tuple if a thread has ended."""
         try:
             return tuple(map(os.pread, self._fds, SIZES, STARTS))
         except OSError:
@@ -143,7 +141,7 @@ class Sampler:
     def sample(self, since_ns: int) -> EvidenceSample:
         """Return a sample of the evidence since an instant."""
         now, deciding = time.monotonic_ns(), self._host.threads
-        acting = [(start, end) for start, end in tuple(self._actuator.core.doings)]
+        acting = [(start, end) for start, end in tuple(self._actuator.core.call_spans)]
         apart = not deciding or deciding[0][0] != os.getpid()
         pauses, readings = self._watch.pauses(since_ns, now), [_reading(*files) for files in self._files]
         threads = [
@@ -163,7 +161,7 @@ class Sampler:
             os.close(fd)
 
     def _open_group(self, pid: int) -> int | None:
-        """Open the cpu.stat of the process's control group, or return None if there is no such file."""
+        """Open the cpu.stat file of the process's control group. Return None if there is no such file."""
         with suppress(OSError, IndexError):
             path = (PROC / f"{pid}/cgroup").read_text().partition("0::")[2].split()[0]
             return self._open(f"{CONTROL_GROUPS}{path}/cpu.stat")

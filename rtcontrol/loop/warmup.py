@@ -1,5 +1,5 @@
-"""Make decisions before the clock starts, to warm up and to measure which rate the machine reaches. The report does not
-count them."""
+"""Warm up the decoder by decisions before the first tick, and measure which rate the machine reaches. The report does
+not count these decisions."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 
 TIMEOUT_S = 120.0
-MOST = 40  # decisions that are needed to measure the p90
-MARGIN = 0.8  # the share of the rate that the p90 allows, above which a warning is shown
+MOST = 40  # the most rounds of decisions, which are enough to measure the 90th percentile (p90)
+MARGIN = 0.8  # a warning is shown if the rate is above this share of the rate that the p90 allows
 
 
 class DecisionFailed(UserError):
-    """The decider accepted a request, but made no call."""
+    """An error of a decider that accepted a request, but did not return a decision."""
 
 
 @dataclass
 class Warmup:
-    """The round trips of decisions before the first release, in ms and in order, with `pipeline` requests at once."""
+    """The round-trip times of decisions before the first release, in order, with `pipeline` requests at once."""
 
     pipeline: int = 1
     round_trip_ms: list[float] = field(default_factory=list)
 
     @property
     def p90_ms(self) -> float:
-        """Return the time that nine of ten decisions did not exceed, without the first; 0 if unmeasured."""
+        """Return the 90th percentile of the round-trip times without the first one, or 0 if there are none."""
         warm = self.round_trip_ms[1:]
         return float(np.percentile(warm, 90)) if warm else 0.0
 
     @property
     def max_hz(self) -> float:
-        """Return the rate at which nine of ten decisions end before the next one is due; 0 before any measurement."""
+        """Return the rate at which nine of ten decisions end before the next one is due, or 0 if not measured."""
         return 1e3 * self.pipeline / self.p90_ms if self.p90_ms else 0.0
 
     def warning(self, config: RunConfig) -> str | None:
-        """Return a warning for people if the rate or the deadline leaves too little margin above the p90."""
+        """Return a warning for the user if decisions take too long for the rate or the deadline, else None."""
         if config.clock != "wall" or not self.p90_ms:
             return None
         if config.hz > MARGIN * self.max_hz:
@@ -57,7 +57,7 @@ class Warmup:
             )
         else:
             return None
-        took = f"in warm-up one of ten decisions took {self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second)"
+        took = f"in the warm-up one of ten decisions took {self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} Hz)"
         return f"{limit} what this machine reaches: {took}. Expect misses; {hint}, or use a smaller model."
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,12 +69,11 @@ class Warmup:
         return {"decisions": len(times), **shown, "max_hz": round(self.max_hz, 1)}
 
     def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int, seconds: float = 0.0) -> None:
-        """Decide `rounds` times with `pipeline` requests at once, and then up to `MOST` times until the `seconds` have
-        passed. `ask` makes the request of a (negative) tick.
+        """Decide `rounds` times with `pipeline` requests at once, and more often (up to `MOST` times) until the
+        `seconds` have passed. `ask` builds the request for a tick number, which is negative.
 
-        Raises UserError if the decider fails, and DecoderUnavailable if it does not answer. A remote decider may lose
-        some requests, but not all.
-        """
+        Raises UserError if the decider fails, or if a remote decider loses all requests, and DecoderUnavailable if no
+        reply comes."""
         lost: DecisionReply | None = None
         decided = 0
         until = time.monotonic() + seconds
@@ -96,14 +95,14 @@ class Warmup:
             self.round_trip_ms.append((time.monotonic_ns() - began) / 1e6)
         if lost is not None and not decided:
             raise DecisionFailed(
-                f"None of {len(self.round_trip_ms) * self.pipeline} decisions came; of the last one: {lost.error}.",
-                "Check the endpoint's address, its model and its key (docs/deciders.md, for robots docs/deciders.md).",
+                f"All {len(self.round_trip_ms) * self.pipeline} warm-up requests failed; the last one: {lost.error}.",
+                "Check the endpoint's address, its model and its key (docs/deciders.md).",
             )
 
 
 def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
-    """Yield the replies to these ticks. Raises UserError for a request that cannot be decided, and DecoderUnavailable
-    if no reply comes."""
+    """Yield the replies to these ticks. Raises UserError if the decider refuses a request, and DecoderUnavailable if no
+    reply comes."""
     until = time.monotonic() + TIMEOUT_S
     while ticks:
         reply = host.wait(50_000_000)
@@ -114,7 +113,7 @@ def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
             yield reply
         elif time.monotonic() > until:
             raise DecoderUnavailable(
-                f"The decoder gave no answer in {TIMEOUT_S:g} s of warm-up.",
+                f"The decoder did not answer within {TIMEOUT_S:g} s during the warm-up.",
                 "Try `--host inprocess`, or a smaller model.",
             )
 
@@ -124,10 +123,10 @@ def first_observation(
 ) -> Observation | None:
     """Wait for the first observation of the started world. Return None if it does not come in time."""
     give_up = time.monotonic() + config.first_observation_s
-    # An environment that waits for its client wakes up when the observation comes.
+    # `await_first` of a remote environment returns as soon as the observation comes.
     pause = getattr(env, "await_first", lambda: time.sleep(0.002))
     while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
         pause()
     if first is None and math.isfinite(config.first_observation_s):
-        notify(f"no observation within {config.first_observation_s:g} s: starting without one")
+        notify(f"no observation came within {config.first_observation_s:g} s: the run starts without one")
     return first

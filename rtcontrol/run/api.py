@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.envs.registry import BY_AGENT
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.operator import never_taught
+from rtcontrol.loop.operator import unknown_words_text
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.loop.rules import ConfidenceGate, heads_of
 from rtcontrol.models.call import Call, Decision
@@ -21,7 +21,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
-from rtcontrol.records import Doubt
+from rtcontrol.records import LowConfidence
 from rtcontrol.run.model_compatibility import difference, trained_on
 
 MAX_DEADLINE_MS = 3_600_000.0
@@ -190,7 +190,7 @@ class ModelSession:
         if doubt is None:
             return SessionDecision(**values)
         head = names.get(doubt.head, doubt.head)
-        held = why_held(doubt, head, call) + (f"; {never_taught(decision.unknown)}" if decision.unknown else "")
+        held = why_held(doubt, head, call) + (f"; {unknown_words_text(decision.unknown)}" if decision.unknown else "")
         return SessionDecision(**values | {"call": self.safe_call}, held=held, unsure=call)
 
     def execute(self, call: Call) -> Any:
@@ -215,7 +215,7 @@ class ModelSession:
         return self.decider.info()
 
 
-def why_held(doubt: Doubt, head: str, call: Call | None) -> str:
+def why_held(doubt: LowConfidence, head: str, call: Call | None) -> str:
     """Return a sentence that explains why a decision is held back."""
     if call is None:
         return "the instruction is not understood: according to the model, it names no goal for these tools"

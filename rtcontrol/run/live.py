@@ -24,7 +24,7 @@ from rich.text import Text
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.operator_control import take_word
+from rtcontrol.loop.operator_control import run_typed_command
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.table import Terminal
@@ -122,7 +122,7 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     """Return the state of a run for the page: the ticks after tick `since`, the counts, and the run's settings."""
     config = loop.config
     shown = loop.live_state.snapshot(since)
-    asking = loop.operator.asking
+    asking = loop.operator.pending_approval
     shown |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
     shown |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
     shown |= {"proven": loop.instructions.proven, "refusal": loop.instructions.refusal}
@@ -232,7 +232,7 @@ class LiveView(logging.Handler):
         ) + (f", {lost} lines of the record lost" if lost else "")
 
     def _panel(self, loop: ControlLoop) -> Text:
-        asking, state = loop.operator.asking, loop.operator.state
+        asking, state = loop.operator.pending_approval, loop.operator.state
         stopped = "" if state == "running" else f" [{state.upper()}: the safe call acts]"
         may = "" if asking is None or asking.denied else f"may it {asking.call.text()}? /yes /no   "
         lines = (
@@ -269,7 +269,7 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
 
 def _instruct(loop: ControlLoop, text: str, by: str) -> str | None:
     """Execute a command such as /pause and return the answer; pass any other text to the loop as an instruction."""
-    answer = take_word(text, by, loop.operator, loop.instructions)
+    answer = run_typed_command(text, by, loop.operator, loop.instructions)
     if answer is None:
         loop.instruct(text)
     return answer

@@ -17,7 +17,7 @@ from rtcontrol.loop import errors
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop, Listener, LoopOptions, write_end
-from rtcontrol.loop.rules import check_named
+from rtcontrol.loop.rules import check_names
 from rtcontrol.loop.runner import LoopClock
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
@@ -91,7 +91,7 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: World
         fit(chosen, env.name, env.bindings, sample)
         if options.model == "expert" and sample is not None:
             try_expert(chosen, sample, str(options.instruction))
-        check_named(options, chosen)
+        check_names(options, chosen)
         host = assembly.host(options, source, str(options.model), chosen)
         parts = Parts(chosen, env, host, sample, interpreting.of_config(options, chosen))
         view = LiveView(options)
@@ -170,7 +170,7 @@ def _loop(config: RunConfig, parts: Parts, view: LiveView, ending: Shutdown) -> 
         view.say,
         parts.clock,
         interpreter=parts.interpreter,
-        retake=ending.retake,
+        restore_handlers=ending.retake,
         goals=interpreting.goal_tools(agent),
         listener=parts.listener,
     )
@@ -178,7 +178,7 @@ def _loop(config: RunConfig, parts: Parts, view: LiveView, ending: Shutdown) -> 
     model = config.model or agent.model
     about_model = (training_notice(agent.tools.schemas, model), rate_mismatch(model, config.hz))
     for warning in (*notices(agent, parts.sample), *agent.tools.warnings(), *filter(None, about_model)):
-        loop.tell(warning)
+        loop.notify(warning)
     return loop
 
 

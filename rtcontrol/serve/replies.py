@@ -8,7 +8,7 @@ from rtcontrol.envs.base import Emission
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import wire_call
 from rtcontrol.loop.active import echo
-from rtcontrol.loop.interpreter import Understood
+from rtcontrol.loop.interpreter import InterpretedSentence
 from rtcontrol.loop.loop import Listener
 from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.records import LoopReport
@@ -39,7 +39,7 @@ class LoopReports(Listener):
         else:
             self._session.send(control_of(loop.operator, facts.token))
 
-    def understood(self, result: Understood) -> None:
+    def understood(self, result: InterpretedSentence) -> None:
         loop = self._session.loop
         if loop is not None and loop.interpretation is not None:
             answer = interpreted(result, self._facts.token, loop.interpretation.interpreter.examples())
@@ -56,17 +56,19 @@ class LoopReports(Listener):
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
     """Return a control message with the run's state and the call that waits for a confirmation."""
     control = ControlMessage(session=session, state=operator.state)
-    if (asking := operator.asking) is None or asking.denied:
+    if (asking := operator.pending_approval) is None or asking.denied:
         return control
     left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
     return control.model_copy(update={"id": asking.tick.k, "call": wire_call(asking.call), "ttl_ms": left_ms})
 
 
-def interpreted(result: Understood, session: str, examples: str) -> Instruct | WireError:
+def interpreted(result: InterpretedSentence, session: str, examples: str) -> Instruct | WireError:
     """Return the instruction that a sentence was mapped to, or the error if it was not understood or not accepted."""
-    sentence = result.said
+    sentence = result.sentence
     if result.text is not None:
-        return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=result.sure)
+        return Instruct(
+            session=session, instruction=result.text, said=sentence, by=result.by, confidence=result.confidence
+        )
     verb = "accepted" if result.why == "overtaken" else "understood"
     problem = f'"{echo(sentence)}" is not {verb}: {result.reason}. The previous instruction continues.'
     return WireError(Code.INSTRUCTION, problem, f"Say it in other words, such as: {examples}.", field="instruction")

@@ -12,7 +12,7 @@ from rtcontrol.envs.remote_core import RemoteData
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.rules import check_named
+from rtcontrol.loop.rules import check_names
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
@@ -104,7 +104,7 @@ def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, p
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     refusal: WireError | None = None
     try:
-        check_named(terms.config, terms.agent)
+        check_names(terms.config, terms.agent)
         clock = terms.arrivals(env)
         interpreter = interpreting.of_config(terms.config, terms.agent)
         parts = Parts(terms.agent, env, host, sample, interpreter, clock, LoopReports(session))

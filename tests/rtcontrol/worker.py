@@ -10,7 +10,7 @@ from typing import Any
 from rtcontrol.envs.base import Emission
 from rtcontrol.loop.actuator_core import Action, ActuatorCore, Attempt, AttemptResult
 from rtcontrol.models.call import Call
-from rtcontrol.records import Command, Completion, Fault, Instruct, SafeAttempt
+from rtcontrol.records import Command, Completion, EnvironmentFault, Instruct, SafeAttempt
 
 MS = 1_000_000
 MOVE, CLOSE = Call("move", {"speed": 1}), Call("grip", {"closed": 1})
@@ -134,8 +134,8 @@ class Worker:
     def execute(self, tick: int, call: Call = MOVE, **more: Any) -> Command | None:
         return self.core.execute(Command(tick, call, 1, None, requested_ns=self.now_ns, **more))
 
-    def arm(self, guard_ns: int | None, parting: Emission | None) -> None:
-        self.core.guard_ns, self.core.parting = guard_ns, parting
+    def arm(self, guard_ns: int | None, guard_emission: Emission | None) -> None:
+        self.core.guard_ns, self.core.guard_emission = guard_ns, guard_emission
 
     @contextmanager
     def performing(self, tick: int = 0, **more: Any) -> Iterator[None]:
@@ -163,7 +163,7 @@ class Worker:
 
     @property
     def faults(self) -> list[str]:
-        return [one.doing for one in self.core.effects if isinstance(one, Fault)]
+        return [one.doing for one in self.core.effects if isinstance(one, EnvironmentFault)]
 
     @property
     def numbers(self) -> list[tuple[str, int, bool]]:

@@ -28,7 +28,7 @@ class SimActuator(Actuator):
         super().__init__(agent, env, referee.retry_ns, wake)
         self.worker, self.time, self.referee, self.confirm = thread, thread.process.time, referee, confirm
         self._world = env if isinstance(env, SimWorld) else None
-        self._bell: Any = SimpleNamespace(put=lambda item: self._ring())
+        self._wakeups: Any = SimpleNamespace(put=lambda item: self._ring())
         self._rung = self.ended = False
         self.busy_ns = self._timer_ns = 0
 

@@ -253,7 +253,7 @@ class Referee:
     def _follows(self, error: str, k: int, word: str, start_ns: int) -> bool:
         """Return whether the miss follows from an earlier fault, or from the end of a hold."""
         rules = self.rules
-        gave_way = word == "execute.busy" and error.endswith("gave way to the safe call")
+        gave_way = word == "execute.busy" and error.endswith("preempted by the safe call")
         if gave_way and self._hold_ended(k):
             return True
         before_ns = start_ns - rules.period_ns - max(rules.hold_ns, rules.max_age_ns)

@@ -27,7 +27,7 @@ from rtcontrol.loop.operator_control import OperatorControl
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.loop.runner import LoopRunner, Ports
 from rtcontrol.models.call import Call
-from rtcontrol.records import Command, EvidenceSample, Instructed, LoopReport, ThreadReading
+from rtcontrol.records import Command, EvidenceSample, LoopReport, NewInstruction, ThreadReading
 from rtcontrol.run.user_files import tools_only_agent
 
 # When an operator's command may come: at any time, just before a call is ordered, while the call waits for the world,
@@ -116,7 +116,7 @@ class SimSampler:
         self._run = run
         self.collections: list[tuple[int, int]] = []
 
-    def runs(self) -> tuple[bytes, ...]:
+    def read_schedstats(self) -> tuple[bytes, ...]:
         run = self._run
         return run.thread.schedstat, run.worker.schedstat
 
@@ -135,7 +135,7 @@ class SimSampler:
             ThreadReading("actuator", waits, run.worker.ran_ns, run.worker.delayed_ns),
             ThreadReading("decoder", state),
         ]
-        acting = [(start, end) for start, end in run.actuator.core.doings]
+        acting = [(start, end) for start, end in run.actuator.core.call_spans]
         return EvidenceSample(now, sorted(pauses), acting, threads, True, run.host.incarnation)
 
     def close(self) -> None: ...
@@ -262,7 +262,7 @@ class SimRun(ControlLoop):
             notify=lambda line: None,
             stop=self.stop,
             report=self._report,
-            retake=list,
+            restore_handlers=list,
         )
         return LoopRunner(core, clock, ports)
 
@@ -405,11 +405,11 @@ class SimRun(ControlLoop):
 
     def _instruct(self, fault: SimFault) -> None:
         self.faults.take("instruct")
-        self.runner.inbox.append(Instructed(f"go {self.time.now_ns}"))
+        self.runner.inbox.append(NewInstruction(f"go {self.time.now_ns}"))
 
     def _report(self, report: LoopReport) -> None:
         """Answer a call that waits for a yes, in most cases."""
-        asking = self.operator.asking
+        asking = self.operator.pending_approval
         if report.kind == "changed" and asking is not None:
             word = self.people.choice(("confirm", "confirm", "deny", None))
             if word is not None:

@@ -145,7 +145,7 @@ class CrowdCore:
         """The next instant at which the core needs `Woke`; None if nothing is due."""
         return self.agenda.next_ns
 
-    def _woke(self, event: ev.Woke) -> None:
+    def _woke(self, event: ev.TimerFired) -> None:
         self.agenda.run(self.now_ns)
         self._give_up_batch()
         self._ask()
@@ -254,7 +254,7 @@ class CrowdCore:
         tick.request = DecisionRequest(tick.k, member.serial, *prompt, seq=look.seq)
         return tick.request
 
-    def _sent(self, event: ev.Sent) -> None:
+    def _sent(self, event: ev.SendResult) -> None:
         """If the host refused the request, miss the ticks of the batch; the crowd continues."""
         if event.error is None:
             return
@@ -271,7 +271,7 @@ class CrowdCore:
             queue.batch = []
         elif queue.batch and all(tick.done for tick in queue.batch):
             queue.end(self.now_ns, late=True)
-            self.out.append(ev.Cancel(queue.count))
+            self.out.append(ev.CancelRequest(queue.count))
 
     def _replied(self, reply: DecisionReply) -> None:
         queue, now = self.queue, self.now_ns
@@ -363,7 +363,7 @@ class CrowdCore:
         member, ledger, request, reply = tick.member, self.ledger, tick.request, outcome.reply
         tick.epoch, tick.superseded, member.superseded = member.epoch, member.superseded, 0
         fields: dict[str, Any] = {"member": member.id}
-        if self.settings.records and tick.requested:
+        if self.settings.record_observations and tick.requested:
             numbers = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
             prompt = {"observation": request.observation, "instruction": request.instruction}
             ledger.write({**numbers, **prompt, "history": request.history, **fields})
@@ -469,7 +469,7 @@ class CrowdCore:
         member.policy.suspend(self.now_ns, lasting=False)
         self._between(member, why, first)
 
-    def _instructed(self, event: ev.Instructed) -> None:
+    def _instructed(self, event: ev.NewInstruction) -> None:
         """Make the text the goal of all members from the next tick on, and of members that join without a goal."""
         self.members.goal = event.text
         for member in self.members:
@@ -482,7 +482,7 @@ class CrowdCore:
         self.host = state
         self.ledger.host_events(state.events)
 
-    def _stopped(self, event: ev.Stopped) -> None:
+    def _stopped(self, event: ev.StopRequested) -> None:
         """End the run with all members safe. Open ticks do not count as releases."""
         for member in self.members:
             member.end()
@@ -521,14 +521,14 @@ def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int],
 
 
 HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {
-    ev.Woke: CrowdCore._woke,
+    ev.TimerFired: CrowdCore._woke,
     Join: CrowdCore._joined,
     Leave: lambda core, message: core.members.leave(message),
     ObserveMany: CrowdCore._observed,
-    ev.Sent: CrowdCore._sent,
+    ev.SendResult: CrowdCore._sent,
     DecisionReply: CrowdCore._replied,
     OperatorCommand: CrowdCore._commanded,
-    ev.Instructed: CrowdCore._instructed,
+    ev.NewInstruction: CrowdCore._instructed,
     HostChanged: CrowdCore._host_changed,
-    ev.Stopped: CrowdCore._stopped,
+    ev.StopRequested: CrowdCore._stopped,
 }

@@ -65,12 +65,12 @@ class CrowdLoop:
         try:
             while self.ended_by is None and self.host.gave_up is None:
                 self._collect()
-                self._dispatch(ev.Woke())
+                self._dispatch(ev.TimerFired())
                 if (reply := self.host.wait(self._wait_ns())) is not None:
                     self._dispatch(reply)
             self._collect()
         finally:
-            self._dispatch(ev.Stopped(self.ended_by or self.host.gave_up or "failed"))
+            self._dispatch(ev.StopRequested(self.ended_by or self.host.gave_up or "failed"))
 
     def _wait_ns(self) -> int:
         wake_ns = self.core.wake_ns
@@ -86,9 +86,9 @@ class CrowdLoop:
             self._state = state
             self._dispatch(ev.HostChanged(*state[:3], tuple(host.events)))
         events = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        newest = next((event for event in reversed(events) if isinstance(event, ev.Instructed)), None)
+        newest = next((event for event in reversed(events) if isinstance(event, ev.NewInstruction)), None)
         for event in events:
-            if not isinstance(event, ev.Instructed) or event is newest:  # each instruction visits every member
+            if not isinstance(event, ev.NewInstruction) or event is newest:  # each instruction visits every member
                 self._dispatch(event)
 
     def _dispatch(self, event: Message | ev.Event) -> None:
@@ -96,18 +96,18 @@ class CrowdLoop:
         events: deque[Message | ev.Event] = deque([event])
         while events:
             for action in self.core.advance(events.popleft(), time.monotonic_ns()):
-                if isinstance(action, ev.Record):
+                if isinstance(action, ev.RecordLine):
                     self.recorder.write(action.line)
                 elif isinstance(action, DecisionRequest):
                     events.append(self._ask(action))
-                elif isinstance(action, ev.Cancel):
+                elif isinstance(action, ev.CancelRequest):
                     self.host.cancel(action.k)
                 else:
                     self._send(action)
 
-    def _ask(self, request: DecisionRequest) -> ev.Sent:
+    def _ask(self, request: DecisionRequest) -> ev.SendResult:
         try:
             self.host.submit(request)
-            return ev.Sent()
+            return ev.SendResult()
         except Exception as error:
-            return ev.Sent(error)
+            return ev.SendResult(error)

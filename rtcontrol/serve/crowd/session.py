@@ -86,7 +86,7 @@ class CrowdSession(SessionThread):
 
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
-            self.crowd.post(ev.Instructed(text))
+            self.crowd.post(ev.NewInstruction(text))
         return False  # the core also keeps the instruction for a resumed run
 
     def say_to_loop(self, word: str, by: str, k: int | None) -> str:

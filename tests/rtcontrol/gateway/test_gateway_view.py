@@ -60,7 +60,7 @@ def test_run_is_watched_and_controlled_from_page(flying: Flying) -> None:
         page.send('{"say": "resume"}')
         look(page, lambda t: t["state"] == "running" and t["instruction"] == "hover at 0.7")
         page.send(json.dumps({"instruct": "a" * 70_000}))
-        until(lambda: "70000 bytes long; 65536 is the most" in str(page.recv(timeout=20)))
+        until(lambda: "70000 bytes, but at most 65536" in str(page.recv(timeout=20)))
         look(page, lambda t: t["instruction"] == "hover at 0.7" and t["phase"] == "running")
         for wrong in ("[]", "no", '{"say": "hurry"}', '{"say": "confirm", "k": "x"}'):
             page.send(wrong)

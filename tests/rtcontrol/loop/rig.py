@@ -13,7 +13,7 @@ from typing import Any
 from rtcontrol import records as ev
 from rtcontrol.envs.base import Emission, Episode, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.loop.core import HANDLERS, LoopCore, LoopSettings, Rules
+from rtcontrol.loop.core import EVENT_HANDLERS, LoopCore, LoopSettings, Rules
 from rtcontrol.loop.grid import ReleaseGrid, StepGrid, WallGrid
 from rtcontrol.loop.operator import OperatorState
 from rtcontrol.models.call import Call, Decision
@@ -71,7 +71,7 @@ class Rig:
     ) -> None:
         period_ns = round(period_ms * MS)
         given: dict[str, Any] = {"deadline_ns": period_ns, "max_age_ns": 10 * period_ns, "hold_ns": 500 * MS}
-        given |= {"instruction": "on", "hz": 1e9 / period_ns, "period_ns": period_ns, "cuts": clock == "wall"}
+        given |= {"instruction": "on", "hz": 1e9 / period_ns, "period_ns": period_ns, "cut_late_calls": clock == "wall"}
         rules = Rules(
             check=check,
             describe=lambda error: (f"{type(error).__name__}: {error}", None),
@@ -145,7 +145,7 @@ class Rig:
 
     def say(self, said: str, k: int | None = None) -> str:
         """Give an operator's command, and shut the actuator at once, as the shell does."""
-        answer, command = self.desk.take(OperatorCommand(said, "page", self.now_ns, k))
+        answer, command = self.desk.apply(OperatorCommand(said, "page", self.now_ns, k))
         if command is not None:
             if said in ("pause", "stop"):
                 self.shut = self.desk.state
@@ -159,7 +159,7 @@ class Rig:
     def run(self, ms: float) -> Rig:
         """Run until a time, and then end as a real run does."""
         until_ns = START_NS + MS + round(ms * MS)
-        self._dispatch(ev.Woke())
+        self._dispatch(ev.TimerFired())
         while not self.core.world.stopped:
             wake_ns = self.core.wake_ns
             nxt = self._heap[0][0] if self._heap else until_ns
@@ -169,22 +169,22 @@ class Rig:
                 if nxt >= until_ns:
                     break
                 self.now_ns = nxt
-                self._dispatch(ev.Woke())
+                self._dispatch(ev.TimerFired())
             elif nxt >= until_ns:
                 break
             else:
                 self.now_ns = max(nxt, self.now_ns)
                 event = heapq.heappop(self._heap)[2]()
-                if type(event) in HANDLERS:
+                if type(event) in EVENT_HANDLERS:
                     self._dispatch(event)
                 if not self.core.grid.enforced:
-                    self._dispatch(ev.Woke())
+                    self._dispatch(ev.TimerFired())
         end_ns = max(self.now_ns, until_ns) if not self.core.world.stopped else self.now_ns
         self.now_ns = end_ns
-        self._dispatch(ev.Left())
+        self._dispatch(ev.ExitStarted())
         self._settle_safe()
-        self._dispatch(ev.Overdue(end_ns, self.sample, self.runs(self.ms)))
-        self._dispatch(ev.Closed(self.episodes, self.heard))
+        self._dispatch(ev.OverdueRelease(end_ns, self.sample, self.runs(self.ms)))
+        self._dispatch(ev.RunClosed(self.episodes, self.heard))
         return self
 
     def _put(self, t_ns: int, act: Callable[[], Any]) -> None:
@@ -200,7 +200,7 @@ class Rig:
 
     def _do(self, action: ev.Action) -> ev.Event:
         match action:
-            case ev.Record(line):
+            case ev.RecordLine(line):
                 self.lines.append(line)
             case ev.Notify(text):
                 self.notes.append(text)
@@ -209,7 +209,7 @@ class Rig:
                 age_ns = round(self.age_ms * MS)
                 seen = None if data is None else Observation(next(self.seq), self.epoch, self.now_ns - age_ns, data)
                 sample = EvidenceSample() if since is None else self.sample
-                event = ev.Observed(seen, self.finished, self.runs(self.ms), self.heard, sample, self.episodes)
+                event = ev.ObserveResult(seen, self.finished, self.runs(self.ms), self.heard, sample, self.episodes)
                 event.acknowledged = self.acknowledged
                 try:
                     event.text = self.read(data)
@@ -219,36 +219,36 @@ class Rig:
             case DecisionRequest():
                 return self._ask(action)
             case ev.TakeSample(k, _):
-                return ev.Sampled(k, replace(self.sample, t_ns=self.now_ns))
-            case ev.Advance(dt_ns):
+                return ev.SampleResult(k, replace(self.sample, t_ns=self.now_ns))
+            case ev.AdvanceWorld(dt_ns):
                 self._world_ns += dt_ns
-                return ev.Advanced(self.now_ns)
+                return ev.AdvanceResult(self.now_ns)
             case Command():
                 return self._execute(action)
-            case ev.Withdraw(k):
+            case ev.WithdrawCall(k):
                 dropped = self._waiting is not None and self._waiting.tick == k
                 self._waiting = None if dropped else self._waiting
-                return ev.Withdrawn(k, dropped)
-            case ev.Safe(why, emission):
+                return ev.WithdrawResult(k, dropped)
+            case ev.DemandSafeCalls(why, emission):
                 cleared, self._waiting = self._waiting, None
                 self._safe(why, emission)
-                return None if cleared is None else ev.GaveWay(cleared.tick, "safe")
-            case ev.Retry():
+                return None if cleared is None else ev.CallPreempted(cleared.tick, "safe")
+            case ev.RetrySafeCalls():
                 self._put(self.now_ns, self._try_safe)
             case Emission():
                 self.emissions.append(action)
-            case ev.Question():
-                self.desk.show(action, self.now_ns)
+            case ev.ShowApproval():
+                self.desk.show_approval(action, self.now_ns)
         return None
 
     # -- the decider and the actuator ----------------------------------------------------------------------------------
 
-    def _ask(self, request: DecisionRequest) -> ev.Sent:
+    def _ask(self, request: DecisionRequest) -> ev.SendResult:
         self.requests.append(request)
         try:
             answer = self.decide(request)
         except Exception as error:
-            return ev.Sent(error)
+            return ev.SendResult(error)
         if answer.ms is not None:
             begun_ns = self.now_ns + round(answer.begun_ms * MS)
             done_ns = self.now_ns + round(answer.ms * MS)
@@ -263,14 +263,14 @@ class Rig:
                 **(answer.more or {}),
             )
             self._put(done_ns, lambda: reply)
-        return ev.Sent()
+        return ev.SendResult()
 
     def _execute(self, command: Command) -> ev.Event:
         replaced, self._waiting = self._waiting, command
         command.demand = self._demand
         if self._acting_until <= self.now_ns:
             self._begin()
-        return None if replaced is None else ev.GaveWay(replaced.tick, "call")
+        return None if replaced is None else ev.CallPreempted(replaced.tick, "call")
 
     def _begin(self) -> None:
         command, self._waiting = self._waiting, None

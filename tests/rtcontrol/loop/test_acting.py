@@ -11,7 +11,7 @@ from arm import MOVE, OPEN, STOP, arm_agent
 
 from rtcontrol.agents import Agent, Fallback, Tools, tool
 from rtcontrol.envs.base import Barrier, Effect, Emission, Observation
-from rtcontrol.loop.actuator import Acting, Actuator
+from rtcontrol.loop.actuator import Actuator, CallExecutor
 from rtcontrol.loop.actuator_core import ActuatorCore, Attempt, SafeCall
 from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Completion, SafeAttempt
@@ -79,7 +79,7 @@ def test_local_function_runs_only_while_it_may(
     epoch: int, not_after_ns: int | None, shut: str | None, effect: str
 ) -> None:
     agent, log = nudging()
-    acting = Acting(agent, World())  # type: ignore[arg-type]
+    acting = CallExecutor(agent, World())  # type: ignore[arg-type]
     command = Command(0, Call("nudge", {}), epoch, not_after_ns, shut=shut)
     assert acting.perform(command) == (effect, None)
     assert log == ["nudge"] * (effect == "acted")
@@ -87,7 +87,7 @@ def test_local_function_runs_only_while_it_may(
 
 def test_bound_tool_has_limits_a_safe_call_none() -> None:
     world = World()
-    acting = Acting(arm_agent(), world)  # type: ignore[arg-type]
+    acting = CallExecutor(arm_agent(), world)  # type: ignore[arg-type]
     command = Command(0, MOVE, 3, 5)
     acting.perform(command)
     acting.attempt(attempt())
@@ -100,7 +100,7 @@ def test_tool_that_raises_anything_has_failed(error: type[BaseException]) -> Non
         raise error("no")
 
     agent, _ = nudging(does)
-    acting = Acting(agent, World())  # type: ignore[arg-type]
+    acting = CallExecutor(agent, World())  # type: ignore[arg-type]
     effect, raised = acting.perform(Command(0, Call("nudge", {}), 1, None))
     assert effect == "failed" and isinstance(raised, error)
     assert isinstance(acting.attempt(attempt(call=Call("nudge", {}))).error, error)
@@ -110,7 +110,7 @@ def test_tool_that_raises_anything_has_failed(error: type[BaseException]) -> Non
 def test_safe_call_that_acted_is_only_settled(stepped: bool | None) -> None:
     world = World()
     world.stepped = stepped
-    acting = Acting(arm_agent(), world)  # type: ignore[arg-type]
+    acting = CallExecutor(arm_agent(), world)  # type: ignore[arg-type]
     first = acting.attempt(attempt())
     again = acting.attempt(attempt(first.acted_ns))
     assert first.acted_ns is not None and first == again and first.stepped is stepped
@@ -138,7 +138,7 @@ def test_newer_demand_starts_the_safe_call_again() -> None:
     actuator.order(ActuatorCore.demand, "miss", Emission(1, 1, 1, 0, "safe"))
     assert actuator.core.state.attempting and actuator.core.state.pending and not actuator.wait_safe(0)
     actuator.work()
-    assert actuator.wait_safe(0) and not actuator.core.state.pending and not actuator.core.safe.over and woken
+    assert actuator.wait_safe(0) and not actuator.core.state.pending and not actuator.core.safe.world_over and woken
     assert [type(heard) for heard in world.heard] == [int, tuple]
     actuator.order(ActuatorCore.demand, "exit", None)
     assert not actuator.wait_safe(0)

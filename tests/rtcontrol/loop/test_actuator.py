@@ -15,7 +15,7 @@ from arm import MOVE, STOP, Arm, arm_agent, flight
 from cart import report_of
 
 from rtcontrol.models.call import Call
-from rtcontrol.records import Left
+from rtcontrol.records import ExitStarted
 from tests.helpers.processes import until
 
 pytestmark = pytest.mark.realtime
@@ -49,7 +49,7 @@ def test_interrupt_of_ending_run_waits_for_nothing(tmp_path: Path, monkeypatch: 
 def test_step_that_raises_ends_run_with_safe_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, times: int
 ) -> None:
-    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 1.0)
+    monkeypatch.setattr("rtcontrol.loop.loop.EXIT_WAIT_S", 1.0)
     arm, left = Arm(), [times]
 
     def broken() -> None:
@@ -108,7 +108,7 @@ def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str)
         raise KeyboardInterrupt
 
     def dispatched(event: Any, *now_ns: Any) -> None:
-        if isinstance(event, Left):
+        if isinstance(event, ExitStarted):
             shell.dispatch = dispatch  # type: ignore[method-assign]
             interrupted()
         dispatch(event, *now_ns)

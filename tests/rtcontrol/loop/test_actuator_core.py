@@ -40,7 +40,7 @@ def test_command_that_fails_completes_once_with_effect(how: str, effect: str) ->
     worker.work()
     assert worker.completions == [(0, effect, True)]
     assert worker.names == [f"move:{how}", *["emit 0"] * (how == "over")], "the world receives that its epoch is over"
-    assert len(worker.core.doings) == 1 and worker.core.doings[0][1] == worker.now_ns
+    assert len(worker.core.call_spans) == 1 and worker.core.call_spans[0][1] == worker.now_ns
 
 
 # -- the safe calls come first, are tried again, and end ---------------------------------------------------------------
@@ -89,14 +89,14 @@ def test_world_without_calls_ends_attempts_and_is_over() -> None:
     worker.script(open="over")
     worker.core.demand("exit", None)
     worker.at(200)
-    assert worker.core.safe.over and worker.core.safe.active and not worker.core.state.pending
-    assert [(one.acted, one.over, one.active) for one in worker.attempts] == [
+    assert worker.core.safe.world_over and worker.core.safe.active and not worker.core.state.pending
+    assert [(one.acted, one.world_over, one.active) for one in worker.attempts] == [
         (True, False, False),
         (False, True, False),
     ]
     worker.core.demand("exit", None)
     worker.work()
-    assert not worker.core.safe.over and worker.attempts[-1].active
+    assert not worker.core.safe.world_over and worker.attempts[-1].active
 
 
 def test_lockstep_retry_comes_when_the_world_moves() -> None:
@@ -151,7 +151,7 @@ def test_world_settles_before_a_newer_call(looked: str, log: list[str], numbers:
     worker.execute(1)
     worker.at(300)
     assert worker.names == ["stop:wait", *log] and worker.numbers == numbers
-    assert worker.core.safe.over is (looked == "never") and not worker.core.state.pending
+    assert worker.core.safe.world_over is (looked == "never") and not worker.core.state.pending
 
 
 def test_demand_during_settling_reports_the_act_once() -> None:
@@ -175,9 +175,9 @@ def test_emissions_are_sent_in_order_before_calls() -> None:
     worker = Worker(STOP)
     with worker.performing(0, fresh=emission(0, "fresh")):
         worker.core.instruct("go")
-        worker.core.tell(emission(1, "held"))
+        worker.core.emit(emission(1, "held"))
         worker.core.demand("miss", emission(2))
-        worker.core.tell(emission(3))
+        worker.core.emit(emission(3))
     assert worker.names == ["move:hang", "emit 0", "emit 1", "emit 2", "stop", "say go", "emit 3"]
 
 
@@ -200,7 +200,7 @@ def test_unsent_demand_fails_and_is_sent_again(calls: tuple[Call, ...]) -> None:
 def test_emission_that_raises_is_a_fault(what: str) -> None:
     worker = Worker(STOP)
     worker.script(**{what: "raise"})
-    worker.core.tell(emission(0)) if what == "emit" else worker.core.instruct("go")
+    worker.core.emit(emission(0)) if what == "emit" else worker.core.instruct("go")
     worker.execute(1)
     worker.work()
     assert worker.faults == [what] and worker.completions == [(1, "acted", True)]
@@ -226,7 +226,7 @@ def test_hung_safe_call_does_not_delay_the_others(why: str, retry_ms: float | No
     worker.at(patience_ms)
     assert worker.log == [(0, "emit 0"), (0, "stop:hang"), (patience_ms, "open"), (patience_ms, "park")]
     worker.execute(1)
-    worker.core.tell(emission(2))
+    worker.core.emit(emission(2))
     worker.at(10_000)
     assert worker.names[4:] == [] and worker.core.state.attempting, "what hangs would act after it"
     worker.free("stop")
@@ -267,12 +267,12 @@ def test_absent_loop_brings_the_safe_call() -> None:
 def test_bar_refuses_commands_requested_before_its_end() -> None:
     worker = Worker(STOP)
     worker.execute(0)
-    worker.core.bar("paused", 0)
+    worker.core.block("paused", 0)
     worker.work()
     worker.execute(1)
     worker.now_ns = 9 * MS
     worker.work()
-    worker.core.bar(None, 10 * MS)
+    worker.core.block(None, 10 * MS)
     worker.execute(2)  # asked for before the resume
     worker.work()
     worker.now_ns = 10 * MS
@@ -285,7 +285,7 @@ def test_bar_refuses_commands_requested_before_its_end() -> None:
 def test_bar_before_the_emission_sends_nothing() -> None:
     worker = Worker(STOP)
     with worker.performing(0, fresh=emission(0, "fresh")):
-        worker.core.bar("stopped", 0)
+        worker.core.block("stopped", 0)
     assert worker.names == ["move:hang"] and worker.completions == [(0, "refused", True)]
 
 
@@ -296,10 +296,10 @@ def test_close_tries_only_demanded_safe_calls_once() -> None:
     worker = Worker(*SEVERAL)
     worker.script(stop="hang", open="raise")
     worker.core.instruct("go")
-    worker.core.tell(emission(0))
+    worker.core.emit(emission(0))
     worker.core.demand("exit", emission(1))
     worker.execute(2)
-    worker.core.tell(emission(3))
+    worker.core.emit(emission(3))
     worker.core.closed = True
     worker.at(500)
     assert worker.log == [(0, "emit 0"), (0, "emit 1"), (0, "stop:hang"), (20, "open:raise"), (20, "park")]
@@ -315,11 +315,11 @@ def test_doings_have_start_and_end_of_calls() -> None:
     worker.at(10)
     worker.core.demand("miss", None)
     worker.at(150)
-    assert list(worker.core.doings) == [[10 * MS, 0]], "one that hangs is at work until its end"
+    assert list(worker.core.call_spans) == [[10 * MS, 0]], "one that hangs is at work until its end"
     worker.free("stop")
     worker.execute(0)
     worker.at(200)
-    assert [tuple(doing) for doing in worker.core.doings] == [(10 * MS, 150 * MS), (150 * MS, 150 * MS)]
+    assert [tuple(doing) for doing in worker.core.call_spans] == [(10 * MS, 150 * MS), (150 * MS, 150 * MS)]
 
 
 def interrupted(order: Callable[[], Any], line: int) -> bool:
@@ -350,7 +350,7 @@ ORDERS: dict[str, Callable[[Worker], Any]] = {
     "execute": lambda worker: worker.execute(1),
     "withdraw": lambda worker: worker.core.withdraw(0),
     "instruct": lambda worker: worker.core.instruct("go on"),
-    "bar": lambda worker: worker.core.bar("stopped", 1),
+    "block": lambda worker: worker.core.block("stopped", 1),
     "demand": lambda worker: worker.core.demand("exit", emission(3)),
     "retry": lambda worker: worker.core.retry(),
 }
@@ -412,7 +412,7 @@ class Walk(Worker):
         core = self.core
         if isinstance(action, Command):
             assert core.shut is None and action.requested_ns >= core.open_ns, "a call while people hold calls back"
-            assert not any(one.under_way for one in core.safe.calls), "a call while a safe call is under way"
+            assert not any(one.running for one in core.safe.calls), "a call while a safe call is under way"
             wanted = {NAMES[one.call.text()] for one in core.safe.calls if one.call}
             assert not core.safe.demand or self.tried[core.safe.demand] == wanted, (
                 "a call before the safe calls that were demanded"
@@ -462,11 +462,11 @@ class Walk(Worker):
             case "demand":
                 self.require()
             case "bar":
-                core.bar(random.choice(["paused", "stopped"]), self.now_ns)
+                core.block(random.choice(["paused", "stopped"]), self.now_ns)
             case "open" if core.shut is not None:
-                core.bar(None, self.now_ns)
+                core.block(None, self.now_ns)
             case "tell":
-                core.tell(self.emission())
+                core.emit(self.emission())
             case "instruct":
                 core.instruct("go")
             case "retry":
@@ -497,7 +497,7 @@ class Walk(Worker):
             assert not now, "a safe call is due and not attempted"
             for one in safe.calls if core.safe.round is None else []:
                 later = safe.due_ns is not None or self.core.safe.number or not one.wanted
-                assert one.under_way or later, "a safe call is wanted that is never attempted"
+                assert one.running or later, "a safe call is wanted that is never attempted"
             assert safe._retry_ns is None or not safe.wanted or safe.busy or safe.due_ns is not None, "no retry"
         if safe.active:
             names = {NAMES[one.call.text()] for one in safe.calls if one.call}
@@ -515,7 +515,7 @@ class Walk(Worker):
         self.require()
         self.at(self.now_ns / MS + 2000)
         self.judge()
-        assert self.core.safe.active and not self.core.safe.over and not self.core.state.pending
+        assert self.core.safe.active and not self.core.safe.world_over and not self.core.state.pending
         assert not self.core.jobs and self.blocked is None
         ends = self.ends + Counter(tick for tick, _, _ in self.completions)
         assert ends == Counter(range(1, self.given + 1)), "a command without an end, or with two"

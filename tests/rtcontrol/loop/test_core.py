@@ -19,7 +19,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.core import Rules
 from rtcontrol.loop.loop import RunState, write_end
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import Doubt, EvidenceSample, ThreadReading
+from rtcontrol.records import EvidenceSample, LowConfidence, ThreadReading
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.events import schema, topic_of
 
@@ -38,9 +38,9 @@ def counted(rig: Rig) -> Account:
 
 
 def gate(least: float) -> Any:
-    def doubt(decision: Decision) -> Doubt | None:
+    def doubt(decision: Decision) -> LowConfidence | None:
         sure = min(decision.confidence.values(), default=1.0)
-        return Doubt("function", sure, least) if sure < least else None
+        return LowConfidence("function", sure, least) if sure < least else None
 
     return doubt
 
@@ -61,7 +61,7 @@ def test_run_on_time_counts_every_release() -> None:
     rig.seq = itertools.count(0, 2)  # the world makes two observations a period
     rig.run(1000)
     assert [tick["superseded"] for tick in rig.ticks.values()] == [0, *[1] * 24]
-    assert rig.kinds == ["call"] * 25 and rig.actions.count(ev.Stop("duration")) == 1
+    assert rig.kinds == ["call"] * 25 and rig.actions.count(ev.StopRun("duration")) == 1
     assert [t["t_s"] for t in rig.ticks.values()] == [round(0.02 * k, 3) for k in range(25)]
     assert rig.acts[-1] == (500.0, "SAFE")
     assert rig.ticks[3]["latency_ms"] == 5.1 and rig.ticks[3]["jitter_ms"] == 0.0
@@ -81,14 +81,14 @@ def test_late_wake_skips_releases_and_keeps_the_phase() -> None:
 def test_finished_world_ends_the_run() -> None:
     rig = Rig()
     rig.at(99, lambda: setattr(rig, "finished", True)).run(300)
-    assert ev.Stop("episodes") in rig.actions and len(rig.ticks) == 5
+    assert ev.StopRun("episodes") in rig.actions and len(rig.ticks) == 5
 
 
 def test_guard_follows_each_release() -> None:
     rig = Rig(hold_ns=100 * MS).run(60)
-    guards = [action.until_ns for action in rig.actions if isinstance(action, ev.Guard)]
+    guards = [action.until_ns for action in rig.actions if isinstance(action, ev.ArmGuard)]
     assert guards == [START_NS + MS + round(ms * MS) + (2 * 20 + 100) * MS for ms in (0, 20, 40)]
-    assert not [action for action in Rig(clock="lockstep").run(0).actions if isinstance(action, ev.Guard)]
+    assert not [action for action in Rig(clock="lockstep").run(0).actions if isinstance(action, ev.ArmGuard)]
 
 
 # -- observe, ask -----------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_unchanged_observation_is_frozen() -> None:
     seen: list[Any] = []
 
     def frozen(event: ev.Event, now_ns: int) -> Any:
-        if isinstance(event, ev.Observed):
+        if isinstance(event, ev.ObserveResult):
             seen.append(event.observation)
             event.observation = seen[0]
         return first(event, now_ns)
@@ -161,7 +161,7 @@ def test_request_that_died_with_its_decoder_is_lost() -> None:
 def test_host_that_gives_up_ends_the_run() -> None:
     rig = Rig()
     rig.at(30, lambda: rig.host(gave_up="out of memory")).run(200)
-    assert ev.Stop("host") in rig.actions and "no more decisions: out of memory" in rig.notes and len(rig.ticks) == 2
+    assert ev.StopRun("host") in rig.actions and "no more decisions: out of memory" in rig.notes and len(rig.ticks) == 2
 
 
 def test_history_has_the_calls_that_acted() -> None:
@@ -345,7 +345,7 @@ def test_miss_brings_safe_call_or_ends_run(on_miss: str, action: str, acts: int)
     rig = Rig(on(3, Answer(None, None)), on_miss=on_miss).run(200)
     assert rig.ticks[3]["action"] == action
     assert [call for _, call in rig.acts].count("SAFE") == acts + 1
-    assert (ev.Stop("miss") in rig.actions) == (on_miss == "stop")
+    assert (ev.StopRun("miss") in rig.actions) == (on_miss == "stop")
     assert len(rig.ticks) == (4 if on_miss == "stop" else 10)
 
 
@@ -399,7 +399,7 @@ def test_call_dropped_by_the_guard_is_a_pause() -> None:
     rig.decide = lambda request: Answer(go()) if request.tick == 2 else Answer(Decision(None))
     rig.sample = EvidenceSample(pauses=((START_NS + MS + 46 * MS, START_NS + MS + 69 * MS, "stall"),))
     rig.at(41, lambda: rig.keep_busy(200.0)).at(70, lambda: rig.drop("too_late")).run(75)
-    assert rig.causes == {2: "pause.stall"} and rig.ticks[2]["error"].endswith("gave way to the safe call")
+    assert rig.causes == {2: "pause.stall"} and rig.ticks[2]["error"].endswith("preempted by the safe call")
 
 
 # -- people -----------------------------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ def test_stop_is_final() -> None:
     rig = Rig()
     answers: list[str] = []
     rig.at(46, lambda: answers.append(rig.say("stop"))).at(50, lambda: answers.append(rig.say("resume"))).run(200)
-    assert answers == ["stopped (page)", "It is stopped: a stop is final."]
+    assert answers == ["stopped (page)", "The run is stopped, which is final."]
     assert [call for ms, call in rig.acts if ms >= 46] == ["SAFE", "SAFE"]
 
 
@@ -446,7 +446,7 @@ def test_named_tool_acts_only_after_a_yes() -> None:
     answers: list[str] = []
     rig.at(90, lambda: answers.append(rig.say("confirm", 99)))
     rig.at(95, lambda: answers.append(rig.say("confirm"))).run(200)
-    assert answers == ["No call waits for a yes.", "confirm (page)"]
+    assert answers == ["No call waits for approval.", "confirm (page)"]
     assert [ms for ms, call in rig.acts if call == GRIP.text()] == [95.1]
     assert rig.ticks[1]["why"] == "confirm" and [line["people"] for line in rig.lines_with("people")] == [
         "ask",
@@ -471,7 +471,7 @@ def test_call_without_a_yes_never_acts(words: list[tuple[float, str]], people: l
     rig.run(200)
     assert GRIP.text() not in [call for _, call in rig.acts]
     assert [line["people"] for line in rig.lines_with("people")] == people
-    assert any("neither yes nor no" in note for note in rig.notes) == (not words)
+    assert any("no yes or no came in time" in note for note in rig.notes) == (not words)
 
 
 def test_command_for_another_question_is_ignored() -> None:
@@ -480,7 +480,7 @@ def test_command_for_another_question_is_ignored() -> None:
     rig = Rig(decide, confirm=("grip",), confirm_ns=70 * MS)
     answers: list[str] = []
     rig.at(110, lambda: answers.append(rig.say("confirm"))).run(200)
-    assert answers == ["The question has changed: look at what is asked now, and say it again."]
+    assert answers == ["Another call waits for approval now: read it, and answer again."]
 
 
 # -- several calls a tick ---------------------------------------------------------------------------------------------
@@ -552,13 +552,13 @@ def standing(rig: Rig) -> list[int | None]:
 
 
 def test_hysteresis_compares_with_last_call_that_acted() -> None:
-    rig = Rig(lambda request: Answer(go(request.tick % 3)), steady=True).run(120)
+    rig = Rig(lambda request: Answer(go(request.tick % 3)), hysteresis=True).run(120)
     assert standing(rig) == [None, 0, 1, 2, 0, 1]
 
 
 def test_hysteresis_ignores_other_epoch_or_instruction() -> None:
-    rig = Rig(steady=True)
-    rig.at(50, lambda: setattr(rig, "epoch", 2)).at(90, lambda: ev.Instructed("go left")).run(140)
+    rig = Rig(hysteresis=True)
+    rig.at(50, lambda: setattr(rig, "epoch", 2)).at(90, lambda: ev.NewInstruction("go left")).run(140)
     assert standing(rig) == [None, 1, 1, None, 1, None, 1]
 
 
@@ -567,7 +567,7 @@ def test_hysteresis_ignores_other_epoch_or_instruction() -> None:
     [("executed", "fresh", True), ("refused", "fresh", False), ("expired", "fresh", False), ("refused", "safe", True)],
 )
 def test_hysteresis_ignores_refused_call(status: Any, why: Any, stands: bool) -> None:
-    rig = Rig(emits=True, steady=True)
+    rig = Rig(emits=True, hysteresis=True)
     rig.heard = heard = deque()
     rig.at(50, lambda: heard.append(Acknowledgement(2, status, START_NS, why))).run(80)
     assert standing(rig) == [None, 1, 1, 1 if stands else None]
@@ -605,10 +605,12 @@ def test_slow_texts_are_blamed_on_the_loop() -> None:
 
 
 def test_every_line_fits_its_schema() -> None:
-    rig = Rig(lambda request: Answer(replace(go(request.tick % 3), kept={"arg1": "2"})), calls_per_tick=2, steady=True)
+    rig = Rig(
+        lambda request: Answer(replace(go(request.tick % 3), kept={"arg1": "2"})), calls_per_tick=2, hysteresis=True
+    )
     rig.wakes = {100: 45.0}
     rig.act_ms = lambda call: 30.0 if 60 < rig.ms < 80 else 0.1
-    rig.at(210, lambda: rig.say("pause") and None).at(230, lambda: ev.Instructed("go left")).run(300)
+    rig.at(210, lambda: rig.say("pause") and None).at(230, lambda: ev.NewInstruction("go left")).run(300)
     kinds = set()
     for line in rig.lines:
         kinds.add(topic := topic_of(line))
@@ -622,7 +624,7 @@ def test_every_line_fits_its_schema() -> None:
 
 def test_instruction_changes_at_a_release() -> None:
     rig = Rig()
-    rig.at(30, lambda: ev.Instructed("go left")).run(100)
+    rig.at(30, lambda: ev.NewInstruction("go left")).run(100)
     assert [request.instruction for request in rig.requests] == ["on", "on", "go left", "go left", "go left"]
     assert ev.Instruct("go left") in rig.actions and ev.LoopReport("accepted", "go left") in rig.actions
     assert [line["t_s"] for line in rig.lines if "instruction" in line and "k" not in line] == [0.04]
@@ -631,7 +633,7 @@ def test_instruction_changes_at_a_release() -> None:
 def test_refused_instruction_is_replaced_by_the_previous_one() -> None:
     refused = Answer(error="too long", more={"mistake": ("It is too long.", "Say less.")})
     rig = Rig(lambda request: refused if request.instruction == "long" else Answer(go()))
-    rig.at(30, lambda: ev.Instructed("long")).run(100)
+    rig.at(30, lambda: ev.NewInstruction("long")).run(100)
     assert rig.core.requests.instructions.now == "on" and ev.LoopReport("refused", "long", "too long") in rig.actions
     assert list(rig.causes) == [2]
 
@@ -659,7 +661,7 @@ def test_acknowledgements_during_reading_are_taken_next() -> None:
     """Acknowledgements of a client arrive on another thread, also while earlier ones are being read."""
     words = deque(Acknowledgement(k, "executed", None, 0) for k in range(3))
     rig = Rig()
-    rig.core.requests.carried_out = lambda seen: words.extend([words_of_more] * len(list(seen)))  # type: ignore[method-assign]
+    rig.core.requests.check_acknowledgements = lambda seen: words.extend([words_of_more] * len(list(seen)))  # type: ignore[method-assign]
     words_of_more = Acknowledgement(9, "executed", None, 0)
-    rig.core._acknowledge(words)
+    rig.core._record_acknowledgements(words)
     assert [ack.tick for ack in words] == [9, 9, 9]

@@ -10,7 +10,7 @@ import pytest
 from rtcontrol.agents import Goals
 from rtcontrol.loop.active import TRIALS, Instructions
 from rtcontrol.loop.ledger import Ledger
-from rtcontrol.loop.operator_control import take_word
+from rtcontrol.loop.operator_control import run_typed_command
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Instruct, LoopReport, Notify
 
@@ -55,7 +55,7 @@ def test_unsure_decisions_restore_the_previous_instruction(decision: Decision | 
         assert trial.it.now == "help"
         trial.decide(decision, unsure=True)
     assert (trial.it.now, trial.world[-1], trial.reports("refused")) == ("go to 1", "go to 1", ["help"])
-    assert '"help" is not understood, continuing with "go to 1". You can say: go to 1; wait' in trial.people[-1]
+    assert '"help" is not understood, so "go to 1" stays active. You can say: go to 1; wait' in trial.people[-1]
     assert not trial.reports("accepted")
 
 
@@ -88,13 +88,13 @@ def test_proven_instruction_stays_despite_unsure_calls(said: str, goals: Any, de
 
 def test_slash_commands_are_answered_and_never_instructions() -> None:
     def typed(text: str, instructions: Instructions) -> str | None:
-        return take_word(text, "keyboard", cast("Any", None), instructions)
+        return run_typed_command(text, "keyboard", cast("Any", None), instructions)
 
     known, free = Trial().it, Trial(None).it
     assert typed("/goals", known) == "You can say: go to 1; wait."
     assert typed("/help", known) == (
         'Active: "go to 1". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
     )
-    assert "takes any text" in str(typed("/goals", free))
-    assert "/dance is none of /pause" in str(typed("/dance", known))
+    assert "accepts any text" in str(typed("/goals", free))
+    assert "/dance is not a command: use /pause" in str(typed("/dance", known))
     assert typed("wait", known) is None

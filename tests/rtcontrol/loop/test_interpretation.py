@@ -14,7 +14,7 @@ import pytest
 from cart import Flight, cart_agent, report_of
 
 from rtcontrol.agents import Agent, Goals
-from rtcontrol.loop.interpreter import Interpretation, Interpreter, Understood
+from rtcontrol.loop.interpreter import InterpretedSentence, Interpreter, InterpreterThread
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import interpreting
 from rtcontrol.telemetry.events import schema, topic_of
@@ -37,7 +37,7 @@ def chat(answer: Answer, told: Agent | None = None, **more: Any) -> Iterator[tup
         yield server, interpreting.of_goals(f"chat:{server.url}#small", interpreting.goals_of(told or agent()), **more)
 
 
-def asked(interpreter: Interpreter, said: str) -> Understood:
+def asked(interpreter: Interpreter, said: str) -> InterpretedSentence:
     found = interpreter.understand(said)
     assert found is not None
     return found
@@ -125,22 +125,22 @@ class Slow:
 
     name = "slow"
 
-    def understand(self, said: str, given_up: Callable[[], bool]) -> Understood | None:
+    def understand(self, said: str, given_up: Callable[[], bool]) -> InterpretedSentence | None:
         if said == "slow":
             until(given_up)
             return None
-        return Understood(said, said, self.name)
+        return InterpretedSentence(said, said, self.name)
 
 
 def test_newer_instruction_replaces_a_waiting_one() -> None:
-    taken, results, slow = list[str](), list[Understood](), Slow()
+    taken, results, slow = list[str](), list[InterpretedSentence](), Slow()
     take: Any = (taken.append, lambda line: None, lambda text: None, lambda: 0.0, results.append)
-    hears = Interpretation(slow, *take)  # type: ignore[arg-type]
+    worker = InterpreterThread(slow, *take)  # type: ignore[arg-type]
     for said in ("slow", "slow", "quick"):
-        assert hears.hear(said)
+        assert worker.submit(said)
     until(lambda: len(results) == 3)
-    assert taken == ["quick"] and sorted(one.said for one in results if one.why == "overtaken") == ["slow", "slow"]
-    hears.close()
+    assert taken == ["quick"] and sorted(one.sentence for one in results if one.why == "overtaken") == ["slow", "slow"]
+    worker.close()
 
 
 def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
@@ -182,5 +182,5 @@ def test_failing_interpreter_notifies_and_loop_continues(tmp_path: Path) -> None
         flight = run_with_operator(tmp_path, interpreter, person)
     assert flight.loop.instruction == "go to 0" and flight.loop.ended_by == "enough"
     (told,) = (line for line in flight.said if "not understood" in line)
-    assert "The instruction before stays active. It can be said so: go to -2.0; wait; " in told
+    assert "The previous instruction stays active. You can say: go to -2.0; wait; " in told
     assert events(flight)[-1]["not_understood"] == "http" and events(flight)[-1]["understood"] is None

@@ -17,10 +17,10 @@ from cart import Flight, cart_agent
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.loop import operator_control
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.rules import ConfidenceGate, LegalCalls, check_named
+from rtcontrol.loop.rules import ConfidenceGate, LegalCalls, check_names
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.records import Doubt
+from rtcontrol.records import LowConfidence
 from rtcontrol.run import assembly
 from rtcontrol.settings import confidence
 from rtcontrol.telemetry.events import schema, topic_of
@@ -149,20 +149,20 @@ def test_confidence_of_unknown_head_is_refused() -> None:
         with pytest.raises(UserError, match="min_confidence="):
             RunConfig(env="lander", min_confidence=wrong)  # type: ignore[arg-type]
     lander = assembly.agent("lander")
-    check_named(RunConfig(env="lander", min_confidence={"function": 0.6, "main": 0.3}, confirm=("engines",)), lander)
+    check_names(RunConfig(env="lander", min_confidence={"function": 0.6, "main": 0.3}, confirm=("engines",)), lander)
     with pytest.raises(UserError, match="no such head"):
-        check_named(RunConfig(env="lander", min_confidence={"wheel": 0.6}), lander)
+        check_names(RunConfig(env="lander", min_confidence={"wheel": 0.6}), lander)
     with pytest.raises(UserError, match="no tool"):
-        check_named(RunConfig(env="lander", confirm=("launch",)), lander)
+        check_names(RunConfig(env="lander", confirm=("launch",)), lander)
     with pytest.raises(UserError, match="give probabilities of 0 to 1"):
         RunConfig(env="lander", min_confidence={"main": 1.5})
 
 
 def test_calls_beyond_the_history_are_refused() -> None:
     config = RunConfig(env="cart", calls_per_tick=4)
-    check_named(config, cart_agent(history=3))
-    with pytest.raises(UserError, match="is shown its last 2 calls") as caught:
-        check_named(config, cart_agent(history=2))
+    check_names(config, cart_agent(history=3))
+    with pytest.raises(UserError, match="contains only the last 2 calls") as caught:
+        check_names(config, cart_agent(history=2))
     assert "history=3" in caught.value.remedy
     for wrong in (0, 8):
         with pytest.raises(UserError, match="calls_per_tick="):
@@ -171,8 +171,8 @@ def test_calls_beyond_the_history_are_refused() -> None:
 
 def test_head_below_its_floor_is_in_doubt() -> None:
     unsure = Decision(MOVE, {"function": 0.9, "arg1": 0.4})
-    assert ConfidenceGate({"speed": 0.5}, arm_agent().tools).doubt(unsure) == Doubt("speed", 0.4, 0.5)
-    assert ConfidenceGate({"": 0.5}, arm_agent().tools).doubt(unsure) == Doubt("arg1", 0.4, 0.5)
+    assert ConfidenceGate({"speed": 0.5}, arm_agent().tools).doubt(unsure) == LowConfidence("speed", 0.4, 0.5)
+    assert ConfidenceGate({"": 0.5}, arm_agent().tools).doubt(unsure) == LowConfidence("arg1", 0.4, 0.5)
     assert ConfidenceGate({"function": 0.8, "arg1": 0.3}, arm_agent().tools).doubt(unsure) is None
     assert (
         ConfidenceGate({}, arm_agent().tools, null_is_doubt=True).doubt(Decision(None, {"function": 0.9})) is not None

@@ -159,7 +159,7 @@ CLOCKS = pytest.mark.parametrize("clock", ["wall", "lockstep"])
 
 @pytest.fixture(autouse=True)
 def _short_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.3)
+    monkeypatch.setattr("rtcontrol.loop.loop.EXIT_WAIT_S", 0.3)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 

@@ -122,7 +122,7 @@ def test_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: P
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
     assert process.returncode in (143, run_module.UNSAFE), err
-    assert "did not take it within" not in out + err, "waited on"
+    assert "did not execute it within" not in out + err, "waited on"
     assert (report_of(tmp_path / "out")["ended_by"], log_of(tmp_path)) == ("SIGTERM", "started")
 
 
@@ -276,7 +276,7 @@ def test_safe_call_that_is_not_active_has_its_own_status(
         raise broken or AssertionError
 
     monkeypatch.setattr(Lander, "engines", stuck)
-    monkeypatch.setattr(loop, "LEAVE_S", 0.3)
+    monkeypatch.setattr(loop, "EXIT_WAIT_S", 0.3)
     if broken is not None:
         monkeypatch.setattr(LoopCore, "_expire", breaks)
     assert lander(tmp_path) == run_module.UNSAFE

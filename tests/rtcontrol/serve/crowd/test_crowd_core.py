@@ -87,7 +87,7 @@ class CrowdBench:
         while events:
             for action in self.core.advance(events.popleft(), self.now):
                 if isinstance(action, DecisionRequest):
-                    events.append(ev.Sent(self.broken))
+                    events.append(ev.SendResult(self.broken))
                     if self.broken is None:
                         due_ns = self.now + round(self.slow_ms * MS)
                         self.pending = due_ns, replace(answer(self.decider, action), decide_ns=2 * MS)
@@ -96,16 +96,16 @@ class CrowdBench:
                     self.sent_ns += [self.now] * len(action.calls)
                 elif isinstance(action, Refuse):
                     self.refused.append(action.error)
-                elif isinstance(action, ev.Record):
+                elif isinstance(action, ev.RecordLine):
                     self.lines.append(action.line)
                     self.account.add(action.line)
-                elif isinstance(action, ev.Cancel):
+                elif isinstance(action, ev.CancelRequest):
                     self.cancelled.append(action.k)
 
     def wait(self, ms: float) -> None:
         """Let `ms` milliseconds pass, as the loop's thread does."""
         end_ns = self.now + round(ms * MS)
-        self.tell(ev.Woke())
+        self.tell(ev.TimerFired())
         while True:
             wake_ns = self.core.wake_ns
             due_ns = min(end_ns + 1 if wake_ns is None else wake_ns, self.pending[0] if self.pending else end_ns + 1)
@@ -115,7 +115,7 @@ class CrowdBench:
             if self.pending is not None and self.pending[0] <= self.now:
                 reply, self.pending = self.pending[1], None
                 self.tell(reply)
-            self.tell(ev.Woke())
+            self.tell(ev.TimerFired())
         self.now = end_ns
 
     def join(self, *members: str | dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ class CrowdBench:
 
     def end(self) -> dict[str, Any]:
         """End the crowd, and return the report."""
-        self.tell(ev.Stopped("over"))
+        self.tell(ev.StopRequested("over"))
         self.account.assert_consistent()
         return report.build(self.account, "record.mcap")
 
@@ -260,7 +260,7 @@ def test_pause_makes_members_safe_until_resume() -> None:
 def test_instruction_becomes_goal_of_every_member() -> None:
     bench = CrowdBench()
     bench.join({"id": "anna", "instruction": "land"})
-    bench.tell(ev.Instructed("hover"))
+    bench.tell(ev.NewInstruction("hover"))
     bench.join("bert")
     bench.see(anna="moved", bert="moved")
     bench.wait(30)
@@ -448,10 +448,10 @@ def test_repeated_instructions_keep_the_agenda_small() -> None:
     bench = CrowdBench()
     bench.join("a", "b")
     bench.see(a="x", b="x")
-    bench.tell(ev.Instructed("hover"))
+    bench.tell(ev.NewInstruction("hover"))
     entries = len(bench.core.agenda._heap)
     for _ in range(100):
-        bench.tell(ev.Instructed("land"))
+        bench.tell(ev.NewInstruction("land"))
     assert len(bench.core.agenda._heap) == entries
 
 
