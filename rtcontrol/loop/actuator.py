@@ -85,7 +85,7 @@ class Actuator:
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._executor, self._wake = CallExecutor(agent, env), wake
         self.core = ActuatorCore(agent.fallback.safe_calls, retry_ns)
-        self._seen_changes = 0
+        self._handled_changes = 0
         self._lock, self._wakeups, self._active = threading.Lock(), SimpleQueue[None](), threading.Event()
         self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
 
@@ -177,6 +177,6 @@ class Actuator:
             with self._lock:
                 if core.safe.active:
                     self._active.set()
-        if core.change_count != self._seen_changes:
-            self._seen_changes = core.change_count
+        if core.change_count != self._handled_changes:
+            self._handled_changes = core.change_count
             self._wake()

@@ -43,7 +43,7 @@ class Ledger:
     # -- order ---------------------------------------------------------------------------------------------------------
 
     def write(self, line: Line) -> None:
-        """Record a line, or queue it behind lines that are still waiting."""
+        """Record a line, or queue it after lines that are still waiting."""
         if self._slots:
             self._slots.append([line])
         else:

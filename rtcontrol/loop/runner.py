@@ -122,7 +122,7 @@ class LoopRunner:
         self._world = ports.env if isinstance(ports.env, Acknowledging) else None
         self._next_restore_ns = 0
         self._safe: ev.SafeState | None = None
-        self._seen_changes = 0  # the `change_count` of ActuatorCore that was handled last
+        self._handled_changes = 0  # the `change_count` of ActuatorCore that was handled last
         self._host: tuple[bool, int, str | None, int] = (True, 0, None, 0)
         self._epoch = -1  # the last epoch that the core received
         self._reports: deque[Any] = getattr(ports.host, "reports", deque())  # host events other than replies
@@ -175,8 +175,8 @@ class LoopRunner:
             self._host = state
             ports.sampler.follow()
             self.dispatch(HostChanged(*state[:3], tuple(host.events)))
-        if actuator.change_count != self._seen_changes:
-            self._seen_changes = actuator.change_count
+        if actuator.change_count != self._handled_changes:
+            self._handled_changes = actuator.change_count
             if (safe := actuator.state) != self._safe:
                 self._safe = safe
                 self.dispatch(safe)

@@ -20,7 +20,7 @@ def test_simulated_drill_prints_its_table(capsys: pytest.CaptureFixture[str]) ->
 def test_failing_seed_prints_command_that_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ActuatorCore, "bar", lambda core, why, now_ns: None)  # a pause shuts nothing
+    monkeypatch.setattr(ActuatorCore, "block", lambda core, why, now_ns: None)  # a pause shuts nothing
     assert call("drill", "--simulate", "--set", "drill.only=pause", "--set", "drill.ticks=100") == 3
     failed, command = re.findall(
         r"^(seed .*)\n  rtcontrol (drill --simulate --seed .*)$", capsys.readouterr().out, re.M

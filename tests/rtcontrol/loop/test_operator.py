@@ -150,9 +150,9 @@ def test_confidence_of_unknown_head_is_refused() -> None:
             RunConfig(env="lander", min_confidence=wrong)  # type: ignore[arg-type]
     lander = assembly.agent("lander")
     check_names(RunConfig(env="lander", min_confidence={"function": 0.6, "main": 0.3}, confirm=("engines",)), lander)
-    with pytest.raises(UserError, match="no such head"):
+    with pytest.raises(UserError, match="has no head wheel"):
         check_names(RunConfig(env="lander", min_confidence={"wheel": 0.6}), lander)
-    with pytest.raises(UserError, match="no tool"):
+    with pytest.raises(UserError, match="not a tool"):
         check_names(RunConfig(env="lander", confirm=("launch",)), lander)
     with pytest.raises(UserError, match="give probabilities of 0 to 1"):
         RunConfig(env="lander", min_confidence={"main": 1.5})
