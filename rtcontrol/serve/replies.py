@@ -64,11 +64,9 @@ def control_of(operator: OperatorControl, session: str) -> ControlMessage:
 
 def interpreted(result: InterpretedSentence, session: str, examples: str) -> Instruct | WireError:
     """Return the instruction that a sentence was mapped to, or the error if it was not understood or not accepted."""
-    sentence = result.sentence
+    sentence, confidence = result.sentence, result.confidence
     if result.text is not None:
-        return Instruct(
-            session=session, instruction=result.text, said=sentence, by=result.by, confidence=result.confidence
-        )
+        return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=confidence)
     verb = "accepted" if result.why == "overtaken" else "understood"
     problem = f'"{echo(sentence)}" is not {verb}: {result.reason}. The previous instruction continues.'
     return WireError(Code.INSTRUCTION, problem, f"Say it in other words, such as: {examples}.", field="instruction")
