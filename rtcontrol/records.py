@@ -30,7 +30,7 @@ class Tick:
 
     `skip`: record fields about releases that were skipped before this tick. `schedstats`: contents of the schedstat
     files of the loop's, actuator's and decider's threads when the tick started; `schedstats_before`: at the previous
-    tick. `behind`: the decoder was still busy with older requests. `calls`: texts of the calls that already acted in
+    tick. `decoder_busy`: the decoder still had older requests. `calls`: texts of the calls that already acted in
     this tick (each further call has its own copy of the Tick). `requested_ns`: the capture time of an older observation
     whose plan decides this tick; else 0."""
 
@@ -47,7 +47,7 @@ class Tick:
     submitted_ns: int = 0
     replied_ns: int = 0
     incarnation: int = 0
-    behind: bool = False
+    decoder_busy: bool = False
     request: DecisionRequest = field(default_factory=lambda: NOTHING)
     calls: tuple[str, ...] = ()
     schedstats: tuple[bytes, ...] = ()

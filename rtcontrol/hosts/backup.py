@@ -39,8 +39,7 @@ class Handover:
     """The rule by which the backup decides: the first answer is late, or a head's confidence is less than `below`.
 
     At most `in_flight` requests to the first decider are pending; further ticks go to the backup alone. `plans`: the
-    first decider's answers are steps of plans.
-    """
+    first decider's answers are steps of plans."""
 
     below: float
     period_ns: int
@@ -53,8 +52,7 @@ class PairedRequest(PendingRequest):
     """A request for the `n`th call of a tick. `answer` is the first decider's reply, `spare` the backup's.
 
     `sent`: the first decider got the request. `confident`: each of that decider's heads is confident enough. An answer
-    after `late_ns` is late.
-    """
+    after `late_ns` is late."""
 
     n: int = 0
     late_ns: int = 0

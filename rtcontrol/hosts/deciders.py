@@ -53,8 +53,7 @@ def answer_together(
 ) -> Generator[None, None, list[DecisionReply | None]]:
     """Decide in steps; return a reply for each pair, or None for a cancelled one. The deciders must share one `kind`.
 
-    `cancelled(i)` returns at each step whether the request of pair `i` is not needed any more.
-    """
+    `cancelled(i)` returns at each step whether the request of pair `i` is not needed any more."""
     started_ns, gone = time.monotonic_ns(), set[int]()
     steps = _decide(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
     while True:
@@ -133,8 +132,7 @@ class Worker:
     """A worker that takes batches of requests from the scheduler and decides them on one thread.
 
     Each session's host has one decider for each worker, selected by `number`. The decision of a patient
-    session lets other sessions go first wherever the decision yields.
-    """
+    session lets other sessions go first wherever the decision yields."""
 
     def __init__(self, scheduler: EdfScheduler, number: int) -> None:
         self.scheduler, self.number = scheduler, number
@@ -232,8 +230,7 @@ class NoopSource(ExpertSource):
 class RandomSource:
     """A decider that samples a uniformly random legal call, and another one for each further call of a tick.
 
-    Optional parameters of an open domain are left out. The same seed, tick and epoch give the same first call.
-    """
+    Optional parameters of an open domain are left out. The same seed, tick and epoch give the same first call."""
 
     tools: Sequence[dict[str, Any]]
     seed: int = 0
@@ -263,8 +260,7 @@ FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text
 class STSource:
     """The source of an ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`.
 
-    A `patient` model is for callers that can wait, such as HTTP clients: other sessions are decided first.
-    """
+    A `patient` model is for callers that can wait, such as HTTP clients: other sessions are decided first."""
 
     spec: Any
     patient: bool = False
@@ -391,8 +387,7 @@ class QuestionSource:
 class QuestionModel(SteppedDecider):
     """Answer questions by a call named ANSWERS: the `probabilities` of the options, and how many tokens were `kept`.
 
-    The callers can wait, so other sessions are decided first.
-    """
+    The callers can wait, so other sessions are decided first."""
 
     patient = True
 

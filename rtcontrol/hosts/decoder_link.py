@@ -29,8 +29,7 @@ READY = b""
 class DecoderLink:
     """A session's socket to one incarnation of the decoder's process; only the loop's thread uses an adopted link.
 
-    Raises DecoderUnavailable if no socket can be opened.
-    """
+    Raises DecoderUnavailable if no socket can be opened."""
 
     def __init__(self, life: Mapping[str, Any], session_key: bytes, wake: WakeFile) -> None:
         self._wake = wake

@@ -21,8 +21,7 @@ class InProcessPool(Pool):
     """A pool that builds each decider on the thread that opens the session, and decides on `workers` threads.
 
     Without workers each decider runs inside `submit`: for deciders that take no time (no-op, random, expert). All
-    threads share Python's lock. `preload` loads torch at the start, which holds the lock for 1 to 2 s.
-    """
+    threads share Python's lock. `preload` loads torch at the start, which holds the lock for 1 to 2 s."""
 
     def __init__(self, limit: int = LIMIT, workers: int = 1, preload: bool = True) -> None:
         super().__init__("inprocess" if workers else "inline", limit)

@@ -96,8 +96,7 @@ Action = Ask | Withdraw | DecisionReply | Report | Notify
 class PendingRequest:
     """A request of the loop and its `answer`. A better answer may be waited for until `due_ns` (0: for ever).
 
-    `waited`: the loop still waits for the reply.
-    """
+    `waited`: the loop still waits for the reply."""
 
     request: DecisionRequest
     sent_ns: int
@@ -127,8 +126,7 @@ class LayeredCore:
     """Base of the cores that decide by inner hosts, given by name. `state` is what the layered host shows.
 
     The shell sleeps in `main` until `wake_ns`. The shell polls the other hosts often while `watching`, else before each
-    event.
-    """
+    event."""
 
     watching = False
 
@@ -211,8 +209,7 @@ class StandbyCore(LayeredCore):
     """Two warm decoders of one session, PAIR; `main` decides. If `main` is lost, the other decoder takes over.
 
     The session stays with the new `main`, and the lost decoder comes back as the standby. To stay warm, the standby
-    also decides the first WARM_REQUESTS requests, and then one request every WARM_EVERY_NS.
-    """
+    also decides the first WARM_REQUESTS requests, and then one request every WARM_EVERY_NS."""
 
     def __init__(self) -> None:
         super().__init__("ray", PAIR, PAIR[0])

@@ -1,8 +1,9 @@
-"""Execute plans step by step, while the next plan is made.
+"""Execute the calls of a plan (several calls in one answer of a decider) step by step, one step per tick.
 
-A tick gets the due step of the active plan at once. If no step is due, or if plans usually come in time, the tick gets
-the first step of its own plan. A call, or a plan of one step, passes unchanged. Step `i` is for the instant
-`i * step_ns` after the plan's observation: a plan that comes late starts at a later step.
+A tick gets the due step of the active plan at once, while the decider computes the next plan. If no step is due, or if
+plans usually arrive in time, the tick waits for the plan for its own observation, and gets the first step. A single
+call, or a plan of one step, is passed on unchanged. Step `i` is due `i * step_ns` after the plan's observation, so a
+plan that arrives late starts at a later step.
 """
 
 from __future__ import annotations
@@ -33,11 +34,10 @@ Scope = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """Settings for executing plans: no step acts once the plan's observation is older than `max_age_ns`.
+    """Settings for executing plans. No step acts if the plan's observation is older than `max_age_ns`.
 
-    A newer plan replaces the older one as soon as it arrives. At most `in_flight` plans are requested at once. If the
-    world `waits`, each tick executes the first step of its own plan.
-    """
+    A newer plan replaces the active one as soon as it arrives. `in_flight`: how many plans may be requested at once.
+    `waits`: the world waits for decisions, so each tick gets the first step of the plan for its observation."""
 
     max_age_ns: int
     in_flight: int = 1
@@ -46,14 +46,15 @@ class PlanTerms:
 
 @dataclass(slots=True, eq=False)
 class ActivePlan:
-    """The plan that answers `request`."""
+    """The plan that is being executed, and the `request` and `decision` that it comes from."""
 
     plan: Plan
     request: DecisionRequest
     decision: Decision
 
     def step(self, tick: PendingRequest, max_age_ns: int, now_ns: int) -> int | None:
-        """Return the index of the call that is due; None if the plan is over, too old, or outside the tick's scope."""
+        """Return the index of the step that is due for `tick`, or None if the plan is over, too old, or for another
+        epoch or instruction."""
         if not tick.due_ns:
             return 0 if self.request is tick.request else None
         age_ns = now_ns - self.request.captured_ns
@@ -63,7 +64,7 @@ class ActivePlan:
         return i if i < len(self.plan.calls) else None
 
     def reply(self, tick: PendingRequest, i: int) -> DecisionReply:
-        """Return the tick's reply: step `i`, which may answer an older request."""
+        """Return the reply to `tick` with step `i` of the plan, which may be the plan of an older request."""
         same = self.request is tick.request
         reply = tick.answer if tick.answer is not None and same else DecisionReply(tick.request.tick, None, None, 0)
         return replace(
@@ -76,20 +77,20 @@ class ActivePlan:
 
 
 def scope_of(request: DecisionRequest) -> Scope:
-    """Return the epoch and the instruction of a request: a plan acts only where both are the same."""
+    """Return the epoch and the instruction of a request. A plan acts only for requests with the same scope."""
     return request.epoch, request.instruction
 
 
 class PlanCore(LayeredCore):
-    """Answer the ticks of a session by the plans of PLANNER, and report each plan. `legal` says if a call is valid."""
+    """The core of PlanHost: answer requests by steps of plans from PLANNER. `legal` returns whether a call is valid."""
 
     def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
         super().__init__("plans", [PLANNER], PLANNER)
         self._terms, self._legal = terms, legal
-        self._pending: dict[int, PendingRequest] = {}  # not answered by the planner yet
+        self._pending: dict[int, PendingRequest] = {}  # requests that the planner has not answered, by tick
         self._plan: ActivePlan | None = None
         self._scope: Scope | None = None  # the scope of the newest request
-        self._recent: deque[bool] = deque(maxlen=RECENT)  # whether plans were in time
+        self._recent: deque[bool] = deque(maxlen=RECENT)  # whether the last plans were in time
 
     def requested(self, request: DecisionRequest, now_ns: int) -> None:
         self._give_up(now_ns)
@@ -97,15 +98,15 @@ class PlanCore(LayeredCore):
         tick = PendingRequest(request, now_ns, 0 if self._terms.waits else due_of(now_ns, within_ns))
         remember(self.open, request.tick, tick)
         self._scope = scope_of(request)
-        under_way = sum(scope_of(pending.request) == self._scope for pending in self._pending.values())
-        if under_way < self._terms.in_flight and self.state.up:
+        requested = sum(scope_of(pending.request) == self._scope for pending in self._pending.values())
+        if requested < self._terms.in_flight and self.state.up:
             remember(self._pending, request.tick, tick)
-            # A plan that comes after the deadline may still serve later ticks, until its observation is too old.
+            # A plan that arrives after the deadline may still be used by later ticks, until it is too old.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
             self.do(Ask(PLANNER, replace(request, within_ns=patience_ns)))
 
     def _give_up(self, now_ns: int) -> None:
-        """Withdraw requests that are lost or too late for any tick."""
+        """Cancel requests whose reply is lost, or would be too old for any tick."""
         for k, tick in tuple(self._pending.items()):
             within_ns = tick.request.within_ns
             late = within_ns and now_ns - tick.sent_ns > 2 * self._patience_ns(within_ns)
@@ -117,7 +118,7 @@ class PlanCore(LayeredCore):
         return max(within_ns, self._terms.max_age_ns)
 
     def cancelled(self, tick: int) -> None:
-        # Its plan may still serve later ticks. Its reply only shows how late it was.
+        # Keep the request: the plan may be used by later ticks, and the reply shows how late the plan was.
         if (question := self.open.get(tick)) is not None:
             question.waited = False
             if tick not in self._pending:
@@ -140,7 +141,8 @@ class PlanCore(LayeredCore):
             self.do(Report(now_ns, fields | outcome))
 
     def _outcome(self, reply: DecisionReply, tick: PendingRequest, now_ns: int) -> dict[str, Any] | None:
-        """Return what to report about an answer (None: a call or a plan of one step), and activate a newer plan."""
+        """Activate a plan that is newer than the active one. Return the record fields of the planner's answer, or None
+        for a single call or a plan of one step."""
         decision = reply.decision
         if decision is None:
             return {"outcome": "failed", "error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
@@ -174,9 +176,9 @@ class PlanCore(LayeredCore):
             return plan.reply(tick, i)
         if answer is None or decision is None:
             return answer
-        return replace(answer, decision=None, error="the plan was over, or too old, before it came")
+        return replace(answer, decision=None, error="the plan was over, or too old, when it arrived")
 
     def _is_awaited(self, tick: PendingRequest, now_ns: int) -> bool:
-        """Return whether the tick's plan may still come in time."""
+        """Return whether the plan that was requested for this tick may still arrive in time."""
         in_time = not tick.due_ns or (is_usual(self._recent) and now_ns < tick.due_ns)
         return in_time and tick.request.tick in self._pending

@@ -49,8 +49,7 @@ class PolicySource:
     """The source of a PolicyDecider, which asks the server at `url`; one action of a plan lasts `step_ns`.
 
     With `late` the decider waits for an answer even after the request's time is over. `answers` are the digests of the
-    last answers to all deciders of the source.
-    """
+    last answers to all deciders of the source."""
 
     url: str
     tools: tuple[dict[str, Any], ...]
@@ -64,8 +63,7 @@ class PolicySource:
     def parse(cls, name: str, tools: Sequence[dict[str, Any]], step_ns: int, late: bool = False) -> PolicySource:
         """Return the source named by `openpi:ws://HOST:PORT#policy.yaml`, with the environment's key.
 
-        The mapping's `step_ms` takes precedence over `step_ns`. Raises UserError.
-        """
+        The mapping's `step_ms` takes precedence over `step_ns`. Raises UserError."""
         form = f"openpi:ws://HOST:PORT, or openpi:ws://HOST:PORT#policy.yaml; a key goes into the environment, as {KEY}"
         url = endpoint_url(name, ("ws", "wss"), form)
         mapping = PolicyMapping.read(url.fragment or None, tool_schemas(list(tools)))
@@ -152,8 +150,7 @@ class PolicyDecider(SteppedDecider):
     def _chunk(self, actions: Any) -> np.ndarray[Any, Any]:
         """Return the actions, which must be finite floats of the mapping's shape.
 
-        Raises UserError for a wrong shape before the first good answer, else DecisionLost.
-        """
+        Raises UserError for a wrong shape before the first good answer, else DecisionLost."""
         dims, dtype = len(self._mapping.dims), getattr(actions, "dtype", type(actions).__name__)
         shape: Sequence[int] = getattr(actions, "shape", ())
         if not (len(shape) == 2 and 1 <= shape[0] <= MOST_ROWS and shape[1] == dims and dtype in FLOATS):
@@ -215,8 +212,7 @@ class MappingFile(BaseModel, extra="forbid", strict=True):
 class ActionDim:
     """The rule that turns a number into an argument: the nearest of the listed `values`, else a multiple of `step`.
 
-    `reach`: half of the largest gap between two listed numbers. Without a `step` any number is allowed.
-    """
+    `reach`: half of the largest gap between two listed numbers. Without a `step` any number is allowed."""
 
     entry: Entry
     values: Mapping[float, Any] | None = None
@@ -228,8 +224,7 @@ class ActionDim:
     def value(self, number: float, clip: bool) -> Any:
         """Return the argument for a number. Unless `clip`, a number out of bounds by more than half a step stays so.
 
-        Raises OverflowError if the scaled number is not finite.
-        """
+        Raises OverflowError if the scaled number is not finite."""
         scaled = self.entry.scale * number + self.entry.offset
         if not math.isfinite(scaled):
             raise OverflowError(f"{number:g} of {self.entry.parameter}")

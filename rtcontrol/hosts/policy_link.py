@@ -61,8 +61,7 @@ def unpack_message(data: bytes) -> Any:
 def _items(data: bytes) -> int:
     """Count a message's items by their headers, up to MOST_ITEMS + 1.
 
-    Unpacking millions of items would hold the interpreter's lock for seconds.
-    """
+    Unpacking millions of items would hold the interpreter's lock for seconds."""
     reader = msgpack.Unpacker()
     reader.feed(data)
     left = items = 1
@@ -257,8 +256,7 @@ class PolicyLink:
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
         """Return a future of the answer, which may raise DecisionLost; cancelling the future cuts the connection.
 
-        Raises DecisionLost after `close`.
-        """
+        Raises DecisionLost after `close`."""
         answer = self._thread.start(self._conversation.ask, packed, limit_s)
         if answer is None:
             raise DecisionLost("connection", "the link was closed")

@@ -31,8 +31,7 @@ def started(host: Host) -> Host:
 class PooledHost(HostBase):
     """One session of a pool. A host that `owns_pool` starts and ends the pool.
 
-    `error`: why there never was a decider. `due_ns`: when the decider may be built again after so many `failures`.
-    """
+    `error`: why there never was a decider. `due_ns`: when the decider may be built again after so many `failures`."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool.name)
@@ -59,8 +58,7 @@ class PooledHost(HostBase):
 class Pool:
     """A pool of at most `limit` sessions in a process that may be lost and replaced.
 
-    `life` is the start answer of the process, or None while the process is away. A lost process is killed.
-    """
+    `life` is the start answer of the process, or None while the process is away. A lost process is killed."""
 
     def __init__(self, name: str, limit: int) -> None:
         self.name, self.limit = name, limit
@@ -168,8 +166,7 @@ class EdfScheduler:
         """Return the newest request of the session whose time ends first, and other requests to decide in one batch.
 
         `kind`: only sessions of one kind are decided together (None: alone), as many as are expected to be decided
-        within that request's time. If `late`, one `patient` session is taken when no other session waits.
-        """
+        within that request's time. If `late`, one `patient` session is taken when no other session waits."""
         waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._end)
         eager = [key for key in waiting if not patient(key)]
         if not eager:
@@ -195,8 +192,7 @@ class EdfScheduler:
         """Return the nanoseconds that a batch of `count` decisions is expected to take.
 
         The estimate is at most that of a smaller batch, scaled up: so a size that was slow once is tried again. A
-        size that was fast once counts until there is a newer measurement.
-        """
+        size that was fast once counts until there is a newer measurement."""
         since = self._turns.get(kind, 0) - OLD_TURNS
         times = [(ns * count / n, turn) for n, (ns, turn) in self._took.get(kind, {}).items() if n <= count]
         return min([ns for ns, turn in times if turn >= since] or [ns for ns, _ in times], default=0.0)

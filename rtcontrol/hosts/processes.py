@@ -36,8 +36,7 @@ BUILDER_NICE = 10
 class Heartbeat:
     """A thread that wakes every `beat_ns` while the object is entered. Waking more than `threshold_ns` late is a gap.
 
-    In a gap the process was stopped by a signal, or waited for the processor or for the interpreter's lock.
-    """
+    In a gap the process was stopped by a signal, or waited for the processor or for the interpreter's lock."""
 
     def __init__(self, beat_ns: int = BEAT_NS, threshold_ns: int = THRESHOLD_NS) -> None:
         self.beat_ns, self.threshold_ns = beat_ns, threshold_ns
@@ -58,8 +57,7 @@ class Heartbeat:
     def gaps(self, since_ns: int) -> list[tuple[int, int]]:
         """Return start and end (CLOCK_MONOTONIC) of the gaps that ended after `since_ns`.
 
-        A gap that is just ending is included, since the caller may wake before the heartbeat thread does.
-        """
+        A gap that is just ending is included, since the caller may wake before the heartbeat thread does."""
         gaps = [gap for gap in tuple(self._gaps) if gap[1] > since_ns]
         now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
         return [*gaps, (due, now)] if now - due > self.threshold_ns else gaps
@@ -95,8 +93,7 @@ class Guardian:
     """A folder that no other user may enter, and a guardian process that outlives this process.
 
     When this process ends, or `end` is called, the guardian kills all processes with the folder's mark, and removes the
-    folder. No signal of a terminal reaches the guardian.
-    """
+    folder. No signal of a terminal reaches the guardian."""
 
     def __init__(self) -> None:
         base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()

@@ -38,8 +38,7 @@ class DecisionRequest:
     The raw observation `data` never leaves the process; `seq` is the observation's number, `captured_ns` its instant.
     `received_ns` is when the decider's process got the request (CLOCK_MONOTONIC). The loop waits `within_ns` for the
     answer (0: for ever). `standing`: the active call, if there is hysteresis. `members`: the requests of a crowd, which
-    this one request combines.
-    """
+    this one request combines."""
 
     tick: int
     epoch: int
@@ -71,8 +70,7 @@ class DecisionReply:
     `ahead_ns` is how long after the observation the step is due. For a crowd, `members` are the members' replies.
 
     Stamps are from CLOCK_MONOTONIC of the loop's machine, 0 for a decider elsewhere: when the request was `received`
-    and `begun`. `gaps` (start, end) are the recent times in which a separate decider process did not run.
-    """
+    and `begun`. `gaps` (start, end) are the recent times in which a separate decider process did not run."""
 
     tick: int
     decision: Decision | None
@@ -111,8 +109,7 @@ class DeciderSource(Protocol):
     """A picklable recipe of a decider: `build` runs in the deciding process, for each worker and after each restart.
 
     The decider may have `info() -> dict` for the report, and `close()`, which any thread may call when the session
-    ends, also during a decision. `build` raises UserError if the user can correct the error.
-    """
+    ends, also during a decision. `build` raises UserError if the user can correct the error."""
 
     def build(self) -> Decider: ...
 
@@ -123,8 +120,7 @@ class Host(Protocol):
     A host with N workers makes at most N decisions at once; the newest requests win. `incarnation` grows with every
     restart of the decoder, and `events` lists losses and returns. If `gave_up` says why the decoder will not come back,
     the loop must end. `threads` are the deciding threads on this machine (process and thread id). `shares` are the
-    newest decisions' times in ns; decisions made together share their time equally.
-    """
+    newest decisions' times in ns; decisions made together share their time equally."""
 
     name: str
 
@@ -142,8 +138,7 @@ class Host(Protocol):
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Build the decider if there is none; return the lines that it adds to the report. Raises UserError.
 
-        Returns an empty dict soon after `stopped()` is true: only `close` may then be called.
-        """
+        Returns an empty dict soon after `stopped()` is true: only `close` may then be called."""
 
     def submit(self, request: DecisionRequest) -> None: ...
     def wait(self, timeout_ns: int) -> DecisionReply | None: ...

@@ -35,8 +35,7 @@ class DecoderActor(InProcessPool):
 
     Clients use ipc under `directory`, and CURVE with a key that only the answer to `start` has. Messages are pickled.
     A DEALER's identity is the session's key, a slash and a number that is new for each link. `build` and `free` run
-    in order, on the thread of Ray's group BUILD, `ping` on the thread of PING.
-    """
+    in order, on the thread of Ray's group BUILD, `ping` on the thread of PING."""
 
     def __init__(self, workers: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -65,8 +64,7 @@ class DecoderActor(InProcessPool):
     def build(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
         """Build the session's deciders; return the lines that the first decider adds to the report.
 
-        Each decider answers `warm` a few times and the answers are dropped: a restarted process is slow at first.
-        """
+        Each decider answers `warm` a few times and the answers are dropped: a restarted process is slow at first."""
         yield_processor()
         host = SocketHost(source, pool=self, session=key.decode())
         info = host.start()

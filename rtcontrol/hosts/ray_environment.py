@@ -23,8 +23,7 @@ def set_environment() -> None:
 
     A new token is set unless the user has one: Ray would write a token into HOME, readable for all users. Workers
     are not nicer than other processes (Ray's default is 15). No worker is started early, since the first driver would
-    hold the interpreter's lock while waiting for that worker.
-    """
+    hold the interpreter's lock while waiting for that worker."""
     defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
     defaults |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
     defaults["SPT_NOENV"] = "1"  # workers rename themselves, which must not overwrite their environment
@@ -63,8 +62,7 @@ def apart(folder: str) -> Iterator[None]:
 def sigterm_kept() -> Iterator[None]:
     """Restore the handler of SIGTERM afterwards, on any thread (`signal.signal` works on the main thread only).
 
-    Ray's C++ core treats SIGTERM as a crash: it prints the stack, and aborts the process 3 s later.
-    """
+    Ray's C++ core treats SIGTERM as a crash: it prints the stack, and aborts the process 3 s later."""
     action, libc = ctypes.create_string_buffer(SIGACTION_BYTES), ctypes.CDLL(None)
     libc.sigaction(int(signal.SIGTERM), None, action)
     try:

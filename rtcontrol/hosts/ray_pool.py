@@ -26,8 +26,7 @@ class RayPool(Pool):
     """Start a `DecoderActor`, watch it, and end it with all that was started for it.
 
     The watcher's thread builds the deciders of all sessions. When the process (it ends, or answers no pings) or a part
-    of Ray is lost, all hosts report the loss, and a new process is started; `gave_up` says why none will be.
-    """
+    of Ray is lost, all hosts report the loss, and a new process is started; `gave_up` says why none will be."""
 
     def __init__(
         self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None

@@ -43,8 +43,7 @@ class DecoderProcess:
     def replace(self, closed: Callable[[], bool]) -> dict[str, Any] | None:
         """Kill a lost actor and start another; None when the pool is closed.
 
-        Raises DecoderUnavailable when that takes too long, and when Ray itself is lost.
-        """
+        Raises DecoderUnavailable when that takes too long, and when Ray itself is lost."""
         import ray
 
         give_up_s = time.monotonic() + START_TIMEOUT_S
@@ -80,8 +79,7 @@ class DecoderProcess:
     def build(self, key: bytes, source: DeciderSource, last: DecisionRequest | None) -> Any:
         """Start to build a session's decider, warmed by its `last` request; return the call for `result`.
 
-        Raises UserError if the source cannot be pickled.
-        """
+        Raises UserError if the source cannot be pickled."""
         try:
             return self.actor.build.options(concurrency_group=BUILD).remote(key, source, last)
         except TypeError as error:
@@ -90,8 +88,7 @@ class DecoderProcess:
     def result(self, call: Any) -> Any:
         """Return the answer to a call of the actor, or None before it has come.
 
-        Raises UserError if the call failed, RayError if the actor is lost.
-        """
+        Raises UserError if the call failed, RayError if the actor is lost."""
         import ray
 
         if not ray.wait([call], timeout=0)[0]:
@@ -132,8 +129,7 @@ class DecoderProcess:
 def _options(gpus: float | None) -> dict[str, Any]:
     """Return an actor's options: run on this machine, with an uninstalled source tree on the path, on all processors.
 
-    Raises UserError if no GPU is free for the actor.
-    """
+    Raises UserError if no GPU is free for the actor."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -41,8 +41,7 @@ class RaySession:
     all processes with the folder's mark. Each of the pools that share a session calls `start` and `end`.
 
     A background thread starts Ray, so that the main thread can be stopped meanwhile and keeps its signal handlers. That
-    thread then waits for `end`, since Ray's processes end with the thread that made them.
-    """
+    thread then waits for `end`, since Ray's processes end with the thread that made them."""
 
     def __init__(self) -> None:
         self.folder = ""

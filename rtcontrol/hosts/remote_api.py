@@ -106,8 +106,7 @@ class EndpointSource:
     """The source of an EndpointDecider: `api` is one of APIS, `url` that of its route, `model` the name to send.
 
     With `allow_null` the model may decide that no call is meant; with `late` the decider waits for an answer even after
-    the request's time is over.
-    """
+    the request's time is over."""
 
     api: str
     url: str
@@ -123,8 +122,7 @@ class EndpointSource:
     ) -> EndpointSource:
         """Return the source named by `API:URL#MODEL`, with the environment's key.
 
-        Raises UserError, also if the API cannot represent the tools.
-        """
+        Raises UserError, also if the API cannot represent the tools."""
         api = name.partition(":")[0]
         if api not in APIS:
             raise UserError(f"{name[:80]} cannot read text.", "Name another model here (docs/deciders.md).")
@@ -217,8 +215,7 @@ class ClosedQuestion:
 class DecisionsApi:
     """OpenAI's `/v1/decisions`: questions about an agent's tools, answered in the order of the questions.
 
-    Raises UserError if the values of a parameter cannot be listed as options.
-    """
+    Raises UserError if the values of a parameter cannot be listed as options."""
 
     route, state = "/decisions", "input"
 
@@ -381,8 +378,7 @@ class ChatApi:
 def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return the tools' names by their API names (64 letters, digits, `_` and `-`), and the tools with their API names.
 
-    Raises UserError if two API names are the same.
-    """
+    Raises UserError if two API names are the same."""
     functions = [dict(tool.get("function", tool)) for tool in tools]
     names = {UNNAMED.sub("_", function["name"])[:NAME_LENGTH]: function["name"] for function in functions}
     if len(names) < len(functions):

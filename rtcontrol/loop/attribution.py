@@ -74,7 +74,7 @@ class Evidence:
     `end_ms`: when the call had acted (`over`), or when the cause was named because there was no call. `fault`: the
     cause that the loop detected itself. `late_ms`: how late the observation was, if the observation caused the miss;
     `since_ms`: since when it was late. `usual`: the usual duration of each step. `apart`: the decoder is a separate
-    process, which did not run in the `gaps` of its heartbeat. `behind`: older requests were not answered yet.
+    process, which did not run in the `gaps` of its heartbeat. `decoder_busy`: older requests were not answered yet.
     `arrival`: the release was the arrival of an observation. `host`: the failure of the decoder's host. `texts`: when
     the loop's thread computed texts of observations; `acting`: when the actuator executed calls. `loop`, `actuator`,
     `decoder`, `sockets`: statistics of these threads (`sockets` sends requests and receives replies)."""
@@ -90,7 +90,7 @@ class Evidence:
     pauses: Sequence[tuple[float, float, str]] = ()
     apart: bool = False
     gaps: Sequence[Span] = ()
-    behind: bool = False
+    decoder_busy: bool = False
     arrival: bool = False
     host: str | None = None
     texts: Sequence[Span] = ()
@@ -149,7 +149,7 @@ class Evidence:
             reached = max((i for i, (_, stamp) in enumerate(STEPS) if stamp in self.spans), default=-1)
             if reached + 1 < len(STEPS):
                 name = STEPS[reached + 1][0]
-                if name == "queue" and not self.behind:
+                if name == "queue" and not self.decoder_busy:
                     name = "decide"  # the decoder had no other request, so it must have started at once
                 last = max((self.spans[stamp] for _, stamp in STEPS if stamp in self.spans), default=0.0)
                 took[name] = took.get(name, 0.0) + max(0.0, self.end_ms - last)
@@ -186,7 +186,7 @@ class Witness:
             over=reply is not None and fault is None,
             fault=fault,
             late_ms=late_ms,
-            behind=tick.behind,
+            decoder_busy=tick.decoder_busy,
             host=_host_failure(tick, host) if reply is None else None,
         )
 

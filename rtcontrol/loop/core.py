@@ -329,7 +329,7 @@ class LoopCore:
             self._miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=event.error, doing="observe: ")
         else:
             tick.request = self.requests.make(tick.k, observation, event.text, tick.deadline_ns - tick.woke_ns)
-            tick.behind = len(self.outstanding.pending) + len(self.outstanding.late) >= self.settings.pipeline
+            tick.decoder_busy = len(self.outstanding.pending) + len(self.outstanding.late) >= self.settings.pipeline
             self.out.append(tick.request)
 
     # -- request -------------------------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class LoopCore:
     def _record_late_decision(self, tick: ev.Tick | None, reply: DecisionReply) -> None:
         """Record a decision that came after its deadline. Its call must not act."""
         for waiting in self.outstanding.pending.values():
-            waiting.behind = len(self.outstanding.late) >= self.settings.pipeline
+            waiting.decoder_busy = len(self.outstanding.late) >= self.settings.pipeline
         if tick is not None and tick.calls:
             return  # a further call of the tick, which was recorded as cut
         self.ledger.late(tick, reply, None, self.now_ns)

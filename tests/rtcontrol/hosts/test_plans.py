@@ -99,7 +99,7 @@ def test_late_plan_starts_at_later_step_or_never_acts(plan: Decision, age_ms: fl
     if step is not None:
         assert x(reply) == step and reply.ahead_ns == age_ms * MS and course.outcomes() == [(0, "in_force")]
         return
-    assert reply.decision is None and "before it came" in str(reply.error) and course.outcomes() == [(0, "over")]
+    assert reply.decision is None and "when it arrived" in str(reply.error) and course.outcomes() == [(0, "over")]
     course.take_ms(None)
     assert course.answer(1, within_ms=30) is None, "the tick misses: nothing acts"
 
