@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Goal, Goals, Tools
+from rtcontrol.agents.signatures import run_to_completion
+from rtcontrol.agents.tool import Tool
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.skill import Judged, Skill, StepCarry
@@ -174,7 +176,7 @@ class OpenWorld:
         self.functions = world.bindings
         names = {tool.name for tool in tools}
         bound = tools.bind(**{name: world.bindings[name] for name in names & set(world.bindings)})
-        self.bindings = {name: partial(self._call, name, partial(_act, bound, name)) for name in names}
+        self.bindings = {tool.name: partial(self._call, tool.name, partial(_act, bound, tool)) for tool in bound}
 
     def close(self) -> None:
         if self in self._open:
@@ -194,8 +196,8 @@ class OpenWorld:
             raise UserError(f"The world {self._env}: {name}() raised {reason(error)}.", CORRECT) from error
 
 
-def _act(tools: Tools, name: str, /, **arguments: Any) -> None:
-    tools.execute(Call(name, arguments))
+def _act(tools: Tools, tool: Tool, /, **arguments: Any) -> None:
+    run_to_completion(tool.function, **tools.convert(Call(tool.name, arguments)))
 
 
 # -- `rtcontrol check` ------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import inspect
@@ -27,6 +28,7 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call, Plan
 from rtcontrol.models.errors import UserError, read_text
+from rtcontrol_client.console import printable
 
 GOALS = ("goals", "placeholders", "words")  # tables of a file of goals
 WORLD = ("reset", "step", "observe")  # a class with these methods is a world
@@ -42,13 +44,15 @@ def load_module(name: str, option: str) -> ModuleType:
         raise UserError(f"{option} {name}: there is no such file.", "Give the path of a Python file.")
     if path in _loaded:
         return _loaded[path]
-    # A unique module name, so that a file called json.py does not replace the module json.
-    title = f"rtcontrol_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # at the end: files in the same folder can be imported, and hide no module
+    for hidden in _hidden_imports(path):
+        problem = f"{path.name} imports the installed module {hidden}, not {hidden}.py in its folder."
+        print(printable(f"{problem} To use that file, rename it."), file=sys.stderr)
+    title = _module_name(path)
     spec = importlib.util.spec_from_file_location(title, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # at the end: files in the same folder can be imported, and hide no module
     sys.modules[title] = module
     try:
         spec.loader.exec_module(module)
@@ -59,6 +63,35 @@ def load_module(name: str, option: str) -> ModuleType:
         raise UserError(f"{option} {name} cannot be loaded ({reason(error)}).", f"Run `python {name}`.") from error
     _loaded[path] = module
     return module
+
+
+def _module_name(path: Path) -> str:
+    """Return the name by which an import finds the file, as processes that the file spawns need it. If another module
+    has that name, return a unique name instead: a file called json.py must not replace the module json."""
+    if path.stem.isidentifier() and _is_imported_as(path.stem, path):
+        return path.stem
+    return f"rtcontrol_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _is_imported_as(name: str, path: Path) -> bool:
+    """Return whether `import name` finds this file."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # such as for __main__
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == path
+
+
+def _hidden_imports(path: Path) -> list[str]:
+    """Return the modules that a file imports although another file of that name is in its folder."""
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (OSError, SyntaxError, ValueError):  # executing the file will report this error
+        return []
+    imports = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imports |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    files = {name: path.parent / f"{name}.py" for name in (name.partition(".")[0] for name in imports)}
+    return sorted(name for name, file in files.items() if file.is_file() and not _is_imported_as(name, file))
 
 
 def reason(error: BaseException) -> str:

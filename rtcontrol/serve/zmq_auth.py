@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
+import socket as sockets
 import threading
 import time
 from collections.abc import Sequence
@@ -137,11 +138,23 @@ def check_endpoint(endpoint: str, keyed: bool) -> None:
 def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     """Bind the socket, and return its address. Raises UserError."""
     socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
+    # libzmq would take the path from the other server.
+    if endpoint.startswith("ipc://") and _answers(endpoint.removeprefix("ipc://")):
+        raise UserError(f"--bind {endpoint}: another server listens there.", "Stop it, or give another path.")
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
         raise UserError(f"--bind {endpoint} failed ({error}).", f"Write {FORM}; is the port free?") from None
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def _answers(path: str) -> bool:
+    """Return whether a process listens at a Unix socket. A socket that a dead process left refuses the connection."""
+    with contextlib.suppress(OSError), sockets.socket(sockets.AF_UNIX) as peer:
+        peer.settimeout(1.0)
+        peer.connect(path)
+        return True
+    return False
 
 
 def _raise_file_limit() -> None:

@@ -12,6 +12,7 @@ from commands import call, refused
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.skills import check_world, skill_of
+from rtcontrol.run.user_files import load_module
 from tests.rtcontrol.run.yard import AGENT, WORLD, agent_file, world_file
 
 COMMON = ("--clock", "lockstep", "--no-live", "--episodes", "2")
@@ -181,6 +182,24 @@ def test_wrong_signature_is_reported_by_its_line(tmp_path: Path, old: str, new: 
     line = next(n for n, text in enumerate(changed((old, new)).splitlines(), 1) if new in text)
     assert says in str(told) and f"both.py:{line}: " in str(told), told
     assert "rtcontrol" not in str(told).replace(str(tmp_path), "") and "Write " in told.remedy
+
+
+def test_tool_that_returns_unfinished_work_is_reported(tmp_path: Path) -> None:
+    later = "return self._later()\n\n    async def _later(self):\n        "
+    report = str(wrong(tmp_path, ("self.way = {", f"{later}self.way = {{")))
+    assert "drive() returned a coroutine, so its work has not finished." in report and "both.py:" in report
+
+
+def test_file_is_imported_by_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lone_yard.py").write_text("import zmq\nfrom lone_cast import cast\n")
+    (tmp_path / "lone_cast.py").write_text("def cast(): ...\n")
+    (tmp_path / "zmq.py").write_text("raise SystemExit\n")
+    assert load_module(str(tmp_path / "lone_yard.py"), "--env").__name__ == "lone_yard"
+    warning = "lone_yard.py imports the installed module zmq, not zmq.py in its folder. To use that file, rename it.\n"
+    assert capsys.readouterr().err == warning
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/lone_yard.py").write_text("")
+    assert load_module(str(tmp_path / "other/lone_yard.py"), "--env").__name__.startswith("rtcontrol_user_lone_yard_")
 
 
 def test_world_with_random_reset_is_reported(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from zmq.auth import load_certificate
 from rtcontrol.hosts.sockets import router_socket
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.key_files import KeyFileError, KeyPair, clients, create, load_pair, load_public
-from rtcontrol.serve.zmq_auth import ZmqAuth
+from rtcontrol.serve.zmq_auth import ZmqAuth, bind
 from tests.helpers.processes import until
 
 
@@ -198,7 +198,7 @@ def test_errors_and_reprs_have_no_secret(tmp_path: Path) -> None:
 
 UNREAD = """
 import sys, time, zmq
-from rtcontrol.serve.zmq_auth import ZmqAuth
+from rtcontrol.serve.zmq_auth import ZmqAuth, bind
 
 context = zmq.Context()
 router = ZmqAuth(context, [], None).router(1 << 20)
@@ -249,3 +249,13 @@ def test_log_names_connections_without_routing_ids(running: Any) -> None:
     routing_ids = running.server.router.connections
     assert [connection.peer for connection in routing_ids.values()] == ["zmq-1"]
     assert not any(routing_id.hex() in line for routing_id in routing_ids for line in running.lines)
+
+
+def test_path_of_a_live_server_is_not_taken(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    with sockets.socket(sockets.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/s")
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as first, context.socket(zmq.ROUTER) as second:
+        assert bind(first, endpoint) == endpoint  # takes the path that a dead process left
+        with pytest.raises(UserError, match="another server listens there"):
+            bind(second, endpoint)
