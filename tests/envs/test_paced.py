@@ -15,9 +15,25 @@ from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.thread import GRACE_S
 from rtcontrol.models.call import Call
 from tests.helpers.processes import until
-from tests.rtcontrol.arm import held
 
 TICK_NS = 62_500_000
+
+
+@contextlib.contextmanager
+def busy_thread(world: PacedEnvironment) -> Iterator[None]:
+    """Keep the thread of the world busy, as a hanging step would."""
+    busy, free = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        busy.set()
+        free.wait()
+
+    threading.Thread(target=world.thread.do, args=(hang,), daemon=True).start()
+    assert busy.wait(10)
+    try:
+        yield
+    finally:
+        free.set()
 
 
 class Counter:
@@ -99,7 +115,7 @@ def test_call_of_an_old_epoch_is_dropped(make: Make) -> None:
 def test_waiting_call_is_dropped_after_its_deadline(make: Make) -> None:
     env: Any = make("lockstep")
     effects: list[str] = []
-    with held(env):  # a step hangs
+    with busy_thread(env):  # a step hangs
         not_after_ns = time.monotonic_ns() + 20_000_000
         waiting = threading.Thread(target=lambda: effects.append(env.execute(Call("act"), 1, not_after_ns)))
         waiting.start()
@@ -117,7 +133,7 @@ def test_observation_is_available_while_a_step_hangs(make: Make) -> None:
         assert env.latest() is not None and env.episodes == [] and not env.finished
         looked.set()
 
-    with held(env):
+    with busy_thread(env):
         threading.Thread(target=look, daemon=True).start()
         assert looked.wait(5)
 
@@ -131,7 +147,7 @@ def test_waiting_calls_run_before_due_steps(make: Make) -> None:
         order.append("act")
 
     env._simulation.bindings = {"act": act}
-    with held(env):
+    with busy_thread(env):
         env._simulation.step = lambda: order.append("step")
         waiting = [threading.Thread(target=env.execute, args=(Call("act"), 1)) for _ in range(3)]
         for thread in waiting:
