@@ -1,19 +1,19 @@
-"""Short drills of real runs."""
+"""Short drills of real runs, and drills in simulated time."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import refused
+from commands import call, refused
 
+from rtcontrol.loop.actuator_core import ActuatorCore
 from tests.helpers.processes import Program, cli
-
-pytestmark = pytest.mark.realtime
 
 
 def drilled(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
@@ -26,6 +26,7 @@ def drilled(tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return result, done.stdout
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 def test_drill_attributes_injected_faults(tmp_path: Path) -> None:
     result, shown = drilled(tmp_path, "--seed", "3", "--set", 'drill.only=["stop_decoder", "stop_loop", "hang"]')
@@ -33,6 +34,7 @@ def test_drill_attributes_injected_faults(tmp_path: Path) -> None:
     assert not (result["unknown"] or result["uninjected"] or result["invariants_violated"]), shown
 
 
+@pytest.mark.realtime
 @pytest.mark.slow
 def test_standby_takes_over_within_half_a_second(tmp_path: Path) -> None:
     result, shown = drilled(tmp_path, "--set", "drill.standby=true", "--set", "drill.only=kill_decoder")
@@ -40,6 +42,7 @@ def test_standby_takes_over_within_half_a_second(tmp_path: Path) -> None:
     assert max(fault["recovered_s"] for fault in result["faults"]) < 0.5, shown
 
 
+@pytest.mark.realtime
 def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
     out = tmp_path / "drill"
     arguments = ["-m", "rtcontrol", "drill", "--set", 'drill.only=["hang", "stop_loop"]', "--set", "drill.model=expert"]
@@ -76,3 +79,24 @@ def test_wrong_option_is_refused(
     monkeypatch.chdir(tmp_path)
     assert error in refused(capsys, "drill", *arguments)
     assert not list(tmp_path.rglob("*.*"))
+
+
+def test_simulated_drill_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("drill", "--simulate", "--set", "drill.seeds=[0, 3]", "--set", 'drill.only=["frozen", "hang"]') == 0
+    shown = capsys.readouterr().out
+    assert "laws broken by 0 seeds" in shown
+    assert re.search(r"^frozen +[1-9]", shown, re.MULTILINE) and not re.search(r"^gc +[1-9]", shown, re.MULTILINE)
+
+
+def test_failing_seed_prints_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ActuatorCore, "block", lambda core, why, now_ns: None)  # a pause shuts nothing
+    assert call("drill", "--simulate", "--set", "drill.only=pause", "--set", "drill.ticks=100") == 3
+    failed, command = re.findall(
+        r"^(seed .*)\n  rtcontrol (drill --simulate --seed .*)$", capsys.readouterr().out, re.M
+    )[0]
+    assert command.endswith("--set drill.trace=true")
+    assert call(*command.split()) == 3
+    shown = capsys.readouterr().out
+    assert failed in shown and "'kind': 'call'" in shown

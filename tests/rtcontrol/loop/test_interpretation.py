@@ -1,4 +1,4 @@
-"""Tests of interpreters outside the ticks, with real endpoints over HTTP."""
+"""Tests of new instructions and of interpreters, which are outside the ticks."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jsonschema
 import pytest
 from cart import Flight, cart_agent, report_of
 
-from rtcontrol.agents import Agent, Goals
+from rtcontrol.agents import Goals
+from rtcontrol.loop.active import TRIALS, Instructions
 from rtcontrol.loop.interpreter import InterpretedSentence, Interpreter, InterpreterThread
+from rtcontrol.loop.ledger import Ledger
+from rtcontrol.loop.operator_control import run_typed_command
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
+from rtcontrol.records import Instruct, LoopReport, Notify
 from rtcontrol.run import interpreting
 from rtcontrol.telemetry.events import schema, topic_of
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.chat_server import ChatServer, chat_server, completion
 
-pytestmark = pytest.mark.realtime
 GOALS = Goals({"go to {x}": ["move to {x}"], "wait": []}, {"x": [-2.0, -0.5, 0, 0.5, 2.0]})
+AGENT = replace(cart_agent(), goals=GOALS)
 GO = completion(("go_to_x", '{"x": 0.5}'))
 Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
 
 
-def agent(goals: Goals = GOALS) -> Agent:
-    return replace(cart_agent(), goals=goals)
-
-
 @contextmanager
-def chat(answer: Answer, told: Agent | None = None, **more: Any) -> Iterator[tuple[ChatServer, Interpreter]]:
+def chat(answer: Answer, **more: Any) -> Iterator[tuple[ChatServer, Interpreter]]:
     with chat_server(answer) as server:
-        yield server, interpreting.of_goals(f"chat:{server.url}#small", interpreting.goals_of(told or agent()), **more)
+        yield server, interpreting.of_goals(f"chat:{server.url}#small", interpreting.goals_of(AGENT), **more)
 
 
 def asked(interpreter: Interpreter, said: str) -> InterpretedSentence:
@@ -43,19 +45,10 @@ def asked(interpreter: Interpreter, said: str) -> InterpretedSentence:
     return found
 
 
-def run_with_operator(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], **more: Any) -> Flight:
-    """Run the cart while a function acts as the operator. The run ends with this function."""
-    flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
-    return flight.run_beside(lambda: person(flight))
-
-
-def events(flight: Flight) -> list[dict[str, Any]]:
-    return [line for line in flight.lines if "understood" in line]
-
-
 # -- whoever is asked -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.realtime
 def test_chat_model_receives_one_request_for_a_goal() -> None:
     with chat(lambda body: GO) as (server, interpreter):
         found = asked(interpreter, "could you sort of end up at a half please")
@@ -66,6 +59,7 @@ def test_chat_model_receives_one_request_for_a_goal() -> None:
     assert body["messages"][-1] == {"role": "user", "content": "could you sort of end up at a half please"}
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize(
     ("said", "why", "detail"),
     [
@@ -85,6 +79,7 @@ def test_sentence_without_goal_is_not_understood(said: tuple[int, bytes], why: s
     assert (found.text, found.why) == (None, why) and detail in found.detail, found
 
 
+@pytest.mark.realtime
 def test_interpreter_that_takes_too_long_is_abandoned() -> None:
     free = threading.Event()
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=0.2) as (_, interpreter):
@@ -93,6 +88,7 @@ def test_interpreter_that_takes_too_long_is_abandoned() -> None:
     assert (found.text, found.why) == (None, "timeout")
 
 
+@pytest.mark.realtime
 def test_canonical_words_need_no_interpreter() -> None:
     # home-assistant/core#139415: words that were known locally went to the language model. RasaHQ/rasa#1241: the same
     # sentence in capitals meant something else.
@@ -103,16 +99,10 @@ def test_canonical_words_need_no_interpreter() -> None:
     assert not server.bodies
 
 
-def test_interpreter_without_goals_or_of_wrong_kind_is_refused() -> None:
+@pytest.mark.realtime
+def test_interpreter_of_agent_without_goals_is_refused() -> None:
     with pytest.raises(UserError, match="no goals"):
         interpreting.goals_of(cart_agent())
-    for name, said in (
-        ("noop", "cannot interpret instructions"),
-        ("chat:nowhere", "The URL of chat is not valid"),
-        ("missing", "missing"),
-    ):
-        with pytest.raises(UserError, match=said):
-            interpreting.of_goals(name, interpreting.goals_of(agent()))
     lookalike = replace(cart_agent(), name="lander")  # of other tools than the bundled one's
     assert interpreting.goal_tools(lookalike) is None
 
@@ -132,6 +122,7 @@ class Slow:
         return InterpretedSentence(said, said, self.name)
 
 
+@pytest.mark.realtime
 def test_newer_instruction_replaces_a_waiting_one() -> None:
     taken, results, slow = list[str](), list[InterpretedSentence](), Slow()
     take: Any = (taken.append, lambda line: None, lambda text: None, lambda: 0.0, results.append)
@@ -143,6 +134,7 @@ def test_newer_instruction_replaces_a_waiting_one() -> None:
     worker.close()
 
 
+@pytest.mark.realtime
 def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
     free = threading.Event()
 
@@ -157,11 +149,12 @@ def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
         until(lambda: flight.ticked >= k + 20)
 
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
-        flight = run_with_operator(tmp_path, interpreter, person)
+        flight = Flight(tmp_path, agent=AGENT, interpreter=interpreter, duration_s=None)
+        flight.run_beside(lambda: person(flight))
     assert flight.loop.account.counts["skipped_releases"] == 0
     by = [line["instruction"] for line in flight.lines if "observation" in line]
     assert by == sorted(by, key=lambda text: text == "go to 0.5") and {*by} == {"go to 0", "go to 0.5"}
-    first, asked_for = events(flight)
+    first, asked_for = (line for line in flight.lines if "understood" in line)
     assert first["by"] == "itself"
     assert asked_for["said"] == "a half please" and asked_for["understood"] == "go to 0.5"
     assert asked_for["by"] == "chat:small" and asked_for["took_ms"] > 0
@@ -171,16 +164,87 @@ def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
     assert report_of(flight.path)["understood"] == [first, asked_for]
 
 
-def test_failing_interpreter_notifies_and_loop_continues(tmp_path: Path) -> None:
-    def person(flight: Flight) -> None:
-        flight.loop.instruct("a half please")
-        until(lambda: any("not understood" in line for line in flight.said))
-        k = flight.ticked
-        until(lambda: flight.ticked >= k + 5)
+KNOWN = Goals({"go to {x}": ["move to {x}"], "wait": ["stay"]}, {"x": [1, 2, 3]}).goal_tools("cart")
+SURE = Decision(Call("push", {"force": 1}), {"function": 1.0}, 1, 1, 0)
+STRANGE = Decision(Call("push", {"force": 1}), {"function": 0.2}, 1, 1, 0, unknown=("dance",))
 
-    with chat(lambda body: (500, b"{}")) as (_, interpreter):
-        flight = run_with_operator(tmp_path, interpreter, person)
-    assert flight.loop.instruction == "go to 0" and flight.loop.ended_by == "enough"
-    (told,) = (line for line in flight.said if "not understood" in line)
-    assert "The previous instruction stays active. You can say: go to -2.0; wait; " in told
-    assert events(flight)[-1]["not_understood"] == "http" and events(flight)[-1]["understood"] is None
+
+class Trial:
+    """A trial of instructions that start with `go to 1`, with the results."""
+
+    def __init__(self, goals: Any = KNOWN) -> None:
+        self.out: list[Any] = []
+        self.it = Instructions("go to 1", self.out, Ledger(self.out, lambda error: ("", None)), goals)
+
+    def say(self, text: str) -> None:
+        self.it.waiting.append(text)
+        self.it.change(0)
+
+    def decide(self, decision: Decision | None, unsure: bool = False) -> None:
+        tick: Any = SimpleNamespace(request=SimpleNamespace(instruction=self.it.now))
+        reply: Any = SimpleNamespace(decision=decision, mistake=None, error=None if decision else "ValueError")
+        self.it.judge(tick, reply, unsure, 0)
+
+    @property
+    def world(self) -> list[str]:
+        return [action.text for action in self.out if isinstance(action, Instruct)]
+
+    @property
+    def people(self) -> list[str]:
+        return [action.text for action in self.out if isinstance(action, Notify)]
+
+    def reports(self, what: str) -> list[str]:
+        return [action.text for action in self.out if isinstance(action, LoopReport) and action.kind == what]
+
+
+@pytest.mark.parametrize("decision", [SURE, None])
+def test_unsure_decisions_restore_the_previous_instruction(decision: Decision | None) -> None:
+    trial = Trial()
+    trial.say("help")
+    for _ in range(TRIALS):
+        assert trial.it.now == "help"
+        trial.decide(decision, unsure=True)
+    assert (trial.it.now, trial.world[-1], trial.reports("refused")) == ("go to 1", "go to 1", ["help"])
+    assert '"help" is not understood, so "go to 1" stays active. You can say: go to 1; wait' in trial.people[-1]
+    assert not trial.reports("accepted")
+
+
+def test_unknown_words_restore_previous_instruction_at_once() -> None:
+    trial = Trial()
+    trial.say("dance")
+    trial.decide(STRANGE, unsure=True)
+    assert trial.it.now == "go to 1"
+
+
+@pytest.mark.parametrize(
+    ("said", "goals", "decision"),
+    [
+        ("over to two, please", KNOWN, SURE),  # one sure decision accepts other words
+        ("move to 2", KNOWN, STRANGE),  # listed words stay
+        ("help", None, STRANGE),  # an agent without goals accepts any text
+    ],
+)
+def test_proven_instruction_stays_despite_unsure_calls(said: str, goals: Any, decision: Decision) -> None:
+    trial = Trial(goals)
+    trial.say(said)
+    trial.decide(decision, unsure=True)
+    if decision is SURE:
+        trial.decide(SURE)
+    for _ in range(2 * TRIALS):
+        trial.decide(decision, unsure=True)
+    assert trial.it.now == said and not trial.reports("refused")
+    assert trial.reports("accepted") == [said] or decision is STRANGE
+
+
+def test_slash_commands_are_answered_and_never_instructions() -> None:
+    def typed(text: str, instructions: Instructions) -> str | None:
+        return run_typed_command(text, "keyboard", cast("Any", None), instructions)
+
+    known, free = Trial().it, Trial(None).it
+    assert typed("/goals", known) == "You can say: go to 1; wait."
+    assert typed("/help", known) == (
+        'Active: "go to 1". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
+    )
+    assert "accepts any text" in str(typed("/goals", free))
+    assert "/dance is not a command: use /pause" in str(typed("/dance", known))
+    assert typed("wait", known) is None

@@ -1,10 +1,11 @@
-"""Sessions over real sockets: pacing, sequence numbers, epochs, refusals, and several calls per tick."""
+"""Sessions over real sockets: pacing, numbers, refusals, several calls per tick, and an interpreter."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,11 +15,15 @@ from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
+    ErrorMessage,
     Instruct,
 )
 from tests.helpers.checkpoints import unnamed
 from tests.helpers.processes import until
+from tests.rtcontrol.hosts.chat_server import chat_server, completion
+from tests.rtcontrol.serve.conftest import Bench
 from tests.rtcontrol.serve.test_negotiate import OWN, PAD, of
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
@@ -118,3 +123,36 @@ def test_several_calls_per_tick_mark_the_last(bench: Any) -> None:
         assert [(m.status, m.call is None, m.more) for m in result] == [("fresh", False, True), ("held", True, None)]
         assert result[0].tick + 1 == result[1].tick and result[0].t_obs_ns == result[1].t_obs_ns
     assert peer.receive(0.05) is None
+
+
+M = TypeVar("M")
+HOVER, NONE = completion(("hover", '{"y": 0.7}')), completion(("not_understood", "{}"))
+
+
+def result(peer: WirePeer, kind: type[M]) -> M:
+    """Return the next message of this kind, even if it arrived before an awaited call."""
+    matches: Any = next((message for message in peer.inbox if isinstance(message, kind)), None)
+    if matches is None:
+        return peer.expect(kind, 20.0)
+    peer.inbox.remove(matches)
+    return matches
+
+
+def test_sentence_is_answered_with_meaning_or_examples(bench: Callable[..., Bench]) -> None:
+    with chat_server(lambda body: HOVER if body["messages"][-1]["content"] == "stay up there" else NONE) as chat:
+        running = bench(interpreter=f"chat:{chat.url}#small")
+        peer = running.enter(pacing="client")
+        peer.ask()
+        peer.send(Instruct(session=peer.token, instruction="make me a sandwich"))
+        refused = result(peer, ErrorMessage)
+        assert (refused.code, refused.field, refused.fatal) == ("instruction", "instruction", False)
+        assert "not understood" in refused.message and "land on the left side of the pad" in refused.remedy
+        assert peer.ask().status == "fresh" and running.sessions.all()[0].loop.instruction == "land on the pad"
+        peer.send(Instruct(session=peer.token, instruction="stay up there"))
+        answer = result(peer, Instruct)
+        assert (answer.instruction, answer.said, answer.by) == ("hover at 0.7", "stay up there", "chat:small")
+        peer.ask()
+        assert result(peer, Instruct).instruction == "hover at 0.7"
+        peer.send(Instruct(session=peer.token, instruction="HOVER AT 0.70!"))  # canonical, and active already
+        assert result(peer, Instruct).by == "itself"
+        assert [body["messages"][-1]["content"] for body in chat.bodies] == ["make me a sandwich", "stay up there"]
