@@ -106,7 +106,7 @@ def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -
     for i, event in enumerate(events):
         recorder.write(event)
         if most < 10**9 and i % 500 == 0:  # a part ends where all that came is written
-            recorder._due.set()
+            recorder._wake.set()
             until(lambda: not recorder._queue and not recorder.file.unwritten)
     recorder.close()
     return folder

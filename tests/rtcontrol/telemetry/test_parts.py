@@ -45,7 +45,7 @@ def recorded(path: Path, most: int = MOST) -> tuple[Recorder, Account]:
 
 
 def flush(recorder: Recorder) -> None:
-    recorder._due.set()
+    recorder._wake.set()
     until(lambda: not recorder._queue and not recorder.file.unwritten)
 
 
@@ -125,7 +125,7 @@ def test_disk_full_between_two_parts_loses_and_doubles_nothing(tmp_path: Path, r
     with files_of(room):
         for event in written[100:]:
             recorder.write(event)
-            recorder._due.set()
+            recorder._wake.set()
             time.sleep(0.0005)
         until(lambda: recorder.file._encoder.finished and recorder.lost_events)
     recorder.close()

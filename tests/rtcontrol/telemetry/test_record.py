@@ -89,7 +89,7 @@ def test_write_cut_short_continues_where_it_stopped(recorder: Recorder, room: in
 
 
 def test_events_that_a_full_disk_never_took_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorders, "KEPT", 5)
+    monkeypatch.setattr(recorders, "MAX_WAITING", 5)
     flight = Flight(tmp_path, clock="lockstep")
     with full_disk(flight.recorder):
         flight.run()

@@ -58,8 +58,8 @@ def test_failed_gate_gives_status_3_in_every_format(run: Path, name: str, capsys
 @pytest.mark.parametrize(
     ("events", "options", "error"),
     [
-        ([{"header": {"hz": 16}}, {**TICK, "k": 0}], (), "it has no times"),
-        ([{"header": header(16)}, {**TICK, "k": 1 << 40}], ("--format", "html"), "no numbers of ticks"),
+        ([{"header": {"hz": 16}}, {**TICK, "k": 0}], (), "tick numbers are missing or invalid"),
+        ([{"header": header(16)}, {**TICK, "k": 1 << 40}], ("--format", "html"), "tick numbers are missing or invalid"),
         (synthetic(16, 0, lambda k: 20.0), ("--gate", "misses==0"), "has no ticks"),
         (synthetic(16, 1, lambda k: 20.0), ("--gate", "mis_rate<=0.005"), "the report has no number mis_rate"),
         (synthetic(16, 1, lambda k: 20.0), ("--gate", "miss_rate"), "is not a gate"),
