@@ -1,4 +1,4 @@
-"""The client's core without sockets: no expired call is ever active; acknowledgements and clock offsets."""
+"""The client's core without sockets: no expired call is ever active; acknowledgements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.core import QUEUE, Core
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.client.timing import OffsetFilter
 from rtcontrol_client.wire import messages
 from rtcontrol_client.wire.messages import CallMessage, FunctionCall, Observe
 from tests.bridges.behaviour import WELCOME
@@ -144,19 +143,3 @@ def test_pings_and_resets_without_session_are_bounded(core: Core) -> None:
         core.receive(messages.Ping(id=i, t_ns=i), S)
         core.reset()
     assert len(core.waiting) <= 4 * QUEUE
-
-
-delays = st.integers(0, 10**9)
-
-
-@given(st.integers(-(10**15), 10**15), st.lists(st.tuples(delays, delays, delays), min_size=1, max_size=16))
-def test_true_offset_is_within_half_of_best_round_trip(offset: int, ways: list[tuple[int, int, int]]) -> None:
-    believed, t0 = OffsetFilter(), 10**16
-    for there, busy, back in ways:
-        t1, t3 = t0 + offset + there, t0 + there + busy + back
-        believed.add(t0, t1, t1 + busy, t3)
-        t0 = t3
-    result = believed.now(t0)
-    assert result is not None and result.rtt_ns == min(there + back for there, _, back in ways)
-    assert abs(result.offset_ns - offset) <= result.rtt_ns / 2 + 0.5  # rounded to whole nanoseconds
-    assert believed.now(t0 + 61 * S) is None
