@@ -16,8 +16,6 @@ from rtcontrol.agents.road import tools as agent
 from rtcontrol_client.carla.driver import Driver, observe
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.observing import Body, Scene
-from rtcontrol_client.carla.standin.town import lanes, opendrive
-from rtcontrol_client.carla.standin.wire import yaw
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, country_opendrive, lane_line, road
 
 SIGHT_M, EVERY_M = 150.0, 0.5
@@ -164,18 +162,3 @@ def test_car_stops_at_the_end_of_the_road() -> None:
     assert drive.driver.obey("change_lane", {"direction": "right"}) is None  # the third lane has started here
     drive.run(25.0)
     assert drive.scene.own.speed < 0.3 and 285.0 < drive.scene.own.x < 300.0 and drive.driver.counts.emergencies == 0
-
-
-def test_lanes_of_the_standin_match_its_map() -> None:
-    town = carla.Map("standin", opendrive())
-    for numbers, curve in lanes().items():
-        for s in (1.0, 100.0, 200.0, 400.0, curve.length - 1.0):
-            x, y, heading = curve.at(s)
-            waypoint = town.get_waypoint(carla.Location(x, -y, 0.0))
-            place = waypoint.transform.location
-            assert (waypoint.road_id, waypoint.lane_id) == numbers
-            east, north = place.x - x, -place.y - y
-            assert abs(north * math.cos(heading) - east * math.sin(heading)) < 0.01
-            # Along an arc the map's nearest place is less exact.
-            assert math.hypot(east, north) < 0.5
-            assert math.remainder(waypoint.transform.rotation.yaw - yaw(heading), 360.0) == pytest.approx(0.0, abs=0.1)
