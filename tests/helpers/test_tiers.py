@@ -7,24 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.processes import PATH
-from tests.helpers.tiers import TESTS, real_use
 
 pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "tests.helpers.tiers", "-p", "no:cacheprovider", "-W", "ignore")
-
-
-@pytest.mark.parametrize(
-    ("file", "name", "uses"),
-    [
-        ("helpers/processes.py", "python", "sys.executable"),
-        ("helpers/processes.py", "until", "time.monotonic"),
-        ("helpers/processes.py", "ROOT", None),
-        ("bridges/client/worlds.py", "free_port", "socket.socket"),  # defined elsewhere, imported there
-    ],
-)
-def test_real_use_names_the_first_real_resource_of_a_helper(file: str, name: str, uses: str | None) -> None:
-    found = real_use(TESTS / file, name)
-    assert (found is None) == (uses is None)
 
 
 @pytest.mark.integration
