@@ -137,6 +137,14 @@ def build_checkpoint(
     return folder
 
 
+def reconfigure(folder: Path, **changes: Any) -> Path:
+    """Change keys of a checkpoint's config, or remove those whose value is `...`; return the folder."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
+    return folder
+
+
 def plain_base(folder: Path, specials: Sequence[str], kind: str = "qwen2", **options: Any) -> Path:
     """Create a small model and a tokenizer with only these special tokens."""
     build_checkpoint(folder, kind, **options)

@@ -21,8 +21,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, PagedModel, PagePool
 from rtcontrol.models.runners.torch_runner import PagedRunner
 from rtcontrol.models.runners.weights import ModelConfig
-from tests.models.small import MARGIN, Oracle, build, law, over, shown, tool
-from tests.models.test_in_flight import PROMPTS, SESSION, assert_same, margins, outcome
+from tests.models.small import Oracle, build, law, over, shown, tool
+from tests.models.test_in_flight import PROMPTS, SESSION, assert_same, decided_alone
 
 TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type": "string", "maxLength": 8})]
 
@@ -78,19 +78,15 @@ def test_paged_sessions_decide_like_each_alone(
     together = [on_pages(build(folder, **session), runner) for session in sessions]
     for _ in range(2):
         situations = data.draw(st.lists(PROMPTS, min_size=len(sessions), max_size=len(sessions)))
-        close, expected = [], []
-        for decider, situation in zip(alone, situations, strict=True):
-            with margins(decider) as apart:
-                expected.append(outcome(decider, situation))
-            close.append(min(apart, default=math.inf) <= MARGIN)
+        expected, close = decided_alone(alone, situations)
         with poisoned(model, together) if poison else warnings.catch_warnings():
             decisions = decide_together(list(zip(together, situations, strict=True)))
-        if any(close):
+        if close:
             break
         for before, other in zip(expected, decisions, strict=True):
             assert_same(before, other)
     assert not any(values[:, ZEROS].any() for values in model.pool.both)
-    del together, decider
+    del together
     assert model.pool.used == 0
 
 

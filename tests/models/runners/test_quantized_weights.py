@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.quantize import interpreter, new_folder, quantize, sequences
 from rtcontrol.models.runners.quantized_weights import Packing, packing
-from tests.models.small import build, build_checkpoint, prompt_of, shown, tool
+from tests.models.small import build, build_checkpoint, prompt_of, reconfigure, shown, tool
 
 HERE = Path(__file__).parent
 TOOLS = [tool(n, v=["alpha beta go", "left", "green red"], w=[1, 2, 20]) for n in ("go", "stop", "open")]
@@ -73,8 +73,7 @@ def quantise(folder: Path, plain: Path) -> None:
         meant[name] = (q - 8) * scale.float()[:, group]
     save_file(tensors, str(folder / "model.safetensors"))
     save_file(load_file(str(plain / "model.safetensors")) | meant, str(plain / "model.safetensors"))
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": W4A16}))
+    reconfigure(folder, quantization_config=W4A16)
 
 
 def test_quantised_checkpoint_decides_like_its_plain_weights(tmp_path: Path) -> None:

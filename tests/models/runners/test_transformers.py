@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import hf_runner, lean, packed
-from rtcontrol.models.runners.weights import Linear
 from tests.models.small import (
     MARGIN,
     TOLD,
@@ -25,6 +23,7 @@ from tests.models.small import (
     build_checkpoint,
     law,
     prompt_of,
+    reconfigure,
     shown,
     tool,
     tool_lists,
@@ -122,26 +121,14 @@ def test_checkpoint_that_transformers_cannot_load_is_a_user_error(tmp_path: Path
         ({"model_type": "nobodys"}, "transformers cannot load"),
         ({"quantization_config": {"quant_method": "awq"}}, "is quantised; the engine transformers"),
     ):
-        folder = build_checkpoint(tmp_path / message[:4])
-        path = folder / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        folder = reconfigure(build_checkpoint(tmp_path / message[:4]), **changes)
         with pytest.raises(UserError, match=message) as error:
             build(folder, [tool("go")], engine="transformers")
         assert error.value.remedy
         assert "\n" not in str(error.value)
 
 
-# Packed weights and grouped query heads compute what the plain forms compute.
-
-
-@pytest.mark.parametrize(("rows", "bias"), [(0, False), (1, True), (16, False), (17, True), (300, False)])
-@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3), (torch.float64, 1e-9)])
-def test_packed_linear_layer_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dtype, near: float) -> None:
-    generator = torch.Generator().manual_seed(rows)
-    weight, x = (torch.randn(n, 48, generator=generator).to(dtype) for n in (70, rows))
-    add = torch.randn(70, generator=generator).to(dtype) if bias else None
-    layer = Linear(weight, add)
-    torch.testing.assert_close(layer(x), F.linear(x, weight, add), atol=near, rtol=near)
+# Grouped query heads compute what single ones compute.
 
 
 def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

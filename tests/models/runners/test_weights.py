@@ -19,7 +19,7 @@ from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.runners.weights import ModelConfig, load_weights
-from tests.models.small import build_checkpoint, tool
+from tests.models.small import build_checkpoint, reconfigure, tool
 
 TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
 
@@ -41,12 +41,6 @@ def refused(folder: Path, **options: Any) -> str:
     return str(error.value)
 
 
-def reconfigure(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
-
-
 def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
@@ -55,7 +49,7 @@ def write(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content)
 
 
-def change(**changes: Any) -> Callable[[Path], None]:
+def change(**changes: Any) -> Callable[[Path], Path]:
     return lambda folder: reconfigure(folder, **changes)
 
 
@@ -151,8 +145,8 @@ def test_rounded_weights_agree_with_fp32_except_near_ties(tmp_path: Path) -> Non
 CPU = torch.device("cpu")
 
 
-def runner(folder: Path, dtype: str = "fp32", threads: int | None = None) -> TorchRunner:
-    return TorchRunner.load(folder, dtype, "cpu", threads)
+def runner(folder: Path, threads: int | None = None) -> TorchRunner:
+    return TorchRunner.load(folder, "fp32", "cpu", threads)
 
 
 def test_weights_are_freed_with_their_last_runner(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import random
 import re
 import time
@@ -22,7 +21,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import limits
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.decode.test_value_law import decoded
-from tests.models.small import build, build_checkpoint, tool
+from tests.models.small import build, build_checkpoint, reconfigure, tool
 
 NAN = float("nan")
 DEEP: Any = {"type": "string"}
@@ -74,9 +73,7 @@ def test_undecodable_parameter_is_named_with_a_hint(schema: Any, message: str, r
 
 def test_tools_longer_than_the_context_are_refused_when_a_session_opens(tmp_path: Path) -> None:
     many = [tool(f"go_{i}", v=["left", "right"]) for i in range(60)]
-    folder = build_checkpoint(tmp_path / "m")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    folder = reconfigure(build_checkpoint(tmp_path / "m"), max_position_embeddings=64)
     with pytest.raises(UserError, match="leaves no room for the call in the model's context of 64.* fewer tools"):
         build(folder, many)
 

@@ -13,7 +13,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
 from tests.models.drawn_schemas import Drawer
-from tests.models.small import law, tool_lists
+from tests.models.small import law, tool, tool_lists
 
 BOOL = {"type": "boolean"}
 
@@ -30,19 +30,19 @@ def names(tool: ToolSchema) -> list[str]:
 @law(60)
 @given(tool_lists(parameters=9), st.booleans())
 def test_canonical_json_is_stable_and_idempotent(tools: list[dict[str, Any]], wrapped: bool) -> None:
-    for tool in tools:
-        first = ToolSchema.from_openai({"type": "function", "function": tool} if wrapped else tool)
+    for one in tools:
+        first = ToolSchema.from_openai({"type": "function", "function": one} if wrapped else one)
         again = ToolSchema.from_openai(json.loads(first.canonical_json()))
         assert again.canonical_json() == first.canonical_json()
         assert names(again) == names(first)
-        assert set(names(first)) == set(tool["parameters"]["properties"])
+        assert set(names(first)) == set(one["parameters"]["properties"])
 
 
 @law(60)
 @given(tool_lists(parameters=9))
 def test_merged_heads_have_every_parameter_once(tools: list[dict[str, Any]]) -> None:
-    for tool in tools:
-        read = ToolSchema.from_openai(tool)
+    for one in tools:
+        read = ToolSchema.from_openai(one)
         merged, cut = read.slots("merge"), read.slots("cut")
         assert len(merged) == len(cut) <= MAX_HEADS
         assert sorted(p.name for s in merged for p in s.parameters) == sorted(names(read))
@@ -81,10 +81,6 @@ def test_null_of_required_parameter_is_a_token_and_of_optional_is_absence() -> N
     assert isinstance(merged.domain, ClosedDomain) and {"a": None, "b": True} in merged.domain.values
 
 
-def tool(name: str, **schema: Any) -> dict[str, Any]:
-    return {"name": name, "parameters": {"properties": {"p": schema}, "required": ["p"]}}
-
-
 def test_value_text_is_read_as_the_original_value() -> None:
     tied = 0
     for seed in range(200):
@@ -109,8 +105,8 @@ def test_changing_a_returned_schema_does_not_affect_later_reads() -> None:
     root = {"anyOf": [{"required": ["p"]}, {"required": ["q"]}]}
     tied = {"name": "stop", "parameters": {"properties": {"p": {"enum": [1]}, "q": {"enum": [2]}}, **root}}
     sources = [
-        tool("go", enum=["left", "right"]),
-        tool("put", oneOf=[{"type": "string", "pattern": "^a"}, {"const": 1}]),
+        tool("go", p=["left", "right"]),
+        tool("put", p={"oneOf": [{"type": "string", "pattern": "^a"}, {"const": 1}]}),
     ]
     for schema in tool_schemas([*sources, tied]):
         for shown in (schema.to_openai(), schema.exact()):

@@ -18,7 +18,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.adopt import adopt, adopt_base
 from rtcontrol.models.train.vocabulary import INITIAL_WORDS
-from tests.models.small import Oracle, build, prompt_of, qwen, shown, tool
+from tests.models.small import Oracle, build, prompt_of, qwen, reconfigure, shown, tool
 from tests.models.small import plain_base as plain
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
@@ -186,8 +186,7 @@ def test_prompt_markers_are_tokens_of_the_base(tmp_path: Path, specials: tuple[s
 def test_refused_base_leaves_nothing_written(folder: Path, tmp_path: Path) -> None:
     nameless = plain(tmp_path / "nameless", ("[X]",))
     quantised = plain(tmp_path / "quantised", ("<s>", "</s>"))
-    config = json.loads((quantised / "config.json").read_text())
-    (quantised / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
+    reconfigure(quantised, quantization_config={"quant_method": "awq"})
     torn = plain(tmp_path / "torn", ("<s>", "</s>"))
     (torn / "model.safetensors").write_bytes(b"torn")
     for source, told in (

@@ -17,7 +17,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import FinetuneRun, Job, finetune
 from rtcontrol.models.train.recipe import FinetuneRecipe
 from tests.helpers.disks import files_of
-from tests.models.small import build, build_checkpoint, plain_base, shown, tool
+from tests.models.small import build, build_checkpoint, plain_base, reconfigure, shown, tool
 from tests.models.train.finetune_rows import random_rows, write
 
 pytest.importorskip("peft")
@@ -217,10 +217,7 @@ def test_full_disk_keeps_complete_files(small: Path, rows: Path, stopped: Path, 
 
 def test_untrainable_base_is_refused(small: Path, rows: Path, tmp_path: Path) -> None:
     def changed(**config: Any) -> Path:
-        folder = build_checkpoint(tmp_path / "changed", seed=2)
-        path = folder / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | config))
-        return folder
+        return reconfigure(build_checkpoint(tmp_path / "changed", seed=2), **config)
 
     with pytest.raises(UserError, match="is quantised"):
         finetune(job(changed(quantization_config={"quant_method": "awq"}), rows, tmp_path / "out"))
