@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
 
-from tests.helpers.processes import ROOT
+from tests.helpers.processes import ROOT, python
 
 GITHUB = ROOT / ".github"
-SCHEMAS = {
-    "vendor.github-workflows": ["workflows/ci.yml"],
-    "vendor.github-issue-forms": ["ISSUE_TEMPLATE/bug.yml", "ISSUE_TEMPLATE/feature.yml"],
-    "vendor.github-issue-config": ["ISSUE_TEMPLATE/config.yml"],
-}
+SCHEMA = ("check_jsonschema", "--builtin-schema")
+COMMANDS = [
+    (*SCHEMA, "vendor.github-workflows", ".github/workflows/ci.yml"),
+    (*SCHEMA, "vendor.github-issue-forms", ".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/feature.yml"),
+    (*SCHEMA, "vendor.github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
+    ("pre_commit", "validate-config", ".pre-commit-config.yaml"),
+]
 
 
-@pytest.mark.parametrize("schema", SCHEMAS)
-def test_github_file_matches_its_schema(schema: str) -> None:
-    files = [str(GITHUB / name) for name in SCHEMAS[schema]]
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_pre_commit_config_is_valid() -> None:
-    command = [sys.executable, "-m", "pre_commit", "validate-config", str(ROOT / ".pre-commit-config.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[-1])
+def test_project_file_matches_its_schema(command: tuple[str, ...]) -> None:
+    done = python("-m", *command, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

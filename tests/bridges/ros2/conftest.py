@@ -49,24 +49,20 @@ class Node(Program):
     def __init__(self, module: str, ros: str, domain: dict[str, str], log: Path, *options: str) -> None:
         command = ["-m", f"tests.bridges.ros2.{module}", *options]
         super().__init__(command, log, ros, env=domain, stdin=-1, stdout=-1)
-        self._ready = False
-
-    def until_ready(self) -> None:
-        if not self._ready:
-            assert self.popen.stdout is not None
-            assert "ready" in self.popen.stdout.readline(), self.log()
-            self._ready = True
+        assert "ready" in self._line(), self.log()
 
     def tell(self, line: str) -> None:
         assert self.popen.stdin is not None
         self.popen.stdin.write(line + "\n")
         self.popen.stdin.flush()
 
-    def ask(self, line: str) -> Any:
-        self.until_ready()
-        self.tell(line)
+    def _line(self) -> str:
         assert self.popen.stdout is not None
-        answer = self.popen.stdout.readline()
+        return self.popen.stdout.readline()
+
+    def ask(self, line: str) -> Any:
+        self.tell(line)
+        answer = self._line()
         assert answer, self.log()
         return json.loads(answer)
 
@@ -82,8 +78,8 @@ class SimulatedRobot(Node):
     def report(self) -> dict[str, Any]:
         return dict(self.ask("report"))
 
-    def until_it_moves(self, seconds: float = 90.0) -> None:
-        until(lambda: self.report()["moving"] != [0.0, 0.0], "the robot does not move", seconds, 0.05)
+    def until_it_moves(self) -> None:
+        until(lambda: self.report()["moving"] != [0.0, 0.0], "the robot does not move", 90, 0.05)
 
     def until_it_stands(self) -> None:
         until(lambda: self.report()["moving"] == [0.0, 0.0], "nothing stopped the robot", every=0.05)

@@ -139,7 +139,6 @@ def test_nothing_drives_before_the_guard_is_ready(brain: Brain, robot: Simulated
     guard.suspend()
     try:
         running.says("in session")
-        robot.until_ready()
         time.sleep(2.0)
         assert robot.report()["moving"] == [0.0, 0.0]
     finally:
@@ -167,7 +166,6 @@ def test_robot_in_a_namespace_is_driven_and_stopped_by_the_guard(
     robot = SimulatedRobot(ros, domain, tmp_path / "robot.log", options=moved)
     try:
         own = ["--ros-args", "-r", "__ns:=/robot1", "-r", "__node:=pilot"]
-        robot.until_ready()
         running = bridge(brain.endpoint, *own, config=config)
         robot.until_it_moves()
         time.sleep(SETTLE_S + PROBLEMS_S)
@@ -204,7 +202,6 @@ def test_mismatch_of_qos_or_domain_is_reported(
         assert "/battery_state" not in other.log()  # not required
     finally:
         other.kill()
-    robot.until_ready()
 
 
 def test_bridge_without_server_names_the_command_to_start_one(bridge: Start) -> None:

@@ -89,6 +89,15 @@ class Counting:
         return [bytes(request.goal_info.goal_id.uuid) for request in self.cancel.told]
 
 
+def executing() -> Counting:
+    """Return a client whose goal 5 is executing."""
+    action = Counting()
+    assert action.want(5)
+    action.says(ours=2)
+    assert action.after(0.1) == "executing"
+    return action
+
+
 # ros-navigation/navigation2#6373: a cancellation that arrives before its goal has nothing to cancel.
 def test_cancellation_is_repeated_until_the_goal_has_ended() -> None:
     action = Counting()
@@ -129,10 +138,7 @@ def test_result_after_the_last_status_is_shown() -> None:
 
 
 def test_new_goal_waits_until_the_previous_goal_has_ended() -> None:
-    action = Counting()
-    assert action.want(5)
-    action.says(ours=2)
-    action.after(0.1)
+    action = executing()
     assert action.want(5) and len(action.send.told) == 1
     assert not action.want(6) and action.canceled() == [action.id()]
     assert not action.want(6) and len(action.send.told) == 1
@@ -145,10 +151,7 @@ def test_new_goal_waits_until_the_previous_goal_has_ended() -> None:
 
 
 def test_goal_is_lost_when_the_server_is_replaced() -> None:
-    action = Counting()
-    assert action.want(5)
-    action.says(ours=2)
-    action.after(0.1)
+    action = executing()
     action.says()
     assert action.after(0.1) == "lost"
     assert action.want(6) and len(action.send.told) == 2
@@ -175,10 +178,8 @@ def answer(status: int, result: str = "") -> SimpleNamespace:
 
 
 def test_goal_with_lost_last_status_ends_by_its_result() -> None:
-    action = Counting()
-    action.want(5)
-    action.says(ours=2)
-    assert action.after(0.1) == "executing" and len(action.ask.told) == 1
+    action = executing()
+    assert len(action.ask.told) == 1
     action.ask.queued.append(answer(0))  # status 0: the goal is unknown
     assert action.after(0.1) == "executing"
     action.ask.queued.append(answer(5))
@@ -187,10 +188,7 @@ def test_goal_with_lost_last_status_ends_by_its_result() -> None:
 
 
 def test_late_result_of_previous_goal_does_not_end_the_next() -> None:
-    action = Counting()
-    action.want(5)
-    action.says(ours=2)
-    action.after(0.1)
+    action = executing()
     action.says(ours=5)
     assert action.after(0.1) == "canceled" and action.want(7)
     action.ask.queued.append(answer(5))  # the result of the first goal
