@@ -59,51 +59,29 @@ def body(lane_line: LaneLine, s: float, speed: float = 0.0, lateral: float = 0.0
     return Body(number, x, y, 0.0, yaw, speed * tx, speed * ty, HALF_LENGTH, HALF_WIDTH)
 
 
-class Car:
-    """A driver with a bicycle model, whose axes are OpenDRIVE's: y and yaw are mirrored."""
-
-    def __init__(self, start: Body, on: TownRoad | None) -> None:
-        self.number = start.number
-        self.bicycle = Bicycle(start.x, -start.y, -math.radians(start.yaw_deg))
-        self.bicycle.speed = start.speed
-        self.driver = Driver(on or road(), DT)
-        self.control: Any = None
-
-    def body(self) -> Body:
-        car = self.bicycle
-        vx, vy = car.velocity()
-        yaw = -math.degrees(math.remainder(car.heading, 2 * math.pi))
-        return Body(self.number, car.x, -car.y, 0.0, yaw, vx, -vy, HALF_LENGTH, HALF_WIDTH)
-
-    def step(self, scene: Scene) -> None:
-        told = self.control = self.driver.step(scene)
-        self.bicycle.control = told
-        self.bicycle.step(DT, 7)
-
-
 class Drive:
-    """A stepwise drive of our car among other cars that stand or drive straight on."""
+    """A stepwise drive of our car, a bicycle model, among other cars that stand or drive straight on. The model's axes
+    are mirrored to OpenDRIVE's: y and yaw."""
 
     def __init__(
         self, start: Body, others: Callable[[float], list[Body]] = lambda time: [], on: TownRoad | None = None
     ) -> None:
-        self.car = Car(start, on)
+        self.bicycle = Bicycle(start.x, -start.y, -math.radians(start.yaw_deg))
+        self.bicycle.speed = start.speed
+        self.driver = Driver(on or road(), DT)
+        self.control: Any = None
         self.others = others
         self.time = 0.0
-        self.limit_kmh = 60.0
         self.lights: dict[int, Light] = {}
         self.scene = self._scene()
-        self.car.driver.look(self.scene)
-
-    @property
-    def driver(self) -> Driver:
-        return self.car.driver
+        self.driver.look(self.scene)
 
     def obey(self, name: str, **arguments: Any) -> str | None:
         return self.driver.obey(name, arguments)
 
     def step(self) -> Body:
-        self.car.step(self.scene)
+        self.control = self.bicycle.control = self.driver.step(self.scene)
+        self.bicycle.step(DT, 7)
         self.time += DT
         self.scene = self._scene()
         self.driver.look(self.scene)
@@ -118,7 +96,11 @@ class Drive:
         return False
 
     def _scene(self) -> Scene:
-        return Scene(self.car.body(), self.others(self.time), self.limit_kmh, self.lights)
+        car = self.bicycle
+        vx, vy = car.velocity()
+        yaw = -math.degrees(math.remainder(car.heading, 2 * math.pi))
+        own = Body(1, car.x, -car.y, 0.0, yaw, vx, -vy, HALF_LENGTH, HALF_WIDTH)
+        return Scene(own, self.others(self.time), 60.0, self.lights)
 
 
 # A road with features that the stand-in's town lacks: sections with new lanes, a shoulder, a dead end.

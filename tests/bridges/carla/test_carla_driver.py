@@ -152,7 +152,7 @@ def test_turn_called_too_late_is_refused_and_logged(
     # Repeating the chosen turn is accepted, however near the junction is.
     slow = Drive(body(known, known.length - 40.0, 30 / KMH))
     assert slow.obey("turn", at_next_junction=turn) is None
-    slow.car.bicycle.speed = 80 / KMH
+    slow.bicycle.speed = 80 / KMH
     slow.step()
     assert slow.obey("turn", at_next_junction=turn) is None
 
@@ -166,7 +166,7 @@ def test_stop_from_60_kmh_brings_the_car_to_rest() -> None:
     stood = drive.scene.own
     drive.run(5.0)
     assert math.dist((stood.x, stood.y), (drive.scene.own.x, drive.scene.own.y)) < 0.01
-    assert drive.car.control.throttle == 0.0 and drive.car.control.hand_brake
+    assert drive.control.throttle == 0.0 and drive.control.hand_brake
     drive.obey("set_speed", kmh=30)
     drive.run(8.0)
     assert drive.scene.own.speed * KMH == pytest.approx(30.0, abs=1.0)
