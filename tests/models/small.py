@@ -25,7 +25,6 @@ from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Budget, DecodeError, Runner
 from rtcontrol.models.in_flight import Decoding
-from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.export import export
@@ -76,11 +75,6 @@ def over(decider: STDecider, runner: Runner, budget: Budget | None = None) -> ST
     decider.decoding = Decoding(runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
     decider.prefix = decider.decoding.prefix
     return decider
-
-
-def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = None) -> STDecider:
-    """Return the same decider with Hugging Face's forwards as passes."""
-    return over(decider, hf_runner(model), budget)
 
 
 def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import jsonschema
 import numpy as np
@@ -19,13 +18,14 @@ from rtcontrol.models.decode import core
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.protocol import Budget, DecodeError
 from rtcontrol.models.runners import packed
+from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.json_schema import normalise
 from rtcontrol.models.schema.mask import FAR
 from rtcontrol.models.schema.tool_schema import ABSENT
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.decode.test_value_law import can_be_written
-from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, over_hugging_face, prompt_of, tool
+from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, over, prompt_of, tool
 
 LAW = law(25)
 POINT = {"type": "object", "properties": {"x": {"type": "number"}, "n": {"type": "integer"}}, "required": ["x"]}
@@ -110,42 +110,39 @@ def test_free_value_equals_constrained_greedy_decoding(
     picked: bool,
 ) -> None:
     """With `picked`, only the head's rows for the few legal ids are multiplied, as with a large vocabulary."""
-    with mock.patch.object(packed, "FEW", 16 if picked else packed.FEW):
-        equals_greedy_decoding(folder, oracle, kind, situation, required, budget, hugging)
-
-
-def equals_greedy_decoding(
-    folder: Path, oracle: Oracle, kind: str, situation: tuple[str, str], required: bool, budget: int, hugging: bool
-) -> None:
-    decider = build(folder, [tool("stop", v=CLOSED), tool("go", 99 * required, v=FREE[kind])], budget_per_head=budget)
-    if hugging:
-        over_hugging_face(decider, oracle.model).decoding.core.set_budget(Budget(budget))
-    assume(oracle._head(decider.plan, 0, prompt_of(decider, *situation), 1, 0) == 1)
-    try:
-        greedy = Greedy(decider, oracle, situation, 1, None if required else decider.plan.heads[1].null_id)
-        expected = ABSENT if greedy.null else parse_free(Free(FREE[kind]), greedy.text)
-    except DecodeError:
-        with pytest.raises(DecodeError):
-            decider.decide(*situation)
-        return
-    assume(greedy.margin > MARGIN)
-    got = decider.decide(*situation)
-    assert got.call == Call("go", {} if expected is ABSENT else {"v": expected})
-    assert got.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
-    (unguessed,) = decider.decide_many([situation])
-    assert unguessed.call == got.call
-    if budget > 1:
-        # The first pass has all tries and the head token; then each remaining choice takes a pass, unless guesses save
-        # it.
-        assert unguessed.forward_passes == greedy.choices + greedy.forced_start
-    assert got.forward_passes <= unguessed.forward_passes
-    again = decider.decide(*situation)
-    # The last value is the guess for this one, and the first pass checks it completely.
-    assert again.call == got.call
-    assert again.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
-    assert again.forward_passes <= got.forward_passes
-    if budget > 1 and expected is not ABSENT:
-        assert again.forward_passes == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "FEW", 16 if picked else packed.FEW)
+        decider = build(
+            folder, [tool("stop", v=CLOSED), tool("go", 99 * required, v=FREE[kind])], budget_per_head=budget
+        )
+        if hugging:
+            over(decider, hf_runner(oracle.model)).decoding.core.set_budget(Budget(budget))
+        assume(oracle._head(decider.plan, 0, prompt_of(decider, *situation), 1, 0) == 1)
+        try:
+            greedy = Greedy(decider, oracle, situation, 1, None if required else decider.plan.heads[1].null_id)
+            expected = ABSENT if greedy.null else parse_free(Free(FREE[kind]), greedy.text)
+        except DecodeError:
+            with pytest.raises(DecodeError):
+                decider.decide(*situation)
+            return
+        assume(greedy.margin > MARGIN)
+        got = decider.decide(*situation)
+        assert got.call == Call("go", {} if expected is ABSENT else {"v": expected})
+        assert got.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
+        (unguessed,) = decider.decide_many([situation])
+        assert unguessed.call == got.call
+        if budget > 1:
+            # The first pass has all tries and the head token; then each remaining choice takes a pass, unless guesses
+            # save it.
+            assert unguessed.forward_passes == greedy.choices + greedy.forced_start
+        assert got.forward_passes <= unguessed.forward_passes
+        again = decider.decide(*situation)
+        # The last value is the guess for this one, and the first pass checks it completely.
+        assert again.call == got.call
+        assert again.confidence["arg1"] == pytest.approx(greedy.confidence, rel=1e-2)
+        assert again.forward_passes <= got.forward_passes
+        if budget > 1 and expected is not ABSENT:
+            assert again.forward_passes == 1
 
 
 def test_free_value_excludes_control_tokens_and_null_is_whole(grammars: Grammars) -> None:
