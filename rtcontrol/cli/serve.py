@@ -93,7 +93,7 @@ def _run_replicas(options: ServeOptions, ending: Shutdown) -> int:
         say(f"listening on http://{options.http or HTTP}/")
         ending.of(lambda name: None)
         while not ending.called():
-            if (died := ray.died()) is not None:
+            if (died := ray.failed_part()) is not None:
                 raise UserError(f"Ray's {died} has ended, and so have the servers.", "Start the command again.")
             time.sleep(LOOK_S)
         say(f"{ending.name}: ending the servers")

@@ -18,7 +18,7 @@ from typing import Any
 
 from rtcontrol.gateway.gate import Refusal
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.hosts.deciders import PLAIN, NoopSource, QuestionSource, RandomSource, STSource
+from rtcontrol.hosts.deciders import SCRIPTED, NoopSource, QuestionSource, RandomSource, STSource
 from rtcontrol.hosts.protocol import (
     DeciderSource,
     DecisionReply,
@@ -72,7 +72,7 @@ def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> D
 
     model = options.model
     if not tools:
-        if model is None or model in PLAIN or is_endpoint(model):
+        if model is None or model in SCRIPTED or is_endpoint(model):
             hint = "Start the server with a model that does: `rtcontrol serve --model CHECKPOINT --http ADDRESS`."
             raise UserError(f"The model {public_name(model)} answers no questions.", hint)
         return QuestionSource(DeciderSpec(model=model, engine=options.engine, tools=()))
@@ -107,7 +107,7 @@ class CheckpointGate:
         doubt = learnt is not None and gate is not None and learnt.allow_null and not allow_null
         self.allow_null = allow_null or doubt
         self._gate = ConfidenceGate({} if gate is None else {"function": gate}, (), doubt)
-        plain = model is not None and (model in PLAIN or is_endpoint(model))
+        plain = model is not None and (model in SCRIPTED or is_endpoint(model))
         self.trained = None if plain else model is None or trained_on(tools, model)
         self.warning: str | None = None
         if not (plain or self.trained):
@@ -288,8 +288,8 @@ class ToolSet:
 
 def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
     """Return the decision of a reply and the decider's nanoseconds. Raises Refusal if there is no decision."""
-    if reply.mistake is not None:
-        raise Refusal(400, "context_length_exceeded", *reply.mistake, "messages")
+    if reply.user_error is not None:
+        raise Refusal(400, "context_length_exceeded", *reply.user_error, "messages")
     if reply.decision is None:
         kind, _, detail = str(reply.error).partition(": ")
         if kind == DecodeError.__name__:  # a repeated request would fail the same way

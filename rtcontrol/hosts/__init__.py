@@ -1,1 +1,1 @@
-"""Decoder hosts, which run deciders off the control loop's thread."""
+"""Hosts, which run deciders (models, scripts, remote servers) outside the control loop's thread."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from rtcontrol.hosts.pool import EdfScheduler, Turn
+from rtcontrol.hosts.pool import EdfScheduler, ScheduledRequest
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
     from rtcontrol.models.questions import StateQuestion
 
-FAULTS = (Exception, SystemExit)  # an exception that a decider raises costs one tick and never ends the loop
-PLAIN = ("expert", "noop", "random")
+DECIDER_ERRORS = (Exception, SystemExit)  # an exception that a decider raises costs one tick and never ends the loop
+SCRIPTED = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
 
 
-def build(source: DeciderSource) -> Decider:
+def build_decider(source: DeciderSource) -> Decider:
     """Return the source's decider. Raises UserError if building the decider fails in any way."""
     try:
         return source.build()
@@ -54,19 +54,19 @@ def answer_together(
     """Decide in steps; return a reply for each pair, or None for a cancelled one. The deciders must share one `kind`.
 
     `cancelled(i)` returns at each step whether the request of pair `i` is not needed any more."""
-    started_ns, gone = time.monotonic_ns(), set[int]()
+    started_ns, dropped = time.monotonic_ns(), set[int]()
     steps = _decide(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
     while True:
         try:
             next(steps)
         except StopIteration as done:
             return [
-                None if i in gone else reply_to(request, started_ns, decision, len(pairs))
+                None if i in dropped else reply_to(request, started_ns, decision, len(pairs))
                 for i, ((_, request), decision) in enumerate(zip(pairs, done.value, strict=True))
             ]
         for i, (decider, _) in enumerate(pairs):
-            if i not in gone and cancelled(i):
-                gone.add(i)
+            if i not in dropped and cancelled(i):
+                dropped.add(i)
                 if len(pairs) == 1:
                     steps.close()
                     return [None]
@@ -87,7 +87,7 @@ def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, lis
             outcomes: Any = [result(_decide(decider, member))[0] for member in request.members]
             return [outcomes]
         return [decider.decide(request)]
-    except FAULTS as error:
+    except DECIDER_ERRORS as error:
         return [error]
 
 
@@ -109,22 +109,22 @@ def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, togeth
         text = str(outcome) if known else f"{type(outcome).__name__}: {outcome}"
         reply.error = text.partition("\n")[0]
         if isinstance(outcome, UserError):
-            reply.mistake = outcome.what, outcome.remedy
+            reply.user_error = outcome.what, outcome.remedy
         elif isinstance(outcome, DecisionLost):
             reply.loss = outcome.loss
     return reply
 
 
-def describe(decider: Decider) -> dict[str, Any]:
+def decider_info(decider: Decider) -> dict[str, Any]:
     """Return the lines that the decider adds to the report; empty if the decider has no `info`."""
     return dict(getattr(decider, "info", dict)())
 
 
-def end(decider: Decider) -> None:
+def close_decider(decider: Decider) -> None:
     """Close the decider, and log any error."""
     try:
         getattr(decider, "close", lambda: None)()
-    except FAULTS:
+    except DECIDER_ERRORS:
         log.exception("close() of a decider (%s) failed; the session has ended anyway", type(decider).__qualname__)
 
 
@@ -142,37 +142,37 @@ class Worker:
     def idle(self) -> bool:
         return self._paused is None
 
-    def take(self, now_ns: int) -> list[Turn]:
+    def next_batch(self, now_ns: int) -> list[ScheduledRequest]:
         """Return the requests to decide now; empty if none waits, or if all can wait for the current decision."""
-        return self.scheduler.take(now_ns, self._kind, self._patient, late=self.idle)
+        return self.scheduler.next_batch(now_ns, self._kind, self._patient, late=self.idle)
 
-    def run(self, turn: Sequence[Turn]) -> None:
+    def run(self, batch: Sequence[ScheduledRequest]) -> None:
         """Decide these requests; without any, take a step of the paused decision."""
-        if turn and self._patient(turn[0][0]):
-            self._paused = self.decide(turn)
-        elif turn:
+        if batch and self._patient(batch[0][0]):
+            self._paused = self.decide(batch)
+        elif batch:
             started_ns = time.monotonic_ns()
-            result(self.decide(turn))
-            self.scheduler.took(self._kind(turn[0][0]), len(turn), time.monotonic_ns() - started_ns)
+            result(self.decide(batch))
+            self.scheduler.record_duration(self._kind(batch[0][0]), len(batch), time.monotonic_ns() - started_ns)
         elif self._paused is not None:
             try:
                 next(self._paused)
             except StopIteration:
                 self._paused = None
 
-    def decide(self, turn: Sequence[Turn]) -> Generator[None, None, None]:
+    def decide(self, batch: Sequence[ScheduledRequest]) -> Generator[None, None, None]:
         """Decide requests in steps for the hosts that are not closed, and hand the replies to these hosts."""
-        open_turns = [(*pair, decider) for pair in turn if (decider := pair[0].decider(self.number)) is not None]
-        if not open_turns:
+        open_requests = [(*pair, decider) for pair in batch if (decider := pair[0].decider(self.number)) is not None]
+        if not open_requests:
             return
 
         def cancelled(i: int) -> bool:
-            host, request, _ = open_turns[i]
+            host, request, _ = open_requests[i]
             return bool(host.cancelled(request))
 
-        replies = yield from answer_together([(decider, request) for _, request, decider in open_turns], cancelled)
-        for (host, request, _), reply in zip(open_turns, replies, strict=True):
-            host.take(request, reply)
+        replies = yield from answer_together([(decider, request) for _, request, decider in open_requests], cancelled)
+        for (host, request, _), reply in zip(open_requests, replies, strict=True):
+            host.deliver(request, reply)
 
     def _patient(self, host: Any) -> bool:
         return bool(getattr(host.decider(self.number), "patient", False))
@@ -271,7 +271,7 @@ class STSource:
 
 def _prompt(request: DecisionRequest) -> Any:
     prompt = request.observation, request.instruction, request.history
-    return prompt if request.standing is None else (*prompt, request.standing)
+    return prompt if request.active_call is None else (*prompt, request.active_call)
 
 
 class STModel:
@@ -313,11 +313,11 @@ def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: in
     return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(members))
 
 
-def unpack(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[DecisionReply]:
+def member_replies(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[DecisionReply]:
     """Return the reply to each member; a reply without members passes its error on to each of them."""
     if len(reply.members) != len(members):
         error = reply.error or f"the decoder decided for {len(reply.members)} of {len(members)}"
-        return [DecisionReply(member.tick, None, error, reply.decide_ns, reply.mistake) for member in members]
+        return [DecisionReply(member.tick, None, error, reply.decide_ns, reply.user_error) for member in members]
     return [replace(each, decide_ns=reply.decide_ns) for each in reply.members]
 
 

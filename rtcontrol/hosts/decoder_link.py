@@ -16,7 +16,7 @@ import zmq
 from rtcontrol.hosts.messages import pack_request, unpack_reply
 from rtcontrol.hosts.pool import PooledHost
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
-from rtcontrol.hosts.sockets import Files, WakeFile
+from rtcontrol.hosts.sockets import FilePoll, WakeFile
 
 log = logging.getLogger("rtcontrol.host")
 NUMBERS = itertools.count()
@@ -31,7 +31,7 @@ class DecoderLink:
 
     Raises DecoderUnavailable if no socket can be opened."""
 
-    def __init__(self, life: Mapping[str, Any], session_key: bytes, wake: WakeFile) -> None:
+    def __init__(self, process_info: Mapping[str, Any], session_key: bytes, wake: WakeFile) -> None:
         self._wake = wake
         try:
             self._socket = sock = _CONTEXT.socket(zmq.DEALER)
@@ -39,16 +39,16 @@ class DecoderLink:
             sock.immediate = 1  # keep no message for a peer that is away
             sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
             sock.routing_id = b"%s/%d" % (session_key, next(NUMBERS))
-            sock.curve_serverkey = life["key"]
+            sock.curve_serverkey = process_info["key"]
             sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
-            sock.connect(life["endpoint"])
+            sock.connect(process_info["endpoint"])
         except zmq.ZMQError as error:  # for example no descriptors are left: a retry may succeed
             hint = "Close some open files, or raise `ulimit -n`."
             raise DecoderUnavailable(f"No socket to the decoder can be opened ({error}).", hint) from None
-        self.threads = [(int(life["pid"]), tid) for tid in life["tids"]]
-        self._files = Files([wake.fd, int(self._socket.getsockopt(zmq.FD))])
+        self.threads = [(int(process_info["pid"]), tid) for tid in process_info["tids"]]
+        self._files = FilePoll([wake.fd, int(self._socket.getsockopt(zmq.FD))])
 
-    def ready(self, timeout_ms: int) -> bool:
+    def answers(self, timeout_ms: int) -> bool:
         """Return whether a round trip succeeds in time."""
         if not self._socket.poll(timeout_ms, zmq.POLLOUT):
             return False
@@ -88,54 +88,54 @@ class RayHost(PooledHost):
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool, source, session, owns_pool)
         self.key = b"%d" % next(NUMBERS)
-        self.last: DecisionRequest | None = None
-        self.woken = WakeFile()
+        self.last_request: DecisionRequest | None = None
+        self.wake_file = WakeFile()
         self._link: DecoderLink | None = None
-        self._offers: deque[DecoderLink] = deque()
+        self._new_links: deque[DecoderLink] = deque()
 
     def submit(self, request: DecisionRequest) -> None:
-        self._adopt()
-        self.last = request
+        self._use_new_link()
+        self.last_request = request
         if self._link is None or not self.up or not self._link.send(request):
             log.debug("tick %d was not sent: no connection", request.tick)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
-        self._adopt()
+        self._use_new_link()
         if self._link is None:
-            self.woken.files.wait(max(timeout_ns, 0))
-            self.woken.clear()
+            self.wake_file.files.wait(max(timeout_ns, 0))
+            self.wake_file.clear()
             return None
-        return self.received(self._link.receive(timeout_ns))
+        return self.count_reply(self._link.receive(timeout_ns))
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
-        link = self._offers[-1] if self._offers else self._link
+        link = self._new_links[-1] if self._new_links else self._link
         return () if link is None else link.threads
 
     def wake(self) -> None:
-        self.woken.set()
+        self.wake_file.set()
 
     def cancel(self, tick: int) -> None:
         if self._link is not None:
             self._link.send(tick)
 
-    def connect(self, life: Mapping[str, Any]) -> None:
+    def connect(self, process_info: Mapping[str, Any]) -> None:
         """Use a new link to this incarnation of the process from the next call on. Raises DecoderUnavailable."""
-        link = DecoderLink(life, self.key, self.woken)
-        if not link.ready(READY_MS):
+        link = DecoderLink(process_info, self.key, self.wake_file)
+        if not link.answers(READY_MS):
             link.close()
             raise DecoderUnavailable("The decoder's socket does not answer.", "See `rtcontrol doctor`.")
-        self._offers.append(link)
+        self._new_links.append(link)
 
     def close(self) -> None:
         super().close()
-        self._adopt()
+        self._use_new_link()
         if self._link is not None:
             self._link.close()
         self._link = None
 
-    def _adopt(self) -> None:
-        while self._offers:
+    def _use_new_link(self) -> None:
+        while self._new_links:
             if self._link is not None:
                 self._link.close()
-            self._link = self._offers.popleft()
+            self._link = self._new_links.popleft()

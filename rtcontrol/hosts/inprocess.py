@@ -11,9 +11,9 @@ from operator import attrgetter
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.deciders import Worker, build, describe, end
-from rtcontrol.hosts.pool import EdfScheduler, Pool, PooledHost, Turn, started
-from rtcontrol.hosts.protocol import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, Host
+from rtcontrol.hosts.deciders import Worker, build_decider, close_decider, decider_info
+from rtcontrol.hosts.pool import EdfScheduler, Pool, PooledHost, ScheduledRequest, start_host
+from rtcontrol.hosts.protocol import MAX_SESSIONS, Decider, DeciderSource, DecisionReply, DecisionRequest, Host
 from rtcontrol.models.in_flight import result
 
 
@@ -23,9 +23,9 @@ class InProcessPool(Pool):
     Without workers each decider runs inside `submit`: for deciders that take no time (no-op, random, expert). All
     threads share Python's lock. `preload` loads torch at the start, which holds the lock for 1 to 2 s."""
 
-    def __init__(self, limit: int = LIMIT, workers: int = 1, preload: bool = True) -> None:
+    def __init__(self, limit: int = MAX_SESSIONS, workers: int = 1, preload: bool = True) -> None:
         super().__init__("inprocess" if workers else "inline", limit)
-        self.life = self  # the pool lives as long as this process
+        self.process_info = self  # the pool lives as long as this process
         self.changed = threading.Condition()  # guards the sessions
         self.inline = not workers
         self._preload = preload and workers > 0
@@ -45,16 +45,16 @@ class InProcessPool(Pool):
         return {}
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        return started(InProcessHost(source, pool=self, session=session))
+        return start_host(InProcessHost(source, pool=self, session=session))
 
     def admit(self, host: InProcessHost, stopped: Callable[[], bool]) -> None:
         with self.changed:
             self.add(host)
         with self._building:
-            host.deciders = [build(host.source) for _ in self.workers]
-        host.info = describe(host.deciders[0])
+            host.deciders = [build_decider(host.source) for _ in self.workers]
+        host.info = decider_info(host.deciders[0])
         with self.changed:
-            self.built(host, self.life, time.monotonic_ns())
+            self.mark_built(host, self.process_info, time.monotonic_ns())
 
     def release(self, host: InProcessHost) -> None:
         with self.changed:
@@ -63,7 +63,7 @@ class InProcessPool(Pool):
             host.deciding.clear()
             deciders, host.deciders = host.deciders, []
         for decider in deciders:
-            end(decider)
+            close_decider(decider)
 
     @property
     def threads(self) -> list[tuple[int, int]]:
@@ -79,24 +79,24 @@ class InProcessPool(Pool):
                 thread.join(timeout=1.0)
 
     def _work(self, worker: Worker) -> None:
-        while (turn := self.turn(worker)) is not None:
-            worker.run(turn)
+        while (batch := self.next_batch(worker)) is not None:
+            worker.run(batch)
 
-    def turn(self, worker: Worker) -> list[Turn] | None:
+    def next_batch(self, worker: Worker) -> list[ScheduledRequest] | None:
         """Wait for a worker's next requests; empty if the worker must continue a decision, None if the pool closed."""
         with self.changed:
-            turn = self.take(worker)
-            while not (turn or self.closed or not worker.idle):
+            batch = self.take_batch(worker)
+            while not (batch or self.closed or not worker.idle):
                 self.changed.wait()
-                turn = self.take(worker)
-            return None if self.closed else turn
+                batch = self.take_batch(worker)
+            return None if self.closed else batch
 
-    def take(self, worker: Worker) -> list[Turn]:
+    def take_batch(self, worker: Worker) -> list[ScheduledRequest]:
         """Return the requests that the worker is to decide now, or none; the caller holds the lock."""
-        turn = worker.take(time.monotonic_ns())
-        for host, request in turn:
+        batch = worker.next_batch(time.monotonic_ns())
+        for host, request in batch:
             host.deciding.add(request.tick)
-        return turn
+        return batch
 
 
 class InProcessHost(PooledHost):
@@ -118,12 +118,12 @@ class InProcessHost(PooledHost):
             result(pool.workers[0].decide([(self, request)]))
         elif self.up:
             with pool.changed:
-                pool.scheduler.put(self, request, time.monotonic_ns())
+                pool.scheduler.enqueue(self, request, time.monotonic_ns())
                 pool.changed.notify()
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         with contextlib.suppress(Empty):
-            return self.received(self._replies.get(timeout_ns > 0, max(timeout_ns, 0) / 1e9))
+            return self.count_reply(self._replies.get(timeout_ns > 0, max(timeout_ns, 0) / 1e9))
         return None
 
     def wake(self) -> None:
@@ -142,7 +142,7 @@ class InProcessHost(PooledHost):
         """Return whether the request was cancelled; checked between two forward passes."""
         return request.tick not in self.deciding
 
-    def take(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
+    def deliver(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
         """Pass on the reply to a request; `reply` is None if the request was cancelled."""
         self.deciding.discard(request.tick)
         if reply is not None:

@@ -1,4 +1,4 @@
-"""Hosts that combine other hosts in real time: a standby, a backup, plans. The cores of these hosts decide."""
+"""Hosts that combine other hosts: with a backup, with a standby, or with plans. Their cores make the decisions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from operator import attrgetter
 from typing import Any
 
 from rtcontrol.hosts import layered_core as ev
-from rtcontrol.hosts.backup import BACKUP, FIRST, BackupCore, Handover
-from rtcontrol.hosts.layered_core import Notify, Report
-from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanTerms
+from rtcontrol.hosts.backup import BACKUP, FIRST, BackupCore, BackupRule
+from rtcontrol.hosts.layered_core import Notify, RecordFields
+from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanSettings
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call
 
-# How often to poll the hosts that `wait` does not sleep in, while an answer would be used at once.
+# How often to poll the other inner hosts during a wait, while one of their answers would be used at once.
 POLL_NS = 500_000
 MOST_REPORTS = 4096
 
 
 class LayeredHost:
-    """A host that combines `inner` hosts, by name, and closes them in reverse order. `core` makes the decisions."""
+    """A host that combines the hosts `inner` (by name), and executes the actions of its `core`."""
 
     incarnation, events = property(attrgetter("core.state.incarnation")), property(attrgetter("core.state.events"))
     gave_up, wake_ns = property(attrgetter("core.state.gave_up")), property(attrgetter("core.wake_ns"))
@@ -32,13 +32,13 @@ class LayeredHost:
     def __init__(self, core: ev.LayeredCore, inner: Mapping[str, Host]) -> None:
         self.name, self.core, self.inner = core.state.name, core, inner
         reports = [host.reports for host in inner.values() if isinstance(host, LayeredHost)]
-        self.reports: deque[Report | Notify] = reports[0] if reports else deque(maxlen=MOST_REPORTS)
+        self.reports: deque[RecordFields | Notify] = reports[0] if reports else deque(maxlen=MOST_REPORTS)
         self.replies: deque[DecisionReply] = deque()
         self._woken = False
 
     @property
     def main(self) -> Host:
-        """The inner host in whose `wait` this host sleeps."""
+        """Return the inner host whose `wait` is used to sleep."""
         return self.inner[self.core.main]
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class LayeredHost:
 
     def submit(self, request: DecisionRequest) -> None:
         self._collect()
-        self._take(request)
+        self._advance_core(request)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         end_ns = time.monotonic_ns() + timeout_ns
@@ -59,7 +59,7 @@ class LayeredHost:
             self._collect()
             now_ns, due_ns = time.monotonic_ns(), self.core.wake_ns
             if due_ns is not None and now_ns >= due_ns:
-                self._take(ev.Woke())
+                self._advance_core(ev.TimerFired())
                 due_ns = self.core.wake_ns
             if self.replies:
                 return self.replies.popleft()
@@ -68,20 +68,20 @@ class LayeredHost:
                 self._woken = False
                 return None
             name = self.core.main
-            reply = self.main.wait(min(left_ns, POLL_NS) if self.core.watching else left_ns)
+            reply = self.main.wait(min(left_ns, POLL_NS) if self.core.polls_often else left_ns)
             if reply is not None:
-                self._take(ev.Replied(name, reply))
+                self._advance_core(ev.ReplyReceived(name, reply))
 
     def wake(self) -> None:
-        self._woken = True  # a wait of an inner host that ends early may be the end of a poll
+        self._woken = True
         self.main.wake()
 
     def alive(self) -> bool:
-        self._look()
+        self._update_status()
         return self.core.state.up
 
     def cancel(self, tick: int) -> None:
-        self._take(ev.Cancelled(tick))
+        self._advance_core(ev.RequestCancelled(tick))
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -90,23 +90,24 @@ class LayeredHost:
 
     def _collect(self) -> None:
         """Pass the status and the replies of the inner hosts to the core."""
-        self._look()
+        self._update_status()
         for name, host in self.inner.items():
             while (reply := host.wait(0)) is not None:
-                self._take(ev.Replied(name, reply))
+                self._advance_core(ev.ReplyReceived(name, reply))
 
-    def _look(self) -> None:
+    def _update_status(self) -> None:
+        """Pass the status of the inner hosts to the core if it has changed."""
         hosts = self.inner.items()
         status = {name: ev.Status(h.alive(), h.incarnation, h.gave_up, tuple(h.events)) for name, h in hosts}
         if status != self.core.status:
-            self._take(ev.Changed(status))
+            self._advance_core(ev.StatusChanged(status))
 
-    def _take(self, event: ev.Event) -> None:
+    def _advance_core(self, event: ev.Event) -> None:
         for action in self.core.advance(event, time.monotonic_ns()):
             match action:
-                case ev.Ask(name, request):
+                case ev.SubmitRequest(name, request):
                     self._submit(name, request)
-                case ev.Withdraw(name, tick):
+                case ev.CancelRequest(name, tick):
                     self.inner[name].cancel(tick)
                 case DecisionReply():
                     self.replies.append(action)
@@ -118,26 +119,26 @@ class LayeredHost:
             self.inner[name].submit(request)
         except Exception as error:
             reply = DecisionReply(request.tick, None, f"{type(error).__name__}: {error}", 0)
-            self._take(ev.Replied(name, reply))
+            self._advance_core(ev.ReplyReceived(name, reply))
 
 
 class BackupHost(LayeredHost):
-    """Two deciders; the backup decides if the first decider is late or not confident."""
+    """A host of two deciders. The backup decides if the first decider is late or not confident."""
 
-    def __init__(self, first: Host, backup: Host, terms: Handover) -> None:
-        core = BackupCore(replace(terms, plans=executes_plans(first)))
+    def __init__(self, first: Host, backup: Host, rule: BackupRule) -> None:
+        core = BackupCore(replace(rule, plans=executes_plans(first)))
         super().__init__(core, {FIRST: first, BACKUP: backup})
 
 
 class PlanHost(LayeredHost):
-    """A planner whose plans are executed step by step. `legal` returns whether a call is valid."""
+    """A host that executes the plans of a planner step by step. `legal` returns whether a call is valid."""
 
-    def __init__(self, planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
-        super().__init__(PlanCore(terms, legal), {PLANNER: planner})
+    def __init__(self, planner: Host, settings: PlanSettings, legal: Callable[[Call], bool]) -> None:
+        super().__init__(PlanCore(settings, legal), {PLANNER: planner})
 
 
 class StandbyHost(LayeredHost):
-    """A decoder and its warm standby."""
+    """A host of a decoder and its warm standby."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         super().__init__(ev.StandbyCore(), dict(zip(ev.PAIR, hosts, strict=True)))

@@ -15,15 +15,15 @@ from typing import Any
 
 from rtcontrol.hosts.layered_core import (
     RECENT,
-    Ask,
+    CancelRequest,
     LayeredCore,
     PendingRequest,
-    Report,
+    RecordFields,
     Status,
-    Withdraw,
-    due_of,
-    is_usual,
+    SubmitRequest,
     remember,
+    reply_due_ns,
+    usually_in_time,
 )
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
@@ -33,7 +33,7 @@ Scope = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class PlanTerms:
+class PlanSettings:
     """Settings for executing plans. No step acts if the plan's observation is older than `max_age_ns`.
 
     A newer plan replaces the active one as soon as it arrives. `in_flight`: how many plans may be requested at once.
@@ -70,7 +70,7 @@ class ActivePlan:
         return replace(
             reply,
             decision=replace(self.decision, call=self.plan.calls[i], plan=None),
-            answers=None if same else self.request,
+            older_request=None if same else self.request,
             steps=(i, len(self.plan.calls)),
             ahead_ns=i * self.plan.step_ns,
         )
@@ -84,26 +84,26 @@ def scope_of(request: DecisionRequest) -> Scope:
 class PlanCore(LayeredCore):
     """The core of PlanHost: answer requests by steps of plans from PLANNER. `legal` returns whether a call is valid."""
 
-    def __init__(self, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
+    def __init__(self, settings: PlanSettings, legal: Callable[[Call], bool]) -> None:
         super().__init__("plans", [PLANNER], PLANNER)
-        self._terms, self._legal = terms, legal
+        self._settings, self._legal = settings, legal
         self._pending: dict[int, PendingRequest] = {}  # requests that the planner has not answered, by tick
         self._plan: ActivePlan | None = None
         self._scope: Scope | None = None  # the scope of the newest request
         self._recent: deque[bool] = deque(maxlen=RECENT)  # whether the last plans were in time
 
-    def requested(self, request: DecisionRequest, now_ns: int) -> None:
+    def on_request(self, request: DecisionRequest, now_ns: int) -> None:
         self._give_up(now_ns)
         within_ns = request.within_ns
-        tick = PendingRequest(request, now_ns, 0 if self._terms.waits else due_of(now_ns, within_ns))
+        tick = PendingRequest(request, now_ns, 0 if self._settings.waits else reply_due_ns(now_ns, within_ns))
         remember(self.open, request.tick, tick)
         self._scope = scope_of(request)
         requested = sum(scope_of(pending.request) == self._scope for pending in self._pending.values())
-        if requested < self._terms.in_flight and self.state.up:
+        if requested < self._settings.in_flight and self.state.up:
             remember(self._pending, request.tick, tick)
             # A plan that arrives after the deadline may still be used by later ticks, until it is too old.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
-            self.do(Ask(PLANNER, replace(request, within_ns=patience_ns)))
+            self.add_actions(SubmitRequest(PLANNER, replace(request, within_ns=patience_ns)))
 
     def _give_up(self, now_ns: int) -> None:
         """Cancel requests whose reply is lost, or would be too old for any tick."""
@@ -111,25 +111,25 @@ class PlanCore(LayeredCore):
             within_ns = tick.request.within_ns
             late = within_ns and now_ns - tick.sent_ns > 2 * self._patience_ns(within_ns)
             if late or not self.state.up:
-                self.do(Withdraw(PLANNER, k))
+                self.add_actions(CancelRequest(PLANNER, k))
                 del self._pending[k]
 
     def _patience_ns(self, within_ns: int) -> int:
-        return max(within_ns, self._terms.max_age_ns)
+        return max(within_ns, self._settings.max_age_ns)
 
-    def cancelled(self, tick: int) -> None:
+    def on_cancel(self, tick: int) -> None:
         # Keep the request: the plan may be used by later ticks, and the reply shows how late the plan was.
         if (question := self.open.get(tick)) is not None:
-            question.waited = False
+            question.awaited = False
             if tick not in self._pending:
                 del self.open[tick]
 
-    def changed(self, before: Mapping[str, Status], now_ns: int) -> None:
+    def on_status(self, before: Mapping[str, Status], now_ns: int) -> None:
         state, planner = self.state, self.status[PLANNER]
         state.up, state.incarnation, state.gave_up = planner.alive, planner.incarnation, planner.gave_up
         state.events = list(planner.events)
 
-    def replied(self, name: str, reply: DecisionReply, now_ns: int) -> None:
+    def on_reply(self, name: str, reply: DecisionReply, now_ns: int) -> None:
         tick = self._pending.pop(reply.tick, None)
         if tick is None:
             return
@@ -138,7 +138,7 @@ class PlanCore(LayeredCore):
         fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.sent_ns) / 1e6, 4)}
         outcome = self._outcome(reply, tick, now_ns)
         if outcome is not None and reply.tick >= 0:
-            self.do(Report(now_ns, fields | outcome))
+            self.add_actions(RecordFields(now_ns, fields | outcome))
 
     def _outcome(self, reply: DecisionReply, tick: PendingRequest, now_ns: int) -> dict[str, Any] | None:
         """Activate a plan that is newer than the active one. Return the record fields of the planner's answer, or None
@@ -156,22 +156,22 @@ class PlanCore(LayeredCore):
         active = (
             newer
             and scope_of(tick.request) == self._scope
-            and new.step(tick, self._terms.max_age_ns, now_ns) is not None
+            and new.step(tick, self._settings.max_age_ns, now_ns) is not None
         )
         if active:
             self._plan = new
         return {"outcome": "in_force" if active else "over", "steps": len(plan.calls)}
 
-    def chosen(self, tick: PendingRequest, now_ns: int) -> DecisionReply | None:
+    def choose_reply(self, tick: PendingRequest, now_ns: int) -> DecisionReply | None:
         answer = tick.answer
         decision = None if answer is None else answer.decision
         single = decision is not None and (decision.plan is None or len(decision.plan.calls) < 2)
-        if answer is not None and (single or not tick.waited or tick.request.tick < 0):
+        if answer is not None and (single or not tick.awaited or tick.request.tick < 0):
             return answer
-        if not tick.waited or (answer is None and self._is_awaited(tick, now_ns)):
+        if not tick.awaited or (answer is None and self._is_awaited(tick, now_ns)):
             return None
         plan = self._plan
-        i = None if plan is None else plan.step(tick, self._terms.max_age_ns, now_ns)
+        i = None if plan is None else plan.step(tick, self._settings.max_age_ns, now_ns)
         if plan is not None and i is not None:
             return plan.reply(tick, i)
         if answer is None or decision is None:
@@ -180,5 +180,5 @@ class PlanCore(LayeredCore):
 
     def _is_awaited(self, tick: PendingRequest, now_ns: int) -> bool:
         """Return whether the plan that was requested for this tick may still arrive in time."""
-        in_time = not tick.due_ns or (is_usual(self._recent) and now_ns < tick.due_ns)
+        in_time = not tick.due_ns or (usually_in_time(self._recent) and now_ns < tick.due_ns)
         return in_time and tick.request.tick in self._pending

@@ -13,12 +13,12 @@ from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnav
 from rtcontrol.models.errors import UserError
 
 # How often to rebuild a session's decider in a running process, and how long to wait between two builds.
-REBUILDS, AGAIN_NS = 30, 1_000_000_000
+REBUILDS, REBUILD_DELAY_NS = 30, 1_000_000_000
 # A new session gives up after this many builds, so that a build that kills the process is not repeated for ever.
 ATTEMPTS = 3
 
 
-def started(host: Host) -> Host:
+def start_host(host: Host) -> Host:
     """Start the host and return it. A host that cannot start is closed."""
     try:
         host.start()
@@ -58,17 +58,17 @@ class PooledHost(HostBase):
 class Pool:
     """A pool of at most `limit` sessions in a process that may be lost and replaced.
 
-    `life` is the start answer of the process, or None while the process is away. A lost process is killed."""
+    `process_info` is the start answer of the process, or None while the process is away. A lost process is killed."""
 
     def __init__(self, name: str, limit: int) -> None:
         self.name, self.limit = name, limit
-        self.life: Any = None
+        self.process_info: Any = None
         self.gave_up: str | None = None
         self.closed = False
         self.sessions: list[Any] = []
 
     def alive(self) -> bool:
-        return self.life is not None
+        return self.process_info is not None
 
     def add(self, host: PooledHost) -> None:
         """Add a session that needs a decider. Raises DecoderUnavailable if the pool is full, closed or gave up."""
@@ -87,39 +87,39 @@ class Pool:
             self.sessions.remove(host)
         return known
 
-    def restored(self, life: Any) -> None:
+    def mark_up(self, process_info: Any) -> None:
         """Note that the process is up."""
         if not self.closed:
-            self.life = life
+            self.process_info = process_info
 
-    def lost(self, now_ns: int) -> None:
+    def mark_lost(self, now_ns: int) -> None:
         """Note that the process and all its deciders are gone, also those not yet rebuilt after an earlier loss."""
-        self.life = None
+        self.process_info = None
         for host in self.sessions:
             if host.up:
-                host.lost(now_ns)
+                host.mark_lost(now_ns)
 
-    def missing(self, now_ns: int) -> list[Any]:
+    def hosts_to_build(self, now_ns: int) -> list[Any]:
         """Return the sessions whose deciders are to be built now."""
-        if self.life is None:
+        if self.process_info is None:
             return []
         due = [host for host in self.sessions if not host.up and now_ns >= host.due_ns]
         return [host for host in due if host.gave_up is None and host.error is None]
 
-    def built(self, host: PooledHost, life: Any, now_ns: int) -> bool:
+    def mark_built(self, host: PooledHost, process_info: Any, now_ns: int) -> bool:
         """Note that a session's decider is built. Return False if the session or this process has ended meanwhile."""
-        if life is None or life is not self.life or host not in self.sessions:
+        if process_info is None or process_info is not self.process_info or host not in self.sessions:
             return False
         if host.lost_ns is not None:
             host.failures = 0
-        host.ready(now_ns)
+        host.mark_ready(now_ns)
         return True
 
-    def failed(self, host: PooledHost, error: UserError, now_ns: int) -> None:
+    def mark_failed(self, host: PooledHost, error: UserError, now_ns: int) -> None:
         """Note that a build failed. The build is repeated if that may help."""
         host.failures += 1
         if host.lost_ns is not None:
-            host.due_ns = now_ns + AGAIN_NS
+            host.due_ns = now_ns + REBUILD_DELAY_NS
             if host.failures >= REBUILDS:
                 host.gave_up = f"The decider could not be built again in {REBUILDS} attempts: {error}"
         elif host.failures >= ATTEMPTS or not isinstance(error, DecoderUnavailable):
@@ -127,18 +127,18 @@ class Pool:
 
     def end(self, why: str | None = None) -> None:
         """Note that the process will not come back (`why`), or that its owner closed it (None)."""
-        self.life = None
+        self.process_info = None
         self.closed, self.gave_up = self.closed or why is None, why or self.gave_up
         for host in self.sessions:
             host.up, host.gave_up = False, why or host.gave_up
 
 
-Turn = tuple[Any, DecisionRequest]
+ScheduledRequest = tuple[Any, DecisionRequest]
 # A request without a limit counts as due after this time, so that it does not wait for ever.
 UNLIMITED_NS = 1_000_000_000
 NEWEST = 0.1  # weight of the newest time of a batch in the mean
 # The measured time of a batch size is out of date after so many later batches of its kind, if there is a newer time.
-OLD_TURNS = 64
+OLD_BATCHES = 64
 
 
 class EdfScheduler:
@@ -147,27 +147,27 @@ class EdfScheduler:
     def __init__(self, depth: int = 1) -> None:
         self._depth = depth
         self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with the instant at which each was put
-        self._since: dict[Any, int] = {}  # when the session began to wait
-        self._took: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind and size: ns, batch number
-        self._turns: dict[Hashable, int] = {}  # how many batches each kind had so far
+        self._waiting_since: dict[Any, int] = {}  # when the session began to wait
+        self._durations: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind and size: ns, batch number
+        self._batch_counts: dict[Hashable, int] = {}  # how many batches each kind had so far
 
-    def put(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
+    def enqueue(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
         """Add a session's request, which replaces the session's oldest one if `depth` requests wait already."""
         self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now_ns, request))
-        self._since.setdefault(key, now_ns)
+        self._waiting_since.setdefault(key, now_ns)
 
-    def take(
+    def next_batch(
         self,
         now_ns: int,
         kind: Callable[[Any], Hashable] = lambda key: None,
         patient: Callable[[Any], bool] = lambda key: False,
         late: bool = True,
-    ) -> list[Turn]:
+    ) -> list[ScheduledRequest]:
         """Return the newest request of the session whose time ends first, and other requests to decide in one batch.
 
         `kind`: only sessions of one kind are decided together (None: alone), as many as are expected to be decided
         within that request's time. If `late`, one `patient` session is taken when no other session waits."""
-        waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._end)
+        waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._due_ns)
         eager = [key for key in waiting if not patient(key)]
         if not eager:
             return [self._pop(waiting[0], now_ns)] if waiting and late else []
@@ -176,25 +176,25 @@ class EdfScheduler:
         left_ns = put_ns + _within(newest) - now_ns
         alike = eager[:1] if first_kind is None else [key for key in eager if kind(key) == first_kind]
         count = 1
-        while count < len(alike) and self.expected(first_kind, count + 1) <= left_ns:
+        while count < len(alike) and self.expected_ns(first_kind, count + 1) <= left_ns:
             count += 1
         return [self._pop(key, now_ns) for key in alike[:count]]
 
-    def took(self, kind: Hashable, count: int, ns: int) -> None:
+    def record_duration(self, kind: Hashable, count: int, ns: int) -> None:
         """Note that a batch of `count` decisions of a kind took `ns`."""
-        times, turn = self._took.setdefault(kind, {}), self._turns.get(kind, 0) + 1
+        times, turn = self._durations.setdefault(kind, {}), self._batch_counts.get(kind, 0) + 1
         before, last = times.get(count, (float(ns), turn))
-        if turn - last > OLD_TURNS:
+        if turn - last > OLD_BATCHES:
             before = float(ns)
-        times[count], self._turns[kind] = (before + NEWEST * (ns - before), turn), turn
+        times[count], self._batch_counts[kind] = (before + NEWEST * (ns - before), turn), turn
 
-    def expected(self, kind: Hashable, count: int) -> float:
+    def expected_ns(self, kind: Hashable, count: int) -> float:
         """Return the nanoseconds that a batch of `count` decisions is expected to take.
 
         The estimate is at most that of a smaller batch, scaled up: so a size that was slow once is tried again. A
         size that was fast once counts until there is a newer measurement."""
-        since = self._turns.get(kind, 0) - OLD_TURNS
-        times = [(ns * count / n, turn) for n, (ns, turn) in self._took.get(kind, {}).items() if n <= count]
+        since = self._batch_counts.get(kind, 0) - OLD_BATCHES
+        times = [(ns * count / n, turn) for n, (ns, turn) in self._durations.get(kind, {}).items() if n <= count]
         return min([ns for ns, turn in times if turn >= since] or [ns for ns, _ in times], default=0.0)
 
     def cancel(self, key: Any, tick: int) -> None:
@@ -206,19 +206,19 @@ class EdfScheduler:
 
     def remove(self, key: Any) -> None:
         self._waiting.pop(key, None)
-        self._since.pop(key, None)
+        self._waiting_since.pop(key, None)
 
-    def _end(self, key: Any) -> int:
-        return self._since[key] + _within(self._waiting[key][-1][1])
+    def _due_ns(self, key: Any) -> int:
+        return self._waiting_since[key] + _within(self._waiting[key][-1][1])
 
-    def _pop(self, key: Any, now_ns: int) -> Turn:
+    def _pop(self, key: Any, now_ns: int) -> ScheduledRequest:
         # Take the newest request: an older one would be dropped at its deadline.
         requests = self._waiting.pop(key)
         _, request = requests.pop()
-        del self._since[key]
+        del self._waiting_since[key]
         if requests:
             self._waiting[key] = requests  # after the others
-            self._since[key] = now_ns
+            self._waiting_since[key] = now_ns
         return key, request
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
-LIMIT = 64  # sessions of one pool
+MAX_SESSIONS = 64  # sessions of one pool
 SHARES = 64  # how many decision times are remembered
 LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 
@@ -50,14 +50,14 @@ class DecisionRequest:
     within_ns: int = 0
     seq: int = -1
     captured_ns: int = 0
-    standing: Call | None = None
+    active_call: Call | None = None
     members: tuple[DecisionRequest, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the request without the raw observation."""
         head = (self.tick, self.epoch, self.observation, self.instruction, self.history, None)
         stamps = (self.received_ns, self.within_ns, self.seq, self.captured_ns)
-        return DecisionRequest, (*head, *stamps, self.standing, self.members)
+        return DecisionRequest, (*head, *stamps, self.active_call, self.members)
 
 
 @dataclass(slots=True)
@@ -76,14 +76,14 @@ class DecisionReply:
     decision: Decision | None
     error: str | None
     decide_ns: int
-    mistake: tuple[str, str] | None = None
+    user_error: tuple[str, str] | None = None
     received_ns: int = 0
     begun_ns: int = 0
     gaps: Sequence[tuple[int, int]] = ()
     together: int = 1
     loss: str | None = None
     by: str = ""
-    answers: DecisionRequest | None = None
+    older_request: DecisionRequest | None = None
     steps: tuple[int, int] | None = None
     ahead_ns: int = 0
     members: tuple[DecisionReply, ...] = ()
@@ -176,12 +176,12 @@ class HostBase:
     def alive(self) -> bool:
         return self.up
 
-    def lost(self, now_ns: int) -> None:
+    def mark_lost(self, now_ns: int) -> None:
         """Note that the decider is gone."""
         self.up, self.lost_ns = False, now_ns
         self.events.append(HostEvent(now_ns, "lost", 0.0))
 
-    def ready(self, now_ns: int) -> None:
+    def mark_ready(self, now_ns: int) -> None:
         """Note that the decider is ready, for the first time or again."""
         if self.lost_ns is not None:
             self.incarnation += 1
@@ -189,7 +189,7 @@ class HostBase:
             self.lost_ns = None
         self.up = True
 
-    def received(self, reply: DecisionReply | None) -> DecisionReply | None:
+    def count_reply(self, reply: DecisionReply | None) -> DecisionReply | None:
         """Return the reply, and note the reply's share of the decider's time."""
         if reply is not None:
             self._shares.append(reply.decide_ns / reply.together)

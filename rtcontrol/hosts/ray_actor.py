@@ -16,10 +16,10 @@ from rtcontrol.hosts.deciders import Worker, answer
 from rtcontrol.hosts.decoder_link import READY
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.messages import pack_reply, unpack_request
-from rtcontrol.hosts.pool import Turn
+from rtcontrol.hosts.pool import ScheduledRequest
 from rtcontrol.hosts.processes import Heartbeat, keep_loaded, yield_processor
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.sockets import Files, WakeFile, router_socket
+from rtcontrol.hosts.sockets import FilePoll, WakeFile, router_socket
 
 BUILD, PING = "build", "ping"  # groups of calls, each with a thread
 WARM_ROUNDS = 3
@@ -52,7 +52,7 @@ class DecoderActor(InProcessPool):
         endpoint = f"ipc://{directory}/endpoint-{os.getpid()}"
         self._router.bind(endpoint)
         self._address = {"endpoint": endpoint, "key": key, "pid": os.getpid()}
-        self._files = Files([self._wake.fd, int(self._router.getsockopt(zmq.FD))])
+        self._files = FilePoll([self._wake.fd, int(self._router.getsockopt(zmq.FD))])
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Return the endpoint of sessions, its CURVE key, the pid, and the workers' threads."""
@@ -83,15 +83,15 @@ class DecoderActor(InProcessPool):
             host.close()
         return len(self._hosts)
 
-    def turn(self, worker: Worker) -> list[Turn]:
+    def next_batch(self, worker: Worker) -> list[ScheduledRequest]:
         while True:
             self.receive()
             with self.changed:
-                turn = self.take(worker)
-            if turn or not worker.idle:
+                batch = self.take_batch(worker)
+            if batch or not worker.idle:
                 if len(self.workers) > 1:
                     self._wake.set()  # this worker may have received requests for other workers
-                return turn
+                return batch
             self._wait()
 
     def _wait(self) -> None:
@@ -140,13 +140,13 @@ class SocketHost(InProcessHost):
         else:
             message.received_ns = now_ns = time.monotonic_ns()
             with self.pool.changed:
-                self.pool.scheduler.put(self, message, now_ns)
+                self.pool.scheduler.enqueue(self, message, now_ns)
 
     def cancelled(self, request: DecisionRequest) -> bool:
         self.pool.receive()
         return super().cancelled(request)
 
-    def take(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
+    def deliver(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
         self.deciding.discard(request.tick)
         if reply is not None:
             self.pool.send(self._client, reply)

@@ -35,7 +35,7 @@ def set_environment() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def hush() -> None:
+def silence_notices() -> None:
     # Ray would print a notice of a worker's death over the live view, whatever log_to_driver says.
     with contextlib.suppress(ImportError, AttributeError):
         from ray._private import worker
@@ -44,7 +44,7 @@ def hush() -> None:
 
 
 @contextlib.contextmanager
-def apart(folder: str) -> Iterator[None]:
+def marked_processes(folder: str) -> Iterator[None]:
     """Mark the processes that Ray starts by the folder, and keep Ray from listening on the machine's outer address."""
     from ray._private import services
 
@@ -59,7 +59,7 @@ def apart(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sigterm_kept() -> Iterator[None]:
+def keep_sigterm_handler() -> Iterator[None]:
     """Restore the handler of SIGTERM afterwards, on any thread (`signal.signal` works on the main thread only).
 
     Ray's C++ core treats SIGTERM as a crash: it prints the stack, and aborts the process 3 s later."""

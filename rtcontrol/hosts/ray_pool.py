@@ -10,11 +10,11 @@ from contextlib import closing, suppress
 from typing import Any
 
 from rtcontrol.hosts.decoder_link import RayHost
-from rtcontrol.hosts.pool import Pool, started
-from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable, Host
+from rtcontrol.hosts.pool import Pool, start_host
+from rtcontrol.hosts.protocol import MAX_SESSIONS, DeciderSource, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_process import DecoderProcess
-from rtcontrol.hosts.ray_start import HINT, POLL_S, RaySession, Stopped
-from rtcontrol.hosts.sockets import PING_EVERY_S, Heart, WakeFile
+from rtcontrol.hosts.ray_start import HINT, POLL_S, RaySession, StartCancelled
+from rtcontrol.hosts.sockets import PING_EVERY_S, ProcessWatch, WakeFile
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -29,31 +29,31 @@ class RayPool(Pool):
     of Ray is lost, all hosts report the loss, and a new process is started; `gave_up` says why none will be."""
 
     def __init__(
-        self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None
+        self, limit: int = MAX_SESSIONS, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None
     ) -> None:
         """Create a pool that is not started yet. `gpus` None: one GPU if Ray has any; 0: do not load a model."""
         super().__init__("ray", limit)
         self.changed = threading.Condition()  # guards the sessions
         self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0))
-        self._woken = WakeFile()
+        self._wake_file = WakeFile()
         self._watcher: threading.Thread | None = None
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        with suppress(Stopped):
-            life = self.process.start(stopped)
-            self.restored(life)
-            self._watcher = threading.Thread(target=self._watch, args=(life,), name="ray-watcher", daemon=True)
+        with suppress(StartCancelled):
+            process_info = self.process.start(stopped)
+            self.mark_up(process_info)
+            self._watcher = threading.Thread(target=self._watch, args=(process_info,), name="ray-watcher", daemon=True)
             self._watcher.start()
         return {}
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        return started(RayHost(self, source, session))
+        return start_host(RayHost(self, source, session))
 
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
         """Wait until the host's decider is built; return early if `stopped()` is true."""
         with self.changed:
             self.add(host)
-            self._woken.set()
+            self._wake_file.set()
             while not (host.up or host.error or stopped()):
                 if self.closed or self.gave_up is not None:
                     raise DecoderUnavailable(self.gave_up or "The decoder is closed.", HINT)
@@ -71,7 +71,7 @@ class RayPool(Pool):
         with self.changed:
             self.end()
             self.changed.notify_all()
-        self._woken.set()
+        self._wake_file.set()
         if self._watcher is not None:
             self._watcher.join()
         self.process.end()
@@ -85,11 +85,11 @@ class RayPool(Pool):
 
     # -- on the watcher's thread ---------------------------------------------------------------------------------------
 
-    def _watch(self, life: dict[str, Any] | None) -> None:
+    def _watch(self, process_info: dict[str, Any] | None) -> None:
         try:
-            while life is not None:
-                self._serve(life)
-                life = None if self.closed else self._replaced(life["pid"])
+            while process_info is not None:
+                self._serve(process_info)
+                process_info = None if self.closed else self._replace(process_info["pid"])
         except Exception as error:
             why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
             log.error("no more decisions are made: %s", why)
@@ -97,53 +97,53 @@ class RayPool(Pool):
                 self.end(why)
                 self._notify()
 
-    def _serve(self, life: dict[str, Any]) -> None:
+    def _serve(self, process_info: dict[str, Any]) -> None:
         """Build and free deciders in this incarnation of the process, until it is lost or the pool is closed."""
         import ray
 
         lost = ray.exceptions.RayError, ProcessLookupError
-        with suppress(*lost), closing(Heart(self.process, life["pid"], self._woken)) as heart:
-            while not self.closed and self.life is life:
+        with suppress(*lost), closing(ProcessWatch(self.process, process_info["pid"], self._wake_file)) as watch:
+            while not self.closed and self.process_info is process_info:
                 with self.changed:
-                    missing = self.missing(time.monotonic_ns())
-                if heart.lost(0 if missing else PING_EVERY_S):
+                    missing = self.hosts_to_build(time.monotonic_ns())
+                if watch.lost(0 if missing else PING_EVERY_S):
                     return
                 for host in missing[:1]:
-                    self._build(host, life, heart)
+                    self._build(host, process_info, watch)
 
-    def _build(self, host: RayHost, life: dict[str, Any], heart: Heart) -> None:
+    def _build(self, host: RayHost, process_info: dict[str, Any], watch: ProcessWatch) -> None:
         """Build a host's decider in the process, and connect the host to the process."""
         import ray
 
         failure: UserError | None = None
         try:
-            call = self.process.build(host.key, host.source, host.last)
+            call = self.process.build(host.key, host.source, host.last_request)
             while (info := self.process.result(call)) is None:
                 if self.closed or host not in self.sessions:
                     return
-                if heart.lost(0.01):
+                if watch.lost(0.01):
                     raise ray.exceptions.RayActorError
-            host.connect(life)
-            host.info = {**info, "pid": life["pid"], "endpoint": life["endpoint"]}
+            host.connect(process_info)
+            host.info = {**info, "pid": process_info["pid"], "endpoint": process_info["endpoint"]}
         except UserError as error:
             failure = error
         except ray.exceptions.RayError:
             failure = DecoderUnavailable(f"The decoder was lost while loading the model for {host.session}.", MEMORY)
             with self.changed:
-                self.lost(time.monotonic_ns())  # for all, before the caller learns of the failure
+                self.mark_lost(time.monotonic_ns())  # for all, before the caller learns of the failure
         with self.changed:
             if failure is None:
-                self.built(host, life, time.monotonic_ns())
+                self.mark_built(host, process_info, time.monotonic_ns())
             else:
-                self.failed(host, failure, time.monotonic_ns())
+                self.mark_failed(host, failure, time.monotonic_ns())
             self._notify()
 
-    def _replaced(self, pid: int) -> dict[str, Any] | None:
+    def _replace(self, pid: int) -> dict[str, Any] | None:
         """Start a process in place of a lost one; return its start answer, or None if the pool is closed."""
         log.warning("decoder lost (pid %d); another one is being started", pid)
         with self.changed:
-            self.lost(time.monotonic_ns())
-        life = self.process.replace(lambda: self.closed)
+            self.mark_lost(time.monotonic_ns())
+        process_info = self.process.replace(lambda: self.closed)
         with self.changed:
-            self.restored(life)
-        return life
+            self.mark_up(process_info)
+        return process_info

@@ -12,7 +12,7 @@ from typing import Any
 
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILD, PING, DecoderActor
-from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession, Stopped
+from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession, StartCancelled
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -29,7 +29,7 @@ class DecoderProcess:
         self._uses_ray = False
 
     def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Start Ray and the actor; return the answer of the actor's `start`. Raises UserError or Stopped."""
+        """Start Ray and the actor; return the answer of the actor's `start`. Raises UserError or StartCancelled."""
         self._uses_ray = True
         self.ray.start(stopped)
         import ray
@@ -49,11 +49,11 @@ class DecoderProcess:
         give_up_s = time.monotonic() + START_TIMEOUT_S
         while not closed():
             self._kill()
-            if (died := self.ray.died()) is not None:
-                raise DecoderUnavailable(f"{died}.", "Start again.")
+            if (failed := self.ray.failed_part()) is not None:
+                raise DecoderUnavailable(f"{failed}.", "Start again.")
             try:
-                return self._launch(lambda: closed() or self.ray.died() is not None)
-            except Stopped:
+                return self._launch(lambda: closed() or self.ray.failed_part() is not None)
+            except StartCancelled:
                 continue
             except (ray.exceptions.RayError, UserError) as error:
                 log.error("the decoder fails to start again: %s", error)
@@ -70,11 +70,11 @@ class DecoderProcess:
         give_up_s = time.monotonic() + START_TIMEOUT_S
         while not ray.wait([starting], timeout=POLL_S)[0]:
             if stopped():
-                raise Stopped
+                raise StartCancelled
             if time.monotonic() > give_up_s:
                 raise DecoderUnavailable(f"The decoder did not start within {START_TIMEOUT_S:g} s.", HINT)
-        life: dict[str, Any] = self.result(starting)
-        return life
+        process_info: dict[str, Any] = self.result(starting)
+        return process_info
 
     def build(self, key: bytes, source: DeciderSource, last: DecisionRequest | None) -> Any:
         """Start to build a session's decider, warmed by its `last` request; return the call for `result`.
@@ -113,7 +113,7 @@ class DecoderProcess:
         """Kill the actor, and end Ray if it was started here."""
         if self._uses_ray:
             self._uses_ray = False
-            if self.ray.died() is None:
+            if self.ray.failed_part() is None:
                 self._kill()
             self.ray.end()
 

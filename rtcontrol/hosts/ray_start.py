@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.hosts.processes import Guardian
-from rtcontrol.hosts.ray_environment import apart, hush, set_environment, sigterm_kept
+from rtcontrol.hosts.ray_environment import keep_sigterm_handler, marked_processes, set_environment, silence_notices
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -22,14 +22,14 @@ log = logging.getLogger("rtcontrol.host")
 HINT = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
 POLL_S = 0.05
 START_TIMEOUT_S = 300.0
-VITAL = ("gcs_server", "raylet")
+ESSENTIAL = ("gcs_server", "raylet")
 # How long a Ray that is still starting may take until it can be shut down.
 END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 LOOPBACK = "127.0.0.1"
 
 
-class Stopped(Exception):
+class StartCancelled(Exception):
     """Raised when the run is ended while the decoder is being started."""
 
 
@@ -47,12 +47,12 @@ class RaySession:
         self.folder = ""
         self._users = 0
         self._guardian: Guardian | None = None
-        self._vital: dict[int, str] = {}  # pidfds of the processes that Ray cannot do without
+        self._essential: dict[int, str] = {}  # pidfds of the processes that Ray cannot do without
         self._started: futures.Future[None] | None = None
         self._over = threading.Event()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Start Ray unless it runs already. Raises UserError, or Stopped if `stopped()` is true before Ray runs."""
+        """Start Ray unless it runs already. Raises UserError, or StartCancelled if `stopped()` is true before Ray runs."""
         self._users += 1
         if self._guardian is not None:
             return
@@ -62,7 +62,7 @@ class RaySession:
 
             self._guardian = Guardian()
         except Exception as error:
-            raise _cannot(error) from error
+            raise _start_error(error) from error
         self.folder = self._guardian.folder
         if ray.is_initialized():
             return
@@ -71,26 +71,26 @@ class RaySession:
         threading.Thread(target=self._run, args=(self._started,), name="ray-start", daemon=True).start()
         while not futures.wait([self._started], POLL_S).done:
             if stopped():
-                raise Stopped
+                raise StartCancelled
         if (failure := self._started.exception()) is not None:
-            raise _cannot(failure) from failure
-        hush()
+            raise _start_error(failure) from failure
+        silence_notices()
 
-    def died(self) -> str | None:
+    def failed_part(self) -> str | None:
         """Return which part of Ray has ended; None while it runs."""
         poll = select.poll()
-        for fd in self._vital:
+        for fd in self._essential:
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(0):
-            return f"Ray's {self._vital[fd]} has ended"
+            return f"Ray's {self._essential[fd]} has ended"
         import ray
 
         return None if ray.is_initialized() else "Ray was shut down"
 
     @property
-    def vital(self) -> list[int]:
+    def essential_files(self) -> list[int]:
         """Files that are readable when a part of Ray has ended."""
-        return list(self._vital)
+        return list(self._essential)
 
     def end(self) -> None:
         """Shut down the Ray that was started here, even one that is still starting, and leave no process or file."""
@@ -101,11 +101,11 @@ class RaySession:
             import ray
 
             futures.wait([self._started], END_S)
-            with sigterm_kept(), contextlib.suppress(Exception):
+            with keep_sigterm_handler(), contextlib.suppress(Exception):
                 ray.shutdown()
             self._over.set()
-        while self._vital:
-            os.close(self._vital.popitem()[0])
+        while self._essential:
+            os.close(self._essential.popitem()[0])
         if self._guardian is not None:
             self._guardian.end()
             self._guardian = None
@@ -120,10 +120,10 @@ class RaySession:
             options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
             # Ray makes its folder readable for all users, so it lies in one that they cannot enter.
             options |= {"_temp_dir": str(Path(self.folder) / "r"), "_node_ip_address": LOOPBACK}
-            with sigterm_kept(), apart(self.folder):
+            with keep_sigterm_handler(), marked_processes(self.folder):
                 ray.init(address="local", **options)
             processes = ray._private.worker._global_node.all_processes
-            self._vital = {os.pidfd_open(processes[name][0].process.pid): name for name in VITAL}
+            self._essential = {os.pidfd_open(processes[name][0].process.pid): name for name in ESSENTIAL}
         except BaseException as error:
             started.set_exception(error)
         else:
@@ -131,6 +131,6 @@ class RaySession:
         self._over.wait()
 
 
-def _cannot(error: BaseException) -> UserError:
+def _start_error(error: BaseException) -> UserError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return UserError(f"Ray cannot start: {reason.rstrip('.')}.", HINT)

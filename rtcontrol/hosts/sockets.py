@@ -29,7 +29,7 @@ def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
     return context.socket(zmq.ROUTER)
 
 
-class Files:
+class FilePoll:
     """Wait for files to be readable. poll() counts in whole ms, and select() cannot use descriptors above 1023."""
 
     def __init__(self, files: Sequence[int]) -> None:
@@ -49,7 +49,7 @@ class WakeFile:
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.files = Files([self.fd])
+        self.files = FilePoll([self.fd])
 
     def set(self) -> None:
         with contextlib.suppress(BlockingIOError):  # the counter is full: it is set
@@ -65,14 +65,14 @@ class WakeFile:
         os.close(self.fd)
 
 
-class Heart:
-    """Watch one incarnation of the decoder's process: its end, its answers to pings, and the `vital` files of Ray."""
+class ProcessWatch:
+    """Watch one incarnation of the decoder's process: its end, its answers to pings, and the essential files of Ray."""
 
     def __init__(self, process: Any, pid: int, wake: WakeFile) -> None:
         self._process, self._wake = process, wake
         self._end = os.pidfd_open(pid)
         self._poll = select.poll()
-        for file in (self._end, wake.fd, *process.ray.vital):
+        for file in (self._end, wake.fd, *process.ray.essential_files):
             self._poll.register(file, select.POLLIN)
         self._ping: Any = None
         self._next_s = 0.0

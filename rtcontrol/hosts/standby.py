@@ -1,4 +1,4 @@
-"""Hosts with decoders in Ray: a single one, one with a warm standby (`host.standby`), or two different deciders."""
+"""Create hosts with decoders in Ray: a single decoder, one with a warm standby (`host.standby`), or two deciders."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 from rtcontrol.hosts.decoder_link import RayHost
 from rtcontrol.hosts.layered import StandbyHost
 from rtcontrol.hosts.layered_core import PAIR
-from rtcontrol.hosts.pool import started
-from rtcontrol.hosts.protocol import LIMIT, DeciderSource, Host
+from rtcontrol.hosts.pool import start_host
+from rtcontrol.hosts.protocol import MAX_SESSIONS, DeciderSource, Host
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.ray_start import RaySession
 
 
 def single_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> RayHost:
-    """Return the host of a run, which is the only session of a new pool."""
+    """Return a host in a new pool. The host is the pool's only session."""
     return RayHost(RayPool(1, gpus, workers), source, "the run", owns_pool=True)
 
 
 def two_hosts(first: DeciderSource, second: DeciderSource, workers: int = 1) -> tuple[RayHost, RayHost]:
-    """Return the hosts of two deciders, in two processes of one Ray. The first one uses a GPU if there is one."""
+    """Return the hosts of two deciders, in two processes of one Ray. Only the first decider may use a GPU."""
     ray = RaySession()
     pool, spare = RayPool(1, None, workers, ray), RayPool(1, 0, workers, ray)
     return RayHost(pool, first, "the run", owns_pool=True), RayHost(spare, second, "the run's backup", owns_pool=True)
 
 
 def standby_host(source: DeciderSource, workers: int = 1, gpus: float | None = None) -> StandbyHost:
-    """Return the host of a run, with a decoder and its warm standby."""
+    """Return a host with a decoder and its warm standby, in a new pool."""
     pools = StandbyPool(1, gpus, workers).pools
     return StandbyHost([RayHost(pool, source, "the run", owns_pool=True) for pool in pools])
 
 
 class StandbyPool:
-    """Two `RayPool`s in one Ray; each session has a host in both pools."""
+    """A pool whose sessions have a decoder and a warm standby, in two `RayPool`s of one Ray."""
 
     name = "ray"
 
-    def __init__(self, limit: int = LIMIT, gpus: float | None = None, workers: int = 1) -> None:
+    def __init__(self, limit: int = MAX_SESSIONS, gpus: float | None = None, workers: int = 1) -> None:
         ray = RaySession()
         self.pools = [RayPool(limit, gpus, workers, ray) for _ in PAIR]
 
@@ -53,7 +53,7 @@ class StandbyPool:
         return {}
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        return started(StandbyHost([RayHost(pool, source, session) for pool in self.pools]))
+        return start_host(StandbyHost([RayHost(pool, source, session) for pool in self.pools]))
 
     def alive(self) -> bool:
         return any(pool.alive() for pool in self.pools)

@@ -119,7 +119,7 @@ class FallbackState:
             cause=cause,
             error=error,
             safe_calls=safe_calls,
-            mistake=None if reply is None else reply.mistake,
+            mistake=None if reply is None else reply.user_error,
             waited_ns=tick.waited_ns + (0 if reply is None else reply.ahead_ns),
             n=len(tick.calls),
             more=more,
@@ -161,7 +161,7 @@ class Instructions:
         if self.now == self.proven or tick.request.instruction != self.now:
             return
         decision = reply.decision
-        if decision is None and (refusal := reply.mistake) is not None:
+        if decision is None and (refusal := reply.user_error) is not None:
             shown = f"instruction refused: {echo(self.now)} ({refusal[0]}) The previous instruction stays active."
             self._refuse(shown, reply.error or refusal[0], now_ns)
         elif (decision is None or unsure) and self.goals is not None and self.goals.recognise(self.now) is None:
@@ -244,5 +244,5 @@ class Requests:
             within_ns=within_ns,
             seq=observation.seq,
             captured_ns=observation.t_capture_ns,
-            standing=self._call[2] if active and self._call is not None else None,
+            active_call=self._call[2] if active and self._call is not None else None,
         )

@@ -420,7 +420,7 @@ class LoopCore:
             unsure = reply.decision is not None and self.operator.unsure(reply.decision)
             instructions.judge(tick, reply, unsure, self.now_ns)
         tick.replied_ns = self.now_ns
-        if (older := reply.answers) is not None:  # a step of a plan, which was made for an older observation
+        if (older := reply.older_request) is not None:  # a step of a plan, which was made for an older observation
             tick.seq, tick.capture_ns, tick.requested_ns = older.seq, older.captured_ns, older.captured_ns
 
     def _record_late_decision(self, tick: ev.Tick | None, reply: DecisionReply) -> None:

@@ -112,7 +112,7 @@ class Interpreter:
 
     def _build_decider(self) -> Decider:
         if self._decider is None:
-            self._decider = deciders.build(self._source)
+            self._decider = deciders.build_decider(self._source)
         return self._decider
 
     def _ask(self, sentence: str, over: Callable[[int], bool]) -> InterpretedSentence | None:
@@ -124,7 +124,7 @@ class Interpreter:
     def _read(self, sentence: str, reply: DecisionReply) -> InterpretedSentence:
         decision = reply.decision
         if decision is None:
-            error = (reply.mistake or (reply.error or "",))[0]
+            error = (reply.user_error or (reply.error or "",))[0]
             why = reply.loss or "error"
             return InterpretedSentence(sentence, None, self.name, why, " ".join(error.split())[:DETAIL])
         sure = min(decision.confidence.values(), default=None)

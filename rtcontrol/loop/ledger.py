@@ -83,8 +83,8 @@ class Ledger:
         if reply is not None and reply.decision is not None:
             if reply.by:
                 line["decided_by"] = reply.by
-            if reply.answers is not None:
-                line["answers"] = reply.answers.tick
+            if reply.older_request is not None:
+                line["answers"] = reply.older_request.tick
             if reply.steps is not None:
                 line["step"], line["steps"] = reply.steps
             if reply.decision.kept:
@@ -123,8 +123,8 @@ class Ledger:
         line: Line = {"k": request.tick, "t_s": self.t_s(captured_ns), "seq": observation.seq}
         line["epoch"], line["observation"] = observation.epoch, request.observation
         line["instruction"], line["history"] = request.instruction, request.history
-        if request.standing is not None:
-            line["in_force"] = {"call": request.standing.to_dict()}
+        if request.active_call is not None:
+            line["in_force"] = {"call": request.active_call.to_dict()}
         line["data"] = data
         self.write(line)
 

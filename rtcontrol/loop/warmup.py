@@ -108,8 +108,8 @@ def _replies(host: Host, ticks: set[int]) -> Iterator[DecisionReply]:
         reply = host.wait(50_000_000)
         if reply is not None and reply.tick in ticks:
             ticks.remove(reply.tick)
-            if reply.mistake is not None:
-                raise UserError(*reply.mistake)
+            if reply.user_error is not None:
+                raise UserError(*reply.user_error)
             yield reply
         elif time.monotonic() > until:
             raise DecoderUnavailable(

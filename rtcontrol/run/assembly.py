@@ -13,11 +13,11 @@ from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.registry import BY_AGENT, WORLDS, BundledWorld
 from rtcontrol.envs.thread import WorldThread
-from rtcontrol.hosts.backup import Handover
-from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.backup import BackupRule
+from rtcontrol.hosts.deciders import SCRIPTED, ExpertSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.layered import BackupHost, PlanHost
-from rtcontrol.hosts.plans import PlanTerms
+from rtcontrol.hosts.plans import PlanSettings
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy
@@ -233,13 +233,13 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent)
             return False
         return True
 
-    terms = PlanTerms(config.max_age_ns, config.pipeline, config.clock == "lockstep")
+    terms = PlanSettings(config.max_age_ns, config.pipeline, config.clock == "lockstep")
     return PlanHost(host, terms, legal)
 
 
-def _handover(config: RunConfig, local: bool) -> Handover:
+def _handover(config: RunConfig, local: bool) -> BackupRule:
     """Return the rule for when the backup decides; a `local` first decider handles one request at a time."""
-    return Handover(BELOW, config.period_ns, config.pipeline if local else IN_FLIGHT)
+    return BackupRule(BELOW, config.period_ns, config.pipeline if local else IN_FLIGHT)
 
 
 def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
@@ -247,5 +247,5 @@ def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
         return InProcessHost(source, config.pipeline)
     from rtcontrol.hosts.standby import single_host, standby_host
 
-    gpus = 0 if model in PLAIN or is_endpoint(model) else None
+    gpus = 0 if model in SCRIPTED or is_endpoint(model) else None
     return (standby_host if config.standby else single_host)(source, config.pipeline, gpus)

@@ -10,7 +10,7 @@ from typing import Any
 from rtcontrol.agents import Agent, Goals
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.registry import BY_AGENT
-from rtcontrol.hosts.deciders import PLAIN, STSource
+from rtcontrol.hosts.deciders import SCRIPTED, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import CHAT, EndpointSource, is_chat, is_endpoint
 from rtcontrol.loop.config import RunConfig
@@ -71,7 +71,7 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
     listed = [dict(tool) for tool in tools]
     if is_chat(name):
         return EndpointSource.parse(name, listed, allow_null=True)
-    if name in PLAIN or is_endpoint(name) or name.partition(":")[0] == "openai":
+    if name in SCRIPTED or is_endpoint(name) or name.partition(":")[0] == "openai":
         hint = f"Give a checkpoint, or {CHAT}:URL#NAME."
         raise UserError(f"loop.interpreter={name} cannot interpret instructions.", hint)
     from rtcontrol.models.checkpoint.checkpoint import resolve

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rtcontrol.agents import Agent
-from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.deciders import SCRIPTED
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import ZOO, chats, zoo
@@ -34,7 +34,7 @@ def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
 def learnt_of(model: str) -> TrainingMetadata | None:
     """Return the training metadata of a model's checkpoint (bundled name, folder or hub id).
     None if the checkpoint has no metadata or is not on this disk, or if the model is not a checkpoint."""
-    if model in PLAIN or is_endpoint(model):
+    if model in SCRIPTED or is_endpoint(model):
         return None
     folder = ZOO / model if model in zoo() else user_path(model)
     return TrainingMetadata.of(folder) if folder.is_dir() else None
@@ -60,7 +60,7 @@ def shown(agent: Agent, model: str) -> Agent:
 
 def has_heads(model: str) -> bool:
     """Return whether the model has heads, which give the probability of each value."""
-    return not (model in PLAIN or is_endpoint(model) or chats(model))
+    return not (model in SCRIPTED or is_endpoint(model) or chats(model))
 
 
 def hysteresis_for(text: str | None, model: str) -> float | None:
@@ -118,7 +118,7 @@ def difference(tools: Sequence[ToolSchema], model: str) -> str:
 
 def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
     """Return a notice if the model may not have been trained on these tools; otherwise None."""
-    if model in PLAIN or is_endpoint(model) or trained_on(tools, model) is not None:
+    if model in SCRIPTED or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
     if chats(model):
         return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/engines.md)."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Fallback, Tools
-from rtcontrol.hosts.deciders import PLAIN, answer, build
+from rtcontrol.hosts.deciders import SCRIPTED, answer, build_decider
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
@@ -46,7 +46,7 @@ class Recording:
         """Return the named model, or else the recorded model. Raises UserError if the recorded model is not bundled.
         A recorded name is not trusted: it may be an address, a hub id or a path that somebody else wrote."""
         recorded = str(self.header["model"])
-        if named is None and recorded not in (*PLAIN, *zoo()):
+        if named is None and recorded not in (*SCRIPTED, *zoo()):
             name = repr(recorded[:200])
             what = f"{self.path} was decided by the model {name}. A model that only a file names is not loaded."
             raise UserError(what, f"If you trust the model, write --model {name}. Else name another (--model random).")
@@ -102,7 +102,7 @@ def _seen(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str
         event["instruction"],
         tuple(event["history"]),
         _restored(event.get("data")),
-        standing=Call.from_dict(event["in_force"]["call"]) if "in_force" in event else None,
+        active_call=Call.from_dict(event["in_force"]["call"]) if "in_force" in event else None,
     )
     return Seen(k / header["hz"] if header["clock"] == "lockstep" else float(event["t_s"]), request, call)
 
@@ -140,7 +140,7 @@ def replay(
         hz=float(header["hz"]),
         hysteresis=header.get("hysteresis") if has_heads(chosen) else None,
     )
-    decider = build(assembly.decider(config, agent, chosen))
+    decider = build_decider(assembly.decider(config, agent, chosen))
     decisions, decide_ms = list[dict[str, Any]](), list[float]()
     answer(decider, recording.seen[0].request)  # warm up, so that no measured decision includes the setup
     for seen in recording.seen:

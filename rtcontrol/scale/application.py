@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.gateway.http_server import MAX_CONNECTIONS
-from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.deciders import SCRIPTED
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
@@ -54,7 +54,7 @@ def application(options: ServeOptions, cpus: float = 1.0) -> Any:
         policy = AutoscalingPolicy(policy_function="rtcontrol.scale.application:replicas_for")
         bounds = {"min_replicas": least, "max_replicas": most, "policy": policy}
         count = {"autoscaling_config": AutoscalingConfig(upscale_delay_s=UP_S, downscale_delay_s=DOWN_S, **bounds)}
-    decides_here = not (options.model in PLAIN or is_endpoint(options.model))
+    decides_here = not (options.model in SCRIPTED or is_endpoint(options.model))
     gpus = ray.cluster_resources().get("GPU", 0) / most if decides_here and ray.is_initialized() else 0
     deployment = serve.deployment(
         name=NAME,

@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.agents import Agent
 from rtcontrol.envs.evaluate import Seat
 from rtcontrol.envs.skill import Skill
-from rtcontrol.hosts.deciders import STSource, build
+from rtcontrol.hosts.deciders import STSource, build_decider
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import STDecider
@@ -50,7 +50,7 @@ class ModelPolicy:
         self._hold = max(1, math.ceil(agent.fallback.hold_ms * hz / 1e3))
         self._answered, self._failures = False, 0
         self._local: STDecider | None = source.spec.build() if isinstance(source, STSource) else None
-        self._deciders: list[Decider] = [] if self._local else [build(source) for _ in range(REMOTE)]
+        self._deciders: list[Decider] = [] if self._local else [build_decider(source) for _ in range(REMOTE)]
         self._pool = ThreadPoolExecutor(REMOTE)
         self.parallel = LOCAL if self._local else REMOTE
 

@@ -13,7 +13,7 @@ from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
-from rtcontrol.hosts.deciders import PLAIN, STSource
+from rtcontrol.hosts.deciders import SCRIPTED, STSource
 from rtcontrol.hosts.protocol import DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.remote_api import is_policy
 from rtcontrol.loop.config import RunConfig
@@ -233,7 +233,7 @@ def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False
 def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:
     wished = hello.model or options.model or (agent.model if named is not None else None)
     # Never a path: a client must not choose what is loaded from this machine's disk.
-    plain = (m for m in PLAIN if m != "expert" or named in assembly.EXPERTS or agent.expert is not None)
+    plain = (m for m in SCRIPTED if m != "expert" or named in assembly.EXPERTS or agent.expert is not None)
     allowed = sorted({*zoo(), *plain, *([options.model] if options.model else []), *([agent.model] if named else [])})
     if wished is not None and wished not in allowed:
         names = ", ".join(Path(m).name for m in allowed)
@@ -277,7 +277,7 @@ def _config(
             "clock": "lockstep" if hello.pacing == "client" else "wall",
             "on_miss": hello.on_miss or "hold",
             "hold_ms": agent.fallback.hold_ms,
-            "warmup": 0 if agent.model in PLAIN or is_policy(agent.model) else WARMUP,
+            "warmup": 0 if agent.model in SCRIPTED or is_policy(agent.model) else WARMUP,
             "first_observation_s": float("inf"),
         }
         return RunConfig(env="remote", **shared | wishes | _optional(options, agent, named, warnings))
@@ -309,7 +309,7 @@ def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warning
     try:
         backup = model_for(agent.tools.schemas, options.backup)
         # A scripted backup cannot read the warm-up observation.
-        return replace(config, backup=backup, warmup=0 if backup in PLAIN else WARMUP)
+        return replace(config, backup=backup, warmup=0 if backup in SCRIPTED else WARMUP)
     except UserError as error:
         warnings.append(f"This session has no backup. {error.what}")
         return config

@@ -65,7 +65,7 @@ class ServeOptions(ServeGroup):
 
     def check(self) -> None:
         """Raise UserError if the server cannot run with these options."""
-        from rtcontrol.hosts.deciders import PLAIN
+        from rtcontrol.hosts.deciders import SCRIPTED
         from rtcontrol.hosts.remote_api import is_endpoint
         from rtcontrol.models.checkpoint.checkpoint import resolve
         from rtcontrol.run import assembly, interpreting
@@ -79,11 +79,11 @@ class ServeOptions(ServeGroup):
             raise UserError("--agent and --tools exclude each other: an agent has its tools.", "Give one of them.")
         if self.agent is not None:
             assembly.agent(self.agent)
-        if self.model is not None and self.model not in PLAIN and not is_endpoint(self.model):
+        if self.model is not None and self.model not in SCRIPTED and not is_endpoint(self.model):
             resolve(self.model)
         if self.model is not None:
             hysteresis_for(self.hysteresis, self.model)
-        if self.backup is not None and self.backup not in PLAIN:
+        if self.backup is not None and self.backup not in SCRIPTED:
             resolve(self.backup)
         if self.replicas is not None:
             self._check_replicas()

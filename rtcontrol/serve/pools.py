@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, QuestionSource, STSource
+from rtcontrol.hosts.deciders import FREE_VALUE, SCRIPTED, QuestionSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.pool import started
+from rtcontrol.hosts.pool import start_host
 from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.decider import DeciderSpec
@@ -30,7 +30,7 @@ class Pools:
 
     def __init__(self, options: ServeOptions) -> None:
         self.name, self._options = options.host, options
-        self._needed = options.model not in PLAIN and not is_endpoint(options.model)
+        self._needed = options.model not in SCRIPTED and not is_endpoint(options.model)
         self._inline = InProcessPool(options.max_sessions + SPARE, workers=0)
         self._lock = threading.Lock()
         self._models: DecoderPool | None = None
@@ -75,7 +75,7 @@ class Pools:
     def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.reads_data(source):
             # On separate threads: the decider waits for another machine, or runs a user's code.
-            return started(InProcessHost(source))
+            return start_host(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
         try:

@@ -9,7 +9,7 @@ from queue import Empty, Queue
 
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote_core import RemoteData
-from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.deciders import SCRIPTED
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.rules import check_names
@@ -132,7 +132,7 @@ def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
         instruction=terms.agent.instruction,
         clock=terms.config.clock,
         hold_ms=terms.hold_ms,
-        warmup=0 if config.backup in PLAIN else terms.config.warmup,
+        warmup=0 if config.backup in SCRIPTED else terms.config.warmup,
         calls_per_tick=terms.config.calls_per_tick,
         min_confidence=terms.config.min_confidence if config.min_confidence is None else config.min_confidence,
         first_observation_s=terms.config.first_observation_s,

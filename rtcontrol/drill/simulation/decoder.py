@@ -13,9 +13,9 @@ from typing import Any
 
 from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline, Thread
-from rtcontrol.hosts.backup import Handover
+from rtcontrol.hosts.backup import BackupRule
 from rtcontrol.hosts.layered import BackupHost, LayeredHost, PlanHost, StandbyHost
-from rtcontrol.hosts.plans import PlanTerms
+from rtcontrol.hosts.plans import PlanSettings
 from rtcontrol.hosts.protocol import LOSSES, DecisionReply, DecisionRequest, HostBase
 from rtcontrol.loop.core import LoopSettings
 from rtcontrol.models.call import Call, Decision, Plan
@@ -165,7 +165,7 @@ class SimDecoder(HostBase):
         if not self.up:
             return
         now = self.time.now_ns
-        self.lost(now)
+        self.mark_lost(now)
         self._waiting.clear()
         self._under_way = 0
         self.woken = True
@@ -177,7 +177,7 @@ class SimDecoder(HostBase):
             self.time.at(fault.end_ns, self._restart)
 
     def _restart(self) -> None:
-        self.ready(self.time.now_ns)
+        self.mark_ready(self.time.now_ns)
         self.up = self.woken = True
         self.process.frozen_ns = 0
 
@@ -193,9 +193,11 @@ def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHo
     directly."""
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
-        return PlanHost(first, PlanTerms(settings.max_age_ns, settings.pipeline), lambda call: call.name in FUNCTIONS)
+        return PlanHost(
+            first, PlanSettings(settings.max_age_ns, settings.pipeline), lambda call: call.name in FUNCTIONS
+        )
     if mode == "backup":
-        return BackupHost(first, second, Handover(0.5, settings.period_ns, settings.pipeline))
+        return BackupHost(first, second, BackupRule(0.5, settings.period_ns, settings.pipeline))
     if mode == "standby":
         return StandbyHost((first, second))
     return None
@@ -239,7 +241,7 @@ class SimHost:
     def _replies(self) -> bool:
         """Return whether there are replies, and poll other decoders than the near one only when they matter."""
         host: Any = self._layered
-        names = host.inner if host.core.watching else (host.core.main,)
+        names = host.inner if host.core.polls_often else (host.core.main,)
         return bool(host.replies) or any(host.inner[name].replies() for name in names)
 
     def submit(self, request: DecisionRequest) -> None:

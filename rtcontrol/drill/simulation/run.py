@@ -323,8 +323,8 @@ class SimRun(ControlLoop):
         k = command.tick
         requested_ns, request = self.host.requested[k]
         reply = self.host.decided[k]
-        if reply.answers is not None:
-            request = reply.answers  # from an older observation, whose plan continues
+        if reply.older_request is not None:
+            request = reply.older_request  # from an older observation, whose plan continues
             requested_ns = request.captured_ns
         decision, named = reply.decision, call.name in self.config.confirm
         wrong = {

@@ -18,7 +18,7 @@ from typing import Any
 
 from rtcontrol import records as ev
 from rtcontrol.envs.remote_core import wire_call
-from rtcontrol.hosts.deciders import crowd_request, unpack
+from rtcontrol.hosts.deciders import crowd_request, member_replies
 from rtcontrol.hosts.pool import EdfScheduler
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.active import Measure, Status
@@ -106,7 +106,7 @@ class BatchQueue:
 
     def took(self, count: int, ns: int, late: bool) -> None:
         """Record that `count` ticks took `ns` together; `late`: the earliest deadline was missed."""
-        self.times.took(None, count, ns)
+        self.times.record_duration(None, count, ns)
         if late:
             self.most, self.growth = max(1, count // 2), 8
         elif count >= self.most:
@@ -114,7 +114,7 @@ class BatchQueue:
 
     def expected(self, count: int) -> float:
         """Return the expected nanoseconds for a batch of `count` ticks."""
-        return self.times.expected(None, count)
+        return self.times.expected_ns(None, count)
 
 
 class CrowdCore:
@@ -280,7 +280,7 @@ class CrowdCore:
         batch = queue.end(now, late=any(now > tick.deadline_ns for tick in queue.batch))
         queue.shares.append(reply.decide_ns / len(batch))
         faults = list[PartFault]()
-        for tick, part in zip(batch, unpack(reply, [tick.request for tick in batch]), strict=True):
+        for tick, part in zip(batch, member_replies(reply, [tick.request for tick in batch]), strict=True):
             if tick.done:
                 queue.late_dropped += part.decision is not None
             elif now > tick.deadline_ns:
@@ -299,8 +299,8 @@ class CrowdCore:
         if member.refused == text:
             return []
         member.refused = text
-        problem, hint = reply.mistake or (f"No decision was made on it ({reply.error}).", "Continue to observe.")
-        code = Code.DECODER if reply.mistake is None else Code.TOO_LARGE
+        problem, hint = reply.user_error or (f"No decision was made on it ({reply.error}).", "Continue to observe.")
+        code = Code.DECODER if reply.user_error is None else Code.TOO_LARGE
         return [PartFault(member.id, tick.seq, WireError(code, problem, hint, field="text"))]
 
     # -- check ---------------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def assert_equal(decisions: list[Decision], expected: list[Decision]) -> None:
 
 
 def kept_pid(pool: Any) -> int:
-    return int(pool.life["pid"])
+    return int(pool.process_info["pid"])
 
 
 def running(parent: int | None = None) -> dict[str, int]:

@@ -82,7 +82,7 @@ class Simulation:
             first_ns = self._queue[0][0] if self._queue else end_ns + 1
             if wake_ns is not None and wake_ns <= min(first_ns, end_ns):
                 self.now_ns = max(self.now_ns, wake_ns)
-                self._advance(ev.Woke())
+                self._advance(ev.TimerFired())
                 assert self.core.wake_ns is None or self.core.wake_ns > self.now_ns, "it would never sleep"
             elif first_ns <= end_ns:
                 self.now_ns = max(self.now_ns, first_ns)
@@ -100,39 +100,41 @@ class Simulation:
         self._advance(request)
 
     def cancel(self, tick: int) -> None:
-        self._advance(ev.Cancelled(tick))
+        self._advance(ev.RequestCancelled(tick))
 
     def reply(self, name: str, reply: DecisionReply) -> None:
-        self._advance(ev.Replied(name, reply))
+        self._advance(ev.ReplyReceived(name, reply))
 
     def lose(self, inner: SimulatedHost, gave_up: str | None = None) -> None:
         """Lose the host's decider, with all requests that it has not answered."""
-        inner.lost(self.now_ns)
+        inner.mark_lost(self.now_ns)
         inner.gave_up = gave_up
         inner.under_way.clear()
         self._look()
 
     def restore(self, inner: SimulatedHost) -> None:
-        inner.ready(self.now_ns)
+        inner.mark_ready(self.now_ns)
         self._look()
 
     def _look(self) -> None:
         hosts = self.inner.items()
-        self._advance(ev.Changed({n: ev.Status(h.up, h.incarnation, h.gave_up, tuple(h.events)) for n, h in hosts}))
+        self._advance(
+            ev.StatusChanged({n: ev.Status(h.up, h.incarnation, h.gave_up, tuple(h.events)) for n, h in hosts})
+        )
 
     def _advance(self, event: ev.Event) -> None:
         for action in self.core.advance(event, self.now_ns):
             match action:
-                case ev.Ask(name, request) if self.inner[name].refuses:
+                case ev.SubmitRequest(name, request) if self.inner[name].refuses:
                     self.reply(name, DecisionReply(request.tick, None, "ConnectionError: full", 0))
-                case ev.Ask(name, request):
+                case ev.SubmitRequest(name, request):
                     self.inner[name].submit(request)
-                case ev.Withdraw(name, tick):
+                case ev.CancelRequest(name, tick):
                     self.inner[name].cancel(tick)
                 case DecisionReply():
                     self.replies.append((self.now_ms, action))
                     self.on_reply(action)
-                case ev.Report():
+                case ev.RecordFields():
                     self.reports.append({**action.fields, "t_ns": action.t_ns})
                 case ev.Notify():
                     self.notices.append(action.text)

@@ -12,15 +12,15 @@ from cart import Scripted
 from pooled import reply_of
 from simulated import MS, SimulatedHost, Simulation, call_of
 
-from rtcontrol.hosts.backup import BACKUP, FIRST, BackupCore, Handover
+from rtcontrol.hosts.backup import BACKUP, FIRST, BackupCore, BackupRule
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.layered import BackupHost
-from rtcontrol.hosts.layered_core import is_usual
+from rtcontrol.hosts.layered_core import usually_in_time
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
 PERIOD_MS = 50
-TERMS = Handover(0.5, PERIOD_MS * MS, 4)
+TERMS = BackupRule(0.5, PERIOD_MS * MS, 4)
 
 
 class Pair(Simulation):
@@ -58,7 +58,7 @@ class Pair(Simulation):
             self.ask(tick)
             self.run(100)
             assert self.replies[-1][1].by == by
-        assert not is_usual(self.core.recent)
+        assert not usually_in_time(self.core.recent)
         self.take_ms(1)
 
     def outcomes(self) -> dict[int, str]:

@@ -15,7 +15,7 @@ from rtcontrol.hosts.deciders import (
     Worker,
     crowd_request,
     crowd_source,
-    unpack,
+    member_replies,
 )
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import InProcessPool
@@ -87,7 +87,7 @@ class Session:
     def cancelled(self, request: DecisionRequest) -> bool:
         return request.tick in self.given_up
 
-    def take(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
+    def deliver(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
         self.replied.append(reply is not None)
 
 
@@ -98,8 +98,8 @@ def test_patient_decision_lets_other_sessions_go_first() -> None:
 
     def run(session: Session | None = None, tick: int = 0) -> None:
         if session is not None:
-            scheduler.put(session, request(tick), 0)
-        worker.run(worker.take(0))
+            scheduler.enqueue(session, request(tick), 0)
+        worker.run(worker.next_batch(0))
 
     run(late, 1)
     run()
@@ -107,7 +107,7 @@ def test_patient_decision_lets_other_sessions_go_first() -> None:
     assert other.replied == [True] and not late.replied and not worker.idle
     for _ in range(3):
         run()
-    assert late.replied == [True] and worker.idle and worker.take(0) == []
+    assert late.replied == [True] and worker.idle and worker.next_batch(0) == []
     other.given_up.add(3)
     run(other, 3)
     assert other.replied == [True, False], "it was cancelled"
@@ -116,8 +116,8 @@ def test_patient_decision_lets_other_sessions_go_first() -> None:
     run()
     run()
     assert worker.idle and late.replied == [True, False]
-    scheduler.put(late, request(5), 0)
-    turn = worker.take(0)
+    scheduler.enqueue(late, request(5), 0)
+    turn = worker.next_batch(0)
     late.deciders.clear()
     worker.run(turn)
     assert len(late.replied) == 2, "a closed session gets no decision"
@@ -143,7 +143,7 @@ tools = assembly.agent("lander").tools
 def decided(host: Host, requests: list[DecisionRequest]) -> list[DecisionReply]:
     host.submit(crowd_request(7, requests, 0))
     # As the Ray actor sends it, and as its client reads it.
-    return unpack(unpack_reply(pack_reply(reply_of(host, 60))), requests)
+    return member_replies(unpack_reply(pack_reply(reply_of(host, 60))), requests)
 
 
 def test_model_decides_for_all_members_except_too_long_prompts() -> None:
@@ -154,7 +154,7 @@ def test_model_decides_for_all_members_except_too_long_prompts() -> None:
     requests = [DecisionRequest(i, i, SEEN.replace("3", str(i)), GOAL) for i in range(5)]
     requests[2] = DecisionRequest(2, 2, "x 1 " * 9000, GOAL)
     replies = decided(host, requests)
-    assert replies[2].decision is None and replies[2].mistake is not None
+    assert replies[2].decision is None and replies[2].user_error is not None
     for member, each in zip(requests, replies, strict=True):
         if member.epoch != 2:
             lone.submit(DecisionRequest(member.tick, 0, member.observation, member.instruction))
@@ -177,15 +177,20 @@ def test_script_error_costs_only_its_member() -> None:
     assert [each.decision and each.decision.call for each in replies[:3]] == [
         Call("push", {"x": i, "tick": 10 + i}) for i in range(3)
     ]
-    assert replies[3].error == "RuntimeError: out of the world" and replies[3].mistake is None
+    assert replies[3].error == "RuntimeError: out of the world" and replies[3].user_error is None
 
 
 def test_reply_with_missing_members_is_error_of_each_member() -> None:
     member = DecisionRequest(1, 0, "", "")
-    assert [(r.tick, r.error) for r in unpack(DecisionReply(1, None, "lost", 0), [member] * 3)] == [(1, "lost")] * 3
+    assert [(r.tick, r.error) for r in member_replies(DecisionReply(1, None, "lost", 0), [member] * 3)] == [
+        (1, "lost")
+    ] * 3
     pool = InProcessPool(workers=0)
     host = pool.open("crowd", crowd_source(NoopSource()))
     host.submit(crowd_request(1, [member], 0))
     reply = host.wait(0)
     assert reply is not None
-    assert all(r.error is not None for r in unpack(reply, [member] * 2)) and unpack(reply, [member])[0].error is None
+    assert (
+        all(r.error is not None for r in member_replies(reply, [member] * 2))
+        and member_replies(reply, [member])[0].error is None
+    )

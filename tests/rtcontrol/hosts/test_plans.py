@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from simulated import MS, SimulatedHost, Simulation
 
-from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanTerms
+from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanSettings
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 
@@ -39,7 +39,7 @@ class Planned(Simulation):
     def __init__(self, plan: Decide, took_ms: float | None = 1.0, **terms: Any) -> None:
         self.planner = SimulatedHost(PLANNER, plan)
         legal = terms.pop("legal", lambda call: True)
-        core = PlanCore(PlanTerms(**{"max_age_ns": MAX_AGE_MS * MS, **terms}), legal)
+        core = PlanCore(PlanSettings(**{"max_age_ns": MAX_AGE_MS * MS, **terms}), legal)
         super().__init__(core, {PLANNER: self.planner})
         self.take_ms(took_ms)
 
@@ -70,12 +70,12 @@ def x(reply: DecisionReply | None) -> float:
 def test_plan_steps_act_while_next_plan_is_made() -> None:
     plans = Planned(lambda request: planned(*range(40), step_ns=50 * MS))
     first = plans.answer(0, within_ms=50)
-    assert first is not None and (x(first), first.steps, first.ahead_ns, first.answers) == (0.0, (0, 40), 0, None)
+    assert first is not None and (x(first), first.steps, first.ahead_ns, first.older_request) == (0.0, (0, 40), 0, None)
     plans.take_ms(None)
     for tick in range(1, 5):
         began_ms = plans.now_ms
         later = plans.answer(tick, within_ms=60)
-        assert later is not None and later.answers is not None and later.answers.tick == 0
+        assert later is not None and later.older_request is not None and later.older_request.tick == 0
         given_ms = plans.replies[-1][0]
         # A plan that is made for the tick itself is waited for, until an eighth of the time is left.
         assert given_ms == began_ms + (52.5 if tick == 1 else 0)
@@ -138,7 +138,7 @@ def test_failed_plan_is_reported_and_active_plan_continues(decide: Decide, loss:
     reply = course.answer(1)
     assert reply is not None
     if loss == "timeout":
-        assert reply.answers is not None and reply.answers.tick == 0 and reply.loss is None
+        assert reply.older_request is not None and reply.older_request.tick == 0 and reply.loss is None
     assert [(e["outcome"], e.get("loss"), e.get("error")) for e in course.reports] == [
         ("in_force", None, None),
         ("failed", loss, error),
@@ -200,7 +200,7 @@ def test_random_course_keeps_the_rules(seed: int) -> None:
         if reply.steps is None or reply.decision is None:
             return
         own = scope[reply.tick]
-        of = reply.answers or own
+        of = reply.older_request or own
         age_ns = course.now_ns - of.captured_ns
         assert (of.epoch, of.instruction) == (own.epoch, own.instruction)
         assert 0 <= age_ns <= MAX_AGE_MS * MS and age_ns // STEP_NS == reply.steps[0]

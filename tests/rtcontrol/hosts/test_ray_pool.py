@@ -131,7 +131,7 @@ def test_cancelled_decision_leaves_rest_of_batch(
     given_up, sound, failed = done.value.value
     assert given_up is None
     assert sound.decision.call == expected.call and sound.together == 3
-    assert failed.decision is None and "context" in failed.mistake[0]
+    assert failed.decision is None and "context" in failed.user_error[0]
     assert deciders[0].decide(st_request(3)).call == expected.call
 
 
@@ -300,7 +300,7 @@ def test_other_user_reaches_neither_decoder_nor_ray(ray_pool: RayPool) -> None:
         pytest.skip("only root can be another user")
     import ray
 
-    folder, answer = ray_pool.process.ray.folder, ray_pool.life
+    folder, answer = ray_pool.process.ray.folder, ray_pool.process_info
     assert answer is not None and stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
     pids = {os.getpid(), *running().values()}
     listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
@@ -321,7 +321,7 @@ def test_other_user_reaches_neither_decoder_nor_ray(ray_pool: RayPool) -> None:
     assert outcome["gcs"] == ["AuthenticationError"]
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64, "it stands in no file"
     ready = DecoderLink(answer, b"x", WakeFile())
-    assert ready.ready(5000), "who has the key is answered"
+    assert ready.answers(5000), "who has the key is answered"
     ready.close()
 
 
@@ -355,7 +355,7 @@ def test_socket_with_wrong_key_receives_nothing(tmp_path: Path, monkeypatch: pyt
     decoder = DecoderActor(1, False, ".").start()  # in this process: its threads end with the tests
     path = Path(decoder["endpoint"].removeprefix("ipc://"))
     link = DecoderLink(decoder, b"x", WakeFile())
-    assert link.ready(5000)
+    assert link.answers(5000)
     link.close()
     path.rename(path.with_suffix(".theirs"))
     context = zmq.Context()
@@ -364,7 +364,7 @@ def test_socket_with_wrong_key_receives_nothing(tmp_path: Path, monkeypatch: pyt
     false.curve_server, false.curve_secretkey = True, zmq.curve_keypair()[1]
     false.bind(f"ipc://{path}")
     link = DecoderLink(decoder, b"x", WakeFile())
-    assert not link.ready(1000)
+    assert not link.answers(1000)
     link.close()
     assert not false.poll(0), "it is told nothing"
     context.destroy()

@@ -95,7 +95,7 @@ def test_loss_of_both_decoders_is_reported_once() -> None:
 
 def test_loss_between_two_status_checks_is_noticed() -> None:
     pair = Standby()
-    pair.a.lost(pair.now_ns)
+    pair.a.mark_lost(pair.now_ns)
     pair.restore(pair.a)
     assert pair.core.main == A and pair.core.state.incarnation == 1
     assert [e.event for e in pair.core.state.events] == ["lost", "restarted"]

@@ -547,19 +547,19 @@ def test_further_call_that_waits_ends_at_deadline() -> None:
 # -- hysteresis: the call that a decision is compared with ------------------------------------------------------------
 
 
-def standing(rig: Rig) -> list[int | None]:
-    return [None if one.standing is None else one.standing.arguments["speed"] for one in rig.requests]
+def active_calls(rig: Rig) -> list[int | None]:
+    return [None if one.active_call is None else one.active_call.arguments["speed"] for one in rig.requests]
 
 
 def test_hysteresis_compares_with_last_call_that_acted() -> None:
     rig = Rig(lambda request: Answer(go(request.tick % 3)), hysteresis=True).run(120)
-    assert standing(rig) == [None, 0, 1, 2, 0, 1]
+    assert active_calls(rig) == [None, 0, 1, 2, 0, 1]
 
 
 def test_hysteresis_ignores_other_epoch_or_instruction() -> None:
     rig = Rig(hysteresis=True)
     rig.at(50, lambda: setattr(rig, "epoch", 2)).at(90, lambda: ev.NewInstruction("go left")).run(140)
-    assert standing(rig) == [None, 1, 1, None, 1, None, 1]
+    assert active_calls(rig) == [None, 1, 1, None, 1, None, 1]
 
 
 @pytest.mark.parametrize(
@@ -570,7 +570,7 @@ def test_hysteresis_ignores_refused_call(status: Any, why: Any, stands: bool) ->
     rig = Rig(emits=True, hysteresis=True)
     rig.heard = heard = deque()
     rig.at(50, lambda: heard.append(Acknowledgement(2, status, START_NS, why))).run(80)
-    assert standing(rig) == [None, 1, 1, 1 if stands else None]
+    assert active_calls(rig) == [None, 1, 1, 1 if stands else None]
 
 
 # -- evidence that the core keeps -------------------------------------------------------------------------------------
