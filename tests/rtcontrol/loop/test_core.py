@@ -631,7 +631,7 @@ def test_instruction_changes_at_a_release() -> None:
 
 
 def test_refused_instruction_is_replaced_by_the_previous_one() -> None:
-    refused = Answer(error="too long", more={"mistake": ("It is too long.", "Say less.")})
+    refused = Answer(error="too long", more={"user_error": ("It is too long.", "Say less.")})
     rig = Rig(lambda request: refused if request.instruction == "long" else Answer(go()))
     rig.at(30, lambda: ev.NewInstruction("long")).run(100)
     assert rig.core.requests.instructions.now == "on" and ev.LoopReport("refused", "long", "too long") in rig.actions
