@@ -170,8 +170,7 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
     """Run with options of `rtcontrol run`, inject faults, judge the record, write drill.json, and show the table.
 
     Return the exit status: 0 if every fault is attributed, no miss is unknown and no rule is violated; else 3, or a
-    signal's status.
-    """
+    signal's status."""
 
     def show_line(line: str) -> None:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

@@ -31,8 +31,7 @@ def violations(
 ) -> list[Violation]:
     """Return the rules that the calls of a run broke, according to the world's events (`act`, `reset`), in order.
 
-    The run was stopped at `end_ns`. Nothing could act within the `excused` spans.
-    """
+    The run was stopped at `end_ns`. Nothing could act within the `excused` spans."""
     acts = sorted((event for event in events if event["event"] == "act"), key=lambda act: act["t"])
     if not acts:
         return []

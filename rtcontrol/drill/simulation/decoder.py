@@ -31,8 +31,7 @@ class SimDecoder(HostBase):
     once. Ordinary decisions take `usual_ns` (least and most).
 
     `null` and `doubts`: the shares of null decisions and of unsure ones. `patience_ns`: how long the host waits for a
-    missing plan.
-    """
+    missing plan."""
 
     null = doubts = 0.0
     patience_ns = 0
@@ -193,9 +192,8 @@ def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHo
     directly."""
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
-        return PlanHost(
-            first, PlanSettings(settings.max_age_ns, settings.pipeline), lambda call: call.name in FUNCTIONS
-        )
+        plans = PlanSettings(settings.max_age_ns, settings.pipeline)
+        return PlanHost(first, plans, lambda call: call.name in FUNCTIONS)
     if mode == "backup":
         return BackupHost(first, second, BackupRule(0.5, settings.period_ns, settings.pipeline))
     if mode == "standby":

@@ -45,8 +45,7 @@ Trace = Callable[[Any, dict[str, Any]], None] | None
 class Scenario:
     """The scenario of a seed: settings and agent of the run, and faults, on average one per `every` periods.
 
-    `null` and `doubts`: the shares of null decisions, and of decisions below the run's least confidence.
-    """
+    `null` and `doubts`: the shares of null decisions, and of decisions below the run's least confidence."""
 
     seed: int
     config: RunConfig

@@ -182,7 +182,7 @@ class Trial:
 
     def decide(self, decision: Decision | None, unsure: bool = False) -> None:
         tick: Any = SimpleNamespace(request=SimpleNamespace(instruction=self.it.now))
-        reply: Any = SimpleNamespace(decision=decision, mistake=None, error=None if decision else "ValueError")
+        reply: Any = SimpleNamespace(decision=decision, user_error=None, error=None if decision else "ValueError")
         self.it.judge(tick, reply, unsure, 0)
 
     @property
