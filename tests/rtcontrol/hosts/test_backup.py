@@ -118,7 +118,9 @@ def test_first_decider_alone_decides_even_if_unconfident_or_late(pair: Pair) -> 
     pair.discourage(FIRST)
     pair.lose(pair.backup, "out of memory")
     assert pair.core.state.up
-    assert pair.notices == ["the backup cannot be restarted (out of memory): from now on only the first decider decides"]
+    assert pair.notices == [
+        "the backup cannot be restarted (out of memory): from now on only the first decider decides"
+    ]
     pair.fail(pair.first, "gone")
     pair.ask(6)
     pair.run(50)
