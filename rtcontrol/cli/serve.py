@@ -63,17 +63,17 @@ def _serve(options: ServeOptions) -> int:
 def _run(options: ServeOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.server import Server
 
-    gateway = None
+    http = None
     if options.http is not None:
         from rtcontrol.gateway.app import Gateway
         from rtcontrol.gateway.options import GatewayOptions
 
         settings = GatewayOptions.of(options, options.http)
-        gateway = lambda sessions, pool: Gateway(sessions, pool, settings)  # noqa: E731
+        http = lambda sessions, pool: Gateway(sessions, pool, settings)  # noqa: E731
     ending.of(lambda name: None)
     with StandardStreams() as output:
         say = output.out.say
-        with Server(options, options.bind, keys=options.keys, http=gateway, say=say, stopped=ending.called) as server:
+        with Server(options, options.bind, keys=options.keys, http=http, log_line=say, stopped=ending.called) as server:
             for endpoint in server.router.endpoints:
                 say(f"listening on {endpoint}")
             if server.gateway is not None:

@@ -142,45 +142,44 @@ class WatchedSession:
     """A session as viewers see it, across the loops of a returning client. `Fed` does the same for a run."""
 
     def __init__(self, session: SessionThread) -> None:
-        self._session = session
+        self._thread = session
 
     def snapshot(self, since: int) -> dict[str, Any]:
         """Return the state with the ticks after number `since` (`telemetry/account.py`); `over`: the session ended."""
-        session = self._session
-        assert session.loop is not None, "it has run"
-        facts = session.facts
-        more = {"over": facts.life.state == "over", "env": facts.hello.client.name, "session": session.id}
-        return snapshot(session.loop, since) | more
+        loop, session = self._thread.loop, self._thread.session
+        assert loop is not None, "the session has run"
+        more = {"over": session.life.state == "over", "env": session.hello.client.name, "session": session.id}
+        return snapshot(loop, since) | more
 
     def picture(self) -> bytes | None:
         """Return the newest picture as PNG or JPEG, or None. An unchanged picture is the same object."""
-        loop = self._session.loop
+        loop = self._thread.loop
         newest = loop.env.pictures.newest if loop is not None and isinstance(loop.env, RemoteEnvironment) else None
         return None if newest is None else newest.data
 
     def say(self, word: str, k: int | None) -> str:
-        return self._session.say(word, "page", k)
+        return self._thread.command(word, "page", k)
 
     def instruct(self, text: str) -> str:
-        loop = self._session.loop
+        loop = self._thread.loop
         assert loop is not None, "it has run"
         if (answer := run_typed_command(text, "page", loop.operator, loop.instructions)) is not None:
             return answer
-        self._session.instruct(text)
+        self._thread.instruct(text)
         return SENT
 
 
 def find(sessions: SessionManager, name: str) -> WatchedSession | None:
     """Return the running session with this name; "": the newest live session, else the newest one. None if missing."""
     running = [session for session in sessions.all() if session.loop is not None and name in ("", session.id)]
-    newest = sorted(running, key=lambda session: session.facts.life.state == "live")[-1:]
+    newest = sorted(running, key=lambda session: session.session.life.state == "live")[-1:]
     return WatchedSession(newest[0]) if newest else None
 
 
 def listed(sessions: SessionManager) -> list[dict[str, Any]]:
     """Return a list of the sessions that can be watched."""
     shown = [session for session in sessions.all() if session.loop is not None]
-    return [{"id": s.id, "state": s.facts.life.state, "client": s.facts.hello.client.name} for s in shown]
+    return [{"id": s.id, "state": s.session.life.state, "client": s.session.hello.client.name} for s in shown]
 
 
 # -- the page of one run, in its own process ---------------------------------------------------------------------------

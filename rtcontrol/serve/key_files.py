@@ -12,8 +12,8 @@ import zmq
 from rtcontrol.models.errors import home
 from rtcontrol_client.wire.curve import SERVER, KeyFileError, KeyPair, load_pair, load_public
 
-__all__ = ["NAME", "SERVER", "KeyFileError", "KeyPair", "load_pair", "load_public"]
-NAME = re.compile(r"(?!.*\.key(_secret)?$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+__all__ = ["KEY_NAME", "SERVER", "KeyFileError", "KeyPair", "load_pair", "load_public"]
+KEY_NAME = re.compile(r"(?!.*\.key(_secret)?$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def default_folder() -> Path | None:
@@ -24,36 +24,36 @@ def default_folder() -> Path | None:
 
 
 def fingerprint(public: str) -> str:
-    """Return the fingerprint that people compare: 16 hexadecimal digits of the public key's SHA-256."""
+    """Return the first 16 hexadecimal digits of the public key's SHA-256, by which people compare keys."""
     return hashlib.sha256(public.encode("ascii")).hexdigest()[:16]
 
 
 def create(folder: Path, name: str) -> KeyPair:
     """Write a new key pair `name` into the folder. Raises KeyFileError if the name is invalid or already in use."""
-    if not NAME.fullmatch(name):
+    if not KEY_NAME.fullmatch(name):
         raise KeyFileError(f"{name[:80]!r} is not a valid key name.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
     public, secret = (part.decode("ascii") for part in zmq.curve_keypair())
     head = f'metadata\ncurve\n    public-key = "{public}"\n'
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / f"{name}.key_secret", 0o600, f'# keep it to its owner\n{head}    secret-key = "{secret}"\n')
+        _write(folder / f"{name}.key_secret", 0o600, f'# keep this file private\n{head}    secret-key = "{secret}"\n')
         _write(folder / f"{name}.key", 0o644, head)
     except FileExistsError as error:
-        problem = f"There is a key {name!r} already ({error.filename})."
-        raise KeyFileError(problem, f"Choose another name, or first: rtcontrol keys revoke {name}") from None
+        problem = f"A key named {name!r} already exists ({error.filename})."
+        raise KeyFileError(problem, f"Choose another name, or run `rtcontrol keys revoke {name}` first.") from None
     except OSError as error:
         raise KeyFileError(f"The key could not be written ({error}).", "Choose another folder with --keys.") from None
     return KeyPair(public, secret)
 
 
 def _write(path: Path, mode: int, text: str) -> None:
-    """Create a file with this mode from the first byte on, whatever the umask is."""
+    """Write a new file with this mode, regardless of the umask. Raises FileExistsError if the file exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
 
 
 def clients(folder: Path) -> dict[str, str]:
-    """Return the allow-list as a dict of names and public keys (Z85). Invalid certificate files are skipped."""
+    """Return the allow-list as a dict from client name to public key (Z85). Invalid key files are skipped."""
     keys: dict[str, str] = {}
     for path in sorted(folder.glob("*.key")):
         if path.stem != SERVER:

@@ -1,4 +1,4 @@
-"""A session that runs one control loop with its host and its record; the decisions are in the sessions' core."""
+"""The session of a client with one agent: a control loop with its decoder host and its record file."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.runner import wall_clock
 from rtcontrol.run.interpreting import goal_tools
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.negotiate import SessionTerms
 from rtcontrol.serve.pools import host_for
-from rtcontrol.serve.replies import LoopReports, control_of
-from rtcontrol.serve.runs import open_record
+from rtcontrol.serve.replies import LoopReports, control_message
+from rtcontrol.serve.runs import open_recorder
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.sessions import Need
+from rtcontrol.serve.sessions import DecoderNeed
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 
 
 class LoopSession(SessionThread):
-    """A session with one loop, in the client's world, which stays the same for all runs of the session."""
+    """A session that runs one control loop at a time. If the client resumes, a new loop runs in the same world."""
 
     env: RemoteEnvironment | None = None
 
     def open(self, instruction: str | None) -> ControlLoop:
-        terms, owner, life = self.terms, self.owner, self.facts.life
+        terms, owner, life = self.terms, self.owner, self.session.life
         env = self.make_env(terms)
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
         interpreter = owner.interpreters.of(terms.agent) if terms.config.interpreter is not None else None
-        with terms.decidable():
+        with terms.decider_errors():
             host = host_for(owner.pool, self.id, terms)
         try:
-            recorder, self.record = open_record(self.id, life.runs, terms, config, self.note, env.pictures.recorded)
+            recorder, self.record = open_recorder(
+                self.id, life.runs, terms, config, self.log_line, env.pictures.recorded
+            )
         except WireError:
             host.close()
             raise
         options = LoopOptions(
             sample=Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None,
-            notify=self.note,
-            clock=terms.arrivals(env) or wall_clock(config.period_ns, spin_ns=0),
+            notify=self.log_line,
+            clock=terms.client_clock(env) or wall_clock(config.period_ns, spin_ns=0),
             watch=owner.watch,
             interpreter=interpreter,
             goals=goal_tools(terms.agent),
@@ -55,76 +57,74 @@ class LoopSession(SessionThread):
         self.attach(loop)
         return loop
 
-    def make_env(self, terms: Terms) -> RemoteEnvironment:
-        """Return the client's world as an environment; create the environment at the first call."""
+    def make_env(self, terms: SessionTerms) -> RemoteEnvironment:
+        """Return the environment that represents the client's world. Only the first call creates one."""
         if self.env is None:
-            remote = terms.remote(self.facts.token)
-            self.env = RemoteEnvironment(remote, self.send, self.warm, LoopReports(self).undecided)
+            remote = terms.remote(self.session.token)
+            self.env = RemoteEnvironment(remote, self.send, self.report_warm, LoopReports(self).undecided)
         return self.env
 
     def attach(self, loop: ControlLoop) -> None:
-        """Make `loop` the session's current loop and report to the core that it will run."""
-        self.need()  # keep the previous loop's need
+        """Make `loop` the session's current loop, and report to the core that the loop will run."""
+        self.decoder_need()  # store the need of the previous loop
         self.loop = loop
-        self.owner.tell(ev.Attached(self.facts))
+        self.owner.handle(ev.LoopCreated(self.session))
 
     def run(self) -> None:
         loop = self.loop
-        assert loop is not None, "it is open"
+        assert loop is not None, "the session is open"
         try:
             loop.run()
         finally:
             if loop.state.launched:
-                known = loop.instructions
-                self.ran = known.proven, [known.now, *known.waiting][-1]
+                instructions = loop.instructions
+                self.run_instructions = instructions.proven, [instructions.now, *instructions.waiting][-1]
 
-    # -- for the owner, from any thread -------------------------------------------------------------------------------
-
-    def take(self, message: Message) -> None:
-        assert self.env is not None, "it is live"
-        TAKE[type(message)](self.env, message)
+    def deliver(self, message: Message) -> None:
+        assert self.env is not None, "the session is live"
+        WORLD_METHODS[type(message)](self.env, message)
 
     def instruct_loop(self, text: str) -> bool:
         return self.loop is not None and self.loop.instruct(text)
 
-    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
-        assert self.loop is not None, "it is attached"
-        return self.loop.operator.say(word, by, k)
+    def command_loop(self, command: str, by: str, k: int | None) -> str:
+        assert self.loop is not None, "the loop exists"
+        return self.loop.operator.say(command, by, k)
 
     def welcome(self, resumed: bool) -> list[Message]:
-        loop, env, facts = self.loop, self.env, self.facts
+        loop, env, session = self.loop, self.env, self.session
         if loop is None or env is None or loop.ended_by is not None:
             return []
         now_ns = time.monotonic_ns()
-        slow = loop.state.warmup.warning(self.terms.config)
+        warning = loop.state.warmup.warning(self.terms.config)
         welcome = self.terms.welcome(
-            () if slow is None else (slow,),
-            session=facts.token,
+            () if warning is None else (warning,),
+            session=session.token,
             resumed=resumed,
             instruction=loop.instruction,
             epoch=env.epoch,
             release_ns=env.next_release_ns(loop.config.period_ns, now_ns),
-            t_client_ns=facts.hello.t_client_ns,
+            t_client_ns=session.hello.t_client_ns,
             t_server_ns=now_ns,
         )
-        control = control_of(loop.operator, facts.token)
+        control = control_message(loop.operator, session.token)
         return [welcome] if control.state == "running" and control.call is None else [welcome, control]
 
-    def stop_loop(self, why: str) -> None:
+    def stop_loop(self, reason: str) -> None:
         if self.loop is not None:
-            self.loop.stop(why)
+            self.loop.stop(reason)
 
-    def need(self) -> Need | None:
+    def decoder_need(self) -> DecoderNeed | None:
         if (loop := self.loop) is not None:
             hz = loop.config.hz * loop.config.calls_per_tick
-            self.needed = Need.of(list(loop.host.shares), hz) or self.needed
-        return self.needed
+            self.last_need = DecoderNeed.of(list(loop.host.shares), hz) or self.last_need
+        return self.last_need
 
-    def traffic(self) -> dict[str, Any]:
+    def message_counts(self) -> dict[str, Any]:
         return {} if self.env is None else asdict(self.env.traffic)
 
 
-TAKE: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
+WORLD_METHODS: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
     Observe: RemoteEnvironment.observe,
     Executed: RemoteEnvironment.executed,
     Reset: RemoteEnvironment.reset,

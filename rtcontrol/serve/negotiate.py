@@ -1,4 +1,4 @@
-"""Negotiate the settings of a session from a client's hello: agent, decider, rate, deadline and time limits."""
+"""Negotiate a session's settings from hello, the client's first message: agent, model, rate, deadline, time limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
 from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.refusals import busy, refused_as
+from rtcontrol.serve.refusals import busy_error, refused_as
 from rtcontrol.serve.session_core import CONTROL
 from rtcontrol.serve.sessions import GRACE_S
 from rtcontrol.settings import SharedOptions
@@ -38,26 +38,25 @@ from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED = "executed"
 CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
-WARMUP = 5  # decisions before the first observation
-NO_GOALS = "Instructions are used word for word: there are no known goals to map them to."
+WARMUP = 5  # number of warm-up decisions before the first observation
+NO_GOALS = "Instructions are passed to the model unchanged, because the agent has no goals to map them to."
 
 
 @dataclass(frozen=True)
-class Terms:
-    """The settings that were negotiated with a session's client. `named` is the name of the client's agent if the
-    server knows that agent, `options` are the server's, and `crowd` is set if the session is a crowd."""
+class SessionTerms:
+    """The settings that were negotiated with a session's client."""
 
     hello: Hello
     agent: Agent
-    named: str | None
+    agent_name: str | None  # None if the client sent tools
     model: str
-    source: DeciderSource
+    source: DeciderSource  # which decider makes the decisions
     config: RunConfig
-    ttl_ms: float
-    trained: bool | None
+    ttl_ms: float  # time to live of a call
+    trained: bool | None  # whether the model was trained on these tools (None: unknown)
     warnings: tuple[str, ...]
-    options: ServeOptions
-    crowd: CrowdTerms | None = None
+    options: ServeOptions  # the server's settings
+    crowd: CrowdTerms | None = None  # None if the client is not a crowd
 
     def remote(self, session: str) -> RemoteTerms:
         """Return the settings for the remote environment of this session."""
@@ -69,11 +68,11 @@ class Terms:
             paced_by_client=self.hello.pacing == "client",
             ttl_ms=self.ttl_ms,
             acknowledges=EXECUTED in self.hello.capabilities,
-            reads_arrays=self.named is not None,
+            reads_arrays=self.agent_name is not None,
         )
 
-    def arrivals(self, env: RemoteEnvironment) -> LoopClock | None:
-        """Return the clock that follows the client's observations; None if the server sets the pace."""
+    def client_clock(self, env: RemoteEnvironment) -> LoopClock | None:
+        """Return a clock that ticks with the client's observations; None if the server sets the pace."""
         return arrival_clock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
 
     @property
@@ -82,14 +81,14 @@ class Terms:
         hold_ms = self.config.hold_ms
         return self.agent.fallback.hold_ms if hold_ms is None else hold_ms
 
-    def welcome(self, warnings: tuple[str, ...] = (), **active: Any) -> Welcome:
-        """Return the welcome message with these settings and, in `active`, with the state of the loop."""
+    def welcome(self, warnings: tuple[str, ...] = (), **loop_state: Any) -> Welcome:
+        """Return the welcome message with these settings; `loop_state` are its fields about the running loop."""
         config, options = self.config, self.options
         return Welcome(
             protocol=list(PROTOCOL),
             server=Program(name="rtcontrol", version=package_version("rtcontrol") or "", language="python"),
             capabilities=CAPABILITIES,
-            agent=self.named,
+            agent=self.agent_name,
             tools=self.agent.tools.openai(),
             model=Path(self.model).name,
             model_trained_on_tools=bool(self.trained),
@@ -110,97 +109,95 @@ class Terms:
             session_grace_s=GRACE_S,
             limits=options.limits.to_dict(),
             warnings=[*self.warnings, *warnings],
-            **active,
+            **loop_state,
         )
 
-    def decidable(self) -> AbstractContextManager[None]:
-        """Raise a UserError in the block as a WireError about the client's tools, or about the model of its agent."""
-        code = Code.TOOLS if self.named is None else Code.MODEL
+    def decider_errors(self) -> AbstractContextManager[None]:
+        """Return a context that turns a UserError into a WireError about the client's tools or its agent's model."""
+        code = Code.TOOLS if self.agent_name is None else Code.MODEL
         return refused_as(code, code.value)
 
-    def described(self) -> str:
-        """Return one line for people with the agent or tools, the model and the rate."""
-        tools = f"agent {self.named}" if self.named else f"{len(self.agent.tools.schemas)} own tools"
+    def summary(self) -> str:
+        """Return a log line with the agent or the number of tools, the model and the rate."""
+        tools = f"agent {self.agent_name}" if self.agent_name else f"{len(self.agent.tools.schemas)} client tools"
         pace = "client-paced" if self.hello.pacing == "client" else f"{self.config.hz:g} Hz"
         return f"{tools}, model {Path(self.model).name}, {pace}"
 
 
-def failure(fault: BaseException, welcomed: bool) -> WireError:
-    """Return the error message for a fault that ended a session's loop, or kept it from starting. A temporary fault is
-    not fatal for a session that was already welcomed."""
+def session_error(fault: BaseException, welcomed: bool) -> WireError:
+    """Return the error for an exception that ended a session's loop or prevented its start. A temporary error is not
+    fatal if the session was welcomed before."""
     if isinstance(fault, DecoderUnavailable):
         code = Code.BUSY if fault.full else Code.DECODER
         return WireError(code, fault.what, fault.remedy, retryable=True, fatal=not welcomed)
-    if isinstance(fault, DecisionFailed):  # the first decision: parameters that are decoded token by token
-        hint = "Give free values an enum or bounds, and no array or recursion; give a tool at most six parameters."
-        return _refused(Code.TOOLS, fault.what, hint, "tools")
+    if isinstance(fault, DecisionFailed):  # the first decision failed because of values that are generated as text
+        hint = "Give each parameter an enum or bounds, no array or recursion, and each tool at most six parameters."
+        return _fatal_error(Code.TOOLS, fault.what, hint, "tools")
     if isinstance(fault, UserError):
-        return _refused(Code.INSTRUCTION, fault.what, fault.remedy, "instruction")
+        return _fatal_error(Code.INSTRUCTION, fault.what, fault.remedy, "instruction")
     problem = " ".join(f"The session failed ({type(fault).__name__}: {fault}).".split())
     if isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE):
-        return busy(problem)
-    return _refused(Code.INTERNAL, problem, "Say hello again.")
+        return busy_error(problem)
+    return _fatal_error(Code.INTERNAL, problem, "Send hello again.")
 
 
-def ttl_of(config: RunConfig) -> float:
-    """Return the default time-to-live of a call, in milliseconds since the capture of its observation."""
+def default_ttl_ms(config: RunConfig) -> float:
+    """Return the default time to live of a call, in milliseconds after the capture of its observation."""
     return max(500.0, (2.5 * config.period_ns + config.deadline_ns) / 1e6)
 
 
-def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
-    """Return the settings for a client's hello; records go to `out`. Takes milliseconds to seconds, as schemas are
-    compiled. Raises WireError naming field, rule and hint."""
-    agent, named = _agent(hello, options)
-    model = _model(hello, options, agent, named)
-    agent = replace(shown(agent, model), model=model, observe=_reader(agent.observe))
+def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
+    """Return the settings for a client's hello; records are written to `out`. This may take seconds, because the tools'
+    schemas are compiled. Raises WireError with the invalid field, the rule and a hint."""
+    agent, agent_name = _agent(hello, options)
+    model = _model(hello, options, agent, agent_name)
+    agent = replace(shown(agent, model), model=model, observe=_observe_data_or_text(agent.observe))
     warnings = list(agent.tools.warnings())
-    config = gated(_config(hello, options, agent, named, out, warnings), model, agent.tools.schemas)
+    config = gated(_config(hello, options, agent, agent_name, out, warnings), model, agent.tools.schemas)
     if (notice := training_notice(agent.tools.schemas, model)) is not None:
         warnings.append(notice)
-    ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
-    if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
-        limit = f"ttl_ms {ttl_ms:g} is below a period and the deadline, {least_ms:g} ms"
-        warnings.append(f"{limit}: calls run out between two ticks.")
+    ttl_ms = default_ttl_ms(config) if hello.ttl_ms is None else hello.ttl_ms
+    if 0 < ttl_ms < (minimum_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
+        limit = f"ttl_ms {ttl_ms:g} is less than a period and the deadline together ({minimum_ms:g} ms)"
+        warnings.append(f"{limit}: calls expire between two ticks.")
     with refused_as(Code.MODEL, "model"):
         source = assembly.decider(config, agent, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, agent, warnings)
     trained = trained_on(agent.tools.schemas, model)
-    return Terms(hello, agent, named, model, source, config, ttl_ms, trained, tuple(warnings), options)
-
-
-# -- agent and model --------------------------------------------------------------------------------------------------
+    return SessionTerms(hello, agent, agent_name, model, source, config, ttl_ms, trained, tuple(warnings), options)
 
 
 def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
-    """Return the agent for this hello, and the name of the agent if the server knows it."""
+    """Return the agent for this hello, and the agent's name (None if the client sent tools)."""
     served = None if options.agent is None else assembly.agent(options.agent)
     if hello.agent is not None and hello.tools is not None:
-        raise _refused(Code.INVALID, "hello has both an agent and tools.", "Give one of them.", "agent")
+        raise _fatal_error(Code.INVALID, "hello has both an agent and tools.", "Send only one of them.", "agent")
     if hello.tools is not None:
         if served is not None:
-            raise _refused(Code.TOOLS, f"This server runs the agent {served.name} only.", "Leave `tools` out.", "tools")
-        return _of_tools(hello, hello.tools), None
+            problem = f"This server runs only the agent {served.name}."
+            raise _fatal_error(Code.TOOLS, problem, "Send hello without `tools`.", "tools")
+        return _agent_of_tools(hello, hello.tools), None
     known = assembly.agents() if served is None else {served.name: served}
     name = hello.agent or (None if served is None else served.name)
     if name is None and options.default_tools:
-        return _of_tools(hello, list(options.default_tools)), None
+        return _agent_of_tools(hello, list(options.default_tools)), None
     if name is None:
-        raise _refused(Code.AGENT, "hello names no agent and brings no tools.", "Give `agent` or `tools`.", "agent")
+        raise _fatal_error(Code.AGENT, "hello has neither an agent nor tools.", "Send `agent` or `tools`.", "agent")
     if name not in known:
-        problem = f"There is no agent called {name[:64]!r} here."
-        raise _refused(Code.AGENT, problem, f"Known agents: {', '.join(known)}.", "agent")
+        problem = f"This server has no agent {name[:64]!r}."
+        raise _fatal_error(Code.AGENT, problem, f"Its agents are: {', '.join(known)}.", "agent")
     agent = known[name]
     instruction = agent.instruction if hello.instruction is None else hello.instruction
     fallback = _fallback(hello, agent.tools, agent.fallback)
     return replace(agent, instruction=instruction, fallback=fallback), agent.name
 
 
-def _of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
-    """Return an agent that has these tools and nothing else."""
+def _agent_of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
+    """Return an agent that has only these tools, the hello's instruction and its safe calls."""
     if hello.instruction is None:
-        hint = "Say in `instruction` what to do."
-        raise _refused(Code.INSTRUCTION, "A hello with tools needs an instruction.", hint, "instruction")
+        hint = "Describe the task in `instruction`."
+        raise _fatal_error(Code.INSTRUCTION, "A hello with tools needs an instruction.", hint, "instruction")
     try:
         with refused_as(Code.TOOLS, "tools"):
             tools = Tools(definitions)
@@ -208,7 +205,7 @@ def _of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         form = '{"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}'
         problem = f"The tools are not function definitions ({reason})."
-        raise _refused(Code.TOOLS, problem, f"Write each as {form}.", "tools") from None
+        raise _fatal_error(Code.TOOLS, problem, f"Write each tool as {form}.", "tools") from None
     fallback = _fallback(hello, tools, Fallback(None))
     return tools_only_agent(hello.client.name, tools, hello.instruction, fallback)
 
@@ -222,31 +219,34 @@ def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
 
 
 def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
-    """Return the safe calls after checking them against the tools. Raises WireError (tools)."""
+    """Check safe calls against the tools, and return them as calls of these tools. Raises WireError (tools)."""
     try:
         return [tools.validate(Call(call.name, dict(call.arguments))) for call in calls]
     except InvalidCall as error:
-        problem, hint = f"A safe call is illegal: {error}.", "Give calls that the tools allow, with all arguments."
+        problem, hint = f"A safe call is invalid: {error}.", "Send calls that the tools allow, with all arguments."
         raise WireError(Code.TOOLS, problem, hint, field="safe_calls", fatal=fatal) from None
 
 
-def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:
-    wished = hello.model or options.model or (agent.model if named is not None else None)
-    # Never a path: a client must not choose what is loaded from this machine's disk.
-    plain = (m for m in SCRIPTED if m != "expert" or named in assembly.EXPERTS or agent.expert is not None)
-    allowed = sorted({*zoo(), *plain, *([options.model] if options.model else []), *([agent.model] if named else [])})
-    if wished is not None and wished not in allowed:
+def _model(hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None) -> str:
+    requested = hello.model or options.model or (agent.model if agent_name is not None else None)
+    # A client may not send a path: it must not choose which files of this machine are loaded.
+    plain = [m for m in SCRIPTED if m != "expert" or agent_name in assembly.EXPERTS or agent.expert is not None]
+    defaults = [options.model, agent.model if agent_name else None]
+    allowed = sorted({*zoo(), *plain, *(model for model in defaults if model)})
+    if requested is not None and requested not in allowed:
         names = ", ".join(Path(m).name for m in allowed)
-        raise _refused(Code.MODEL, f"Clients may not choose the model {wished[:64]!r}.", f"Use {names}.", "model")
+        raise _fatal_error(
+            Code.MODEL, f"Clients may not choose the model {requested[:64]!r}.", f"Use {names}.", "model"
+        )
     with refused_as(Code.MODEL, "model"):
-        model = model_for(agent.tools.schemas, wished)
+        model = model_for(agent.tools.schemas, requested)
     if model == "random":
         with refused_as(Code.TOOLS, "tools"):
             check_random(agent.tools.schemas)
     return model
 
 
-def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+def _observe_data_or_text(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
     def read(data: Mapping[str, Any]) -> str:
         text = getattr(data, "text", None)
         return observe(data) if text is None else str(text)
@@ -254,23 +254,20 @@ def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[st
     return read
 
 
-# -- the loop's settings ----------------------------------------------------------------------------------------------
-
-
 def _config(
-    hello: Hello, options: ServeOptions, agent: Agent, named: str | None, out: Path, warnings: list[str]
+    hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None, out: Path, warnings: list[str]
 ) -> RunConfig:
     most_calls = min(options.calls_per_tick, agent.history + 1)
     hz = options.hz if hello.hz is None else hello.hz
     shared = {field.name: getattr(options, field.name) for field in fields(SharedOptions)}
     shared |= {"standby": False, "backup": None, "tools": None}  # the pool handles standby and backup
     with refused_as(Code.INVALID):
-        wishes: dict[str, Any] = {
+        requested: dict[str, Any] = {
             "out": out,
-            "hz": hz if hello.pacing == "client" else _at_most("hz", hz, options.hz_max, warnings),
+            "hz": hz if hello.pacing == "client" else _limited("hz", hz, options.hz_max, warnings),
             "deadline_ms": hello.deadline_ms,
             "max_age_ms": hello.max_age_ms,
-            "calls_per_tick": _at_most("calls_per_tick", hello.calls_per_tick or 1, most_calls, warnings),
+            "calls_per_tick": _limited("calls_per_tick", hello.calls_per_tick or 1, most_calls, warnings),
             "instruction": agent.instruction,
             "agent": agent.name,
             "model": agent.model,
@@ -280,40 +277,41 @@ def _config(
             "warmup": 0 if agent.model in SCRIPTED or is_policy(agent.model) else WARMUP,
             "first_observation_s": float("inf"),
         }
-        return RunConfig(env="remote", **shared | wishes | _optional(options, agent, named, warnings))
+        return RunConfig(env="remote", **shared | requested | _optional(options, agent, agent_name, warnings))
 
 
-def _at_most(name: str, wished: float, most: float, warnings: list[str]) -> Any:
-    """Return the value the client asked for, or the allowed maximum with a warning."""
-    if wished > most:
-        warnings.append(f"{name} {wished:g} is above the limit of this server: the session gets {most:g}.")
-    return min(wished, most)
+def _limited(name: str, requested: float, limit: float, warnings: list[str]) -> Any:
+    """Return the requested value, or `limit` if the value is larger; in this case, append a warning."""
+    if requested > limit:
+        warnings.append(f"{name} {requested:g} is above the server's limit. The session uses {limit:g}.")
+    return min(requested, limit)
 
 
-def _optional(options: ServeOptions, agent: Agent, named: str | None, warnings: list[str]) -> dict[str, Any]:
-    """Return the server's hysteresis and interpreter if this session can use them, else None with a warning."""
+def _optional(options: ServeOptions, agent: Agent, agent_name: str | None, warnings: list[str]) -> dict[str, Any]:
+    """Return the server's hysteresis and interpreter. If this session cannot use one, return None and append a warning
+    in its place."""
     hysteresis, interpreter = options.hysteresis, options.interpreter
     try:
         hysteresis_for(hysteresis, agent.model)
     except UserError as error:
         hysteresis = None
         warnings.append(f"This session has no hysteresis. {error.what}")
-    if interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
+    if interpreter is not None and (agent_name is None or interpreting.goal_tools(agent) is None):
         interpreter = None
         warnings.append(NO_GOALS)
     return {"hysteresis": hysteresis, "interpreter": interpreter}
 
 
 def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
-    """Return the settings with a backup model, which decides when the session's remote model is late."""
+    """Return the settings with the server's backup model, which decides if the session's remote model is late."""
     try:
         backup = model_for(agent.tools.schemas, options.backup)
-        # A scripted backup cannot read the warm-up observation.
+        # A scripted backup ("expert", for example) cannot read the warm-up observation, so there is no warm-up.
         return replace(config, backup=backup, warmup=0 if backup in SCRIPTED else WARMUP)
     except UserError as error:
         warnings.append(f"This session has no backup. {error.what}")
         return config
 
 
-def _refused(code: Code, problem: str, hint: str, field: str | None = None) -> WireError:
+def _fatal_error(code: Code, problem: str, hint: str, field: str | None = None) -> WireError:
     return WireError(code, problem, hint, field=field, fatal=True)

@@ -1,4 +1,4 @@
-"""Options of a server: what it offers, and what it allows its clients."""
+"""The settings of `rtcontrol serve`: agent, tools, model, rates, and the limits for clients."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ANY_PORT = "tcp://127.0.0.1:*"  # the default address of a replica
 class ServeOptions(ServeGroup):
     """A server's settings. Raises UserError if settings contradict each other.
 
-    `agent` is the only agent served (None: clients bring tools, or name a bundled agent); `tools` are for clients that
-    do neither. `default_tools` are those tools or the agent's, once `ready` has read them. `model` is for clients that
+    If `agent` is None, clients name a bundled agent or send tools; otherwise all clients get this agent. `tools` are
+    for clients that do neither. `prepare` sets `default_tools` from `tools` or `agent`. `model` is for clients that
     name no model (None: the agent's model, or the one that was trained on the client's tools).
     """
 
@@ -29,10 +29,10 @@ class ServeOptions(ServeGroup):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hz > self.hz_max:
-            raise UserError(f"loop.hz={self.hz:g} is above serve.hz_max={self.hz_max:g}.", "Lower it.")
+            raise UserError(f"loop.hz={self.hz:g} is above serve.hz_max={self.hz_max:g}.", "Lower loop.hz.")
 
-    def ready(self) -> Self:
-        """Return checked options with the tools read. Only this method queries an MCP server. Raises UserError."""
+    def prepare(self) -> Self:
+        """Check the settings, and return them with `default_tools`, perhaps from an MCP server. Raises UserError."""
         from rtcontrol.run import assembly
 
         self.check()
@@ -49,17 +49,17 @@ class ServeOptions(ServeGroup):
             check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))
 
-    def session_rules(self, outlives: bool = False) -> SessionRules:
-        """Return the limits that the sessions' core applies."""
+    def session_rules(self, outlives_client: bool = False) -> SessionRules:
+        """Return the limits that `SessionCore` applies."""
         return SessionRules(
             limit=self.max_sessions,
             beat_ns=round(self.heartbeat_s * 1e9),
             silent_beats=self.silent_heartbeats,
-            outlives=outlives,
+            outlives_client=outlives_client,
         )
 
-    def last_session(self) -> int:
-        """Return the highest session number in the output folder, so that a restarted server overwrites no record."""
+    def last_session_number(self) -> int:
+        """Return the highest number of a session folder in `out`; new sessions get higher ones, and overwrite none."""
         names = (path.name.removeprefix("session-") for path in self.out.glob("session-*"))
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -76,7 +76,7 @@ class ServeOptions(ServeGroup):
         registry.check(self.engine)
         registry.check_options(self.engine, self.dtype, None, self.threads)
         if self.agent is not None and self.tools is not None:
-            raise UserError("--agent and --tools exclude each other: an agent has its tools.", "Give one of them.")
+            raise UserError("--agent and --tools exclude each other: an agent has tools.", "Use one of the options.")
         if self.agent is not None:
             assembly.agent(self.agent)
         if self.model is not None and self.model not in SCRIPTED and not is_endpoint(self.model):
@@ -94,16 +94,17 @@ class ServeOptions(ServeGroup):
         replicas_between(self.replicas)
         for name in ("host.standby", "serve.require_token"):
             if getattr(self, name.partition(".")[2]):
-                raise UserError(f"--replicas and {name} exclude each other.", "Leave one of them out.")
+                raise UserError(f"--replicas and {name} exclude each other.", "Use one of the options.")
         if len(self.bind) > 1:
-            raise UserError("--replicas takes one --bind.", f"Give one, such as {ANY_PORT}.")
+            raise UserError("--replicas allows only one --bind address.", f"Give one, such as {ANY_PORT}.")
         check_endpoint(self.bind[0], keyed=self.keys is not None)
 
 
 def replicas_between(text: str | None) -> tuple[int, int]:
     """Return the minimum and maximum number of replicas from the text `N` or `MIN:MAX`. Raises UserError."""
-    least, _, most = (text or "1").partition(":")
-    numbers = all(part.isascii() and part.isdigit() and len(part) < 5 for part in (least, most or least))
-    if numbers and 1 <= int(least) <= int(most or least):
-        return int(least), int(most or least)
-    raise UserError(f"--replicas {text} is not a number of replicas.", "Give a number such as 2, or two such as 2:8.")
+    minimum, _, maximum = (text or "1").partition(":")
+    maximum = maximum or minimum
+    numbers = all(part.isascii() and part.isdigit() and len(part) < 5 for part in (minimum, maximum))
+    if numbers and 1 <= int(minimum) <= int(maximum):
+        return int(minimum), int(maximum)
+    raise UserError(f"--replicas {text} is invalid.", "Give a number such as 2, or a range such as 2:8.")

@@ -1,4 +1,4 @@
-"""The shell of the sessions' core: passes events to the core and carries out the actions that it returns."""
+"""Run `SessionCore`: pass events to the core, and carry out the actions that the core returns."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.runs import Totals
+from rtcontrol.serve.runs import ServerTotals
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.sessions import Need, Session
+from rtcontrol.serve.sessions import DecoderNeed, Session
 from rtcontrol_client.wire import Code, WireError
 
-OPENING_AT_ONCE = 2  # sessions that compile schemas and open decoders at the same time
+MAX_OPENING = 2  # sessions that may compile schemas and open decoders at the same time
 
 
 class SessionOwner:
-    """Carries out the core's actions, from any thread. `kind` creates the `SessionThread` of a session."""
+    """The owner of a `SessionCore`. Any thread may call `handle`. `create_runner` returns a session's `SessionThread`;
+    `log_line` shows a log line to people."""
 
     def __init__(
         self,
@@ -30,54 +31,64 @@ class SessionOwner:
         options: ServeOptions,
         pool: DecoderPool,
         watch: PauseWatch,
-        say: Callable[[str], None],
-        kind: Callable[[Session, Any], Any],
+        log_line: Callable[[str], None],
+        create_runner: Callable[[Session, Any], Any],
     ) -> None:
-        self.core, self.options, self.pool, self.watch, self.say, self._kind = core, options, pool, watch, say, kind
-        # New sessions and resumed ones have separate slots: a returning client does not wait for new ones.
-        self.opening_slots = {first: threading.Semaphore(OPENING_AT_ONCE) for first in (True, False)}
+        self.core, self.options, self.pool, self.watch, self.log_line, self._create_runner = (
+            core,
+            options,
+            pool,
+            watch,
+            log_line,
+            create_runner,
+        )
+        # New sessions (True) and resumed ones (False) have separate slots: a resumed one never waits for new ones.
+        self.opening_slots = {first: threading.Semaphore(MAX_OPENING) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
-        self.stats = Totals()
-        self.lock = threading.Lock()  # held only while the core takes an event
+        self.stats = ServerTotals()
+        self.lock = threading.Lock()  # locked only while the core processes an event
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
 
-    def tell(self, event: Any) -> Any:
-        """Pass the event to the core, carry out its actions, and pass on their results. Return the core's answer."""
+    def handle(self, event: Any) -> Any:
+        """Pass the event to the core, and carry out the core's actions. Events that result from the actions are passed
+        to the core as well. Return the value of the core's `Answer`, or None."""
         answer, events = None, [event]
-        for event in events:  # the list grows while actions return events
-            if self.core.is_independent(event):
+        for event in events:  # actions append events to this list
+            if self.core.needs_no_lock(event):
                 actions = self.core.advance(event, self.now_ns())
             else:
                 with self.lock:
                     actions = self.core.advance(event, self.now_ns())
             for action in actions:
-                result = DO[type(action)](self, action)
+                result = ACTION_HANDLERS[type(action)](self, action)
                 if type(result) is ev.Answer:
                     answer = result.value
                 elif result is not None:
                     events.append(result)
         return answer
 
-    def needs(self) -> dict[Session, Need | None]:
-        """Return for each session how much decoder time it needs (None: not known yet)."""
-        return {session: session.runner.need() for session in self.core.sessions if session.runner is not None}
+    def decoder_needs(self) -> dict[Session, DecoderNeed | None]:
+        """Return how much decoder time each session needs (None if the session has not decided yet)."""
+        return {session: session.runner.decoder_need() for session in self.core.sessions if session.runner is not None}
 
     def _start(self, action: ev.Start) -> ev.Ended | None:
         session = action.session
         if session.runner is None:
-            session.runner = self._kind(session, self)
+            session.runner = self._create_runner(session, self)
         try:
             session.runner.start(action.first)
             return None
-        except RuntimeError as error:  # no thread could be started; a welcomed session is kept
-            refusal = WireError(Code.BUSY, f"{error}.", refusals.AGAIN, retryable=True, fatal=not session.life.welcomed)
+        except RuntimeError as error:  # the system has no more threads; a session that was welcomed continues later
+            refusal = WireError(
+                Code.BUSY, f"{error}.", refusals.RETRY_HINT, retryable=True, fatal=not session.life.welcomed
+            )
             return ev.Ended(session, refusal)
 
     def _deliver(self, action: ev.Deliver) -> ev.Failed | None:
         try:
-            action.session.runner.take(action.message)
+            action.session.runner.deliver(action.message)
             return None
         except WireError as error:
             return ev.Failed(action.connection, error, action.message)
@@ -86,25 +97,27 @@ class SessionOwner:
         taken = action.session.runner.instruct_loop(action.text)
         return None if taken else ev.Instructed(action.session, action.text, missed=True)
 
-    def _command(self, action: ev.CommandLoop) -> ev.Noted | ev.Answer:
-        text = action.session.runner.say_to_loop(action.word, action.by, action.k)
-        return ev.Noted(action.session, text) if action.noted else ev.Answer(text)
+    def _command(self, action: ev.CommandLoop) -> ev.LogRequested | ev.Answer:
+        text = action.session.runner.command_loop(action.command, action.by, action.k)
+        return ev.LogRequested(action.session, text) if action.logged else ev.Answer(text)
 
     def _stop(self, action: ev.StopLoop) -> None:
-        if action.session.runner is not None:  # else it is just about to start, and will not
-            action.session.runner.stop_loop(action.why)
+        if action.session.runner is not None:  # otherwise the session has not started, and will not start
+            action.session.runner.stop_loop(action.reason)
 
 
-# Each function returns another event for the core, an answer, or None.
-DO: dict[type, Callable[[SessionOwner, Any], Any]] = {
+# Each function carries out one kind of action, and returns an event for the core, an `Answer`, or None.
+ACTION_HANDLERS: dict[type, Callable[[SessionOwner, Any], Any]] = {
     ev.Answer: lambda self, action: action,
     ev.Send: lambda self, action: action.connection.send(action.message),
     ev.Close: lambda self, action: action.connection.close(),
-    ev.Say: lambda self, action: self.say(action.line),
+    ev.Say: lambda self, action: self.log_line(action.line),
     ev.Start: SessionOwner._start,
     ev.Deliver: SessionOwner._deliver,
     ev.InstructLoop: SessionOwner._instruct,
     ev.CommandLoop: SessionOwner._command,
     ev.StopLoop: SessionOwner._stop,
-    ev.Greet: lambda self, action: ev.Greeted(action.session, action.session.runner.welcome(action.resumed)),
+    ev.RequestWelcome: lambda self, action: ev.WelcomeReady(
+        action.session, action.session.runner.welcome(action.resumed)
+    ),
 }

@@ -1,4 +1,4 @@
-"""Decoder pools of a server: a session is decided in its loop, on a thread, or in the models' pool."""
+"""The decoder pools of a server. Each session's decisions are made in its loop, on its own thread, or by a model."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
-from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.negotiate import SessionTerms
 from rtcontrol.serve.options import ServeOptions
 
-SPARE = 32  # places for sessions that are ending, the gateway's tool sets, and the model
+SPARE_SESSIONS = 32  # further hosts for sessions that are ending, the gateway's tool sets, and the server's model
 
 
-class Pools:
-    """A `DecoderPool` that combines an inline pool and a pool of models. The models' pool starts with the server if
-    `options.model` needs it, else with the first session that does, and restarts after it gave up. The pool loads
-    `options.model` when it starts: loading later would delay the decisions of running sessions."""
+class ServerPool:
+    """A `DecoderPool` that combines a pool for scripted deciders and a pool for models. The models' pool starts with
+    the server if `options.model` is a model, else with the first session that needs a model. It loads `options.model`
+    when it starts, because loading later would delay running sessions. After it gave up, a new one is started."""
 
     gave_up: str | None = None
 
     def __init__(self, options: ServeOptions) -> None:
         self.name, self._options = options.host, options
         self._needed = options.model not in SCRIPTED and not is_endpoint(options.model)
-        self._inline = InProcessPool(options.max_sessions + SPARE, workers=0)
+        self._inline = InProcessPool(options.max_sessions + SPARE_SESSIONS, workers=0)
         self._lock = threading.Lock()
         self._models: DecoderPool | None = None
-        self._model: Host | None = None  # keeps the model loaded
+        self._model: Host | None = None  # a host that keeps `options.model` loaded
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         self._stopped = stopped
         if self._needed:
-            self._ready()
+            self._start_models()
         return {}
 
-    def _ready(self) -> DecoderPool:
-        """Start the models' pool if necessary, and return it. Raises UserError; a later call may succeed."""
+    def _start_models(self) -> DecoderPool:
+        """Return the models' pool, and start one if necessary. Raises UserError; a later call may succeed."""
         with self._lock:
             if self._models is not None and self._models.gave_up is None:
                 return self._models
@@ -62,7 +62,7 @@ class Pools:
             return models
 
     def _load(self, models: DecoderPool) -> None:
-        """Load the server's model and default tools. Raises UserError for an error that would affect every session."""
+        """Load the server's model and compile its default tools. Raises UserError if either is not possible."""
         options = self._options
         if options.model is None or not self._needed or self._stopped():
             return
@@ -74,18 +74,18 @@ class Pools:
 
     def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.reads_data(source):
-            # On separate threads: the decider waits for another machine, or runs a user's code.
+            # This decider waits for another machine or runs a user's code, so it gets its own thread.
             return start_host(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
         try:
-            models = self._ready()
+            models = self._start_models()
         except UserError as error:
             raise DecoderUnavailable(error.what, error.remedy) from error
         return models.open(session, source)
 
     def alive(self) -> bool:
-        """Return whether the models' pool answers; True if no session has needed that pool yet."""
+        """Return whether the models' pool works; True if no session has needed a model yet."""
         return self._models is None or self._models.alive()
 
     def close(self) -> None:
@@ -95,8 +95,8 @@ class Pools:
 
 
 def model_pool(options: ServeOptions) -> DecoderPool:
-    """Return a new pool for models, which is not started yet."""
-    limit = options.max_sessions + SPARE
+    """Return a new, not yet started decoder pool for models."""
+    limit = options.max_sessions + SPARE_SESSIONS
     if options.host == "inprocess":
         return InProcessPool(limit)
     if options.standby:
@@ -108,10 +108,10 @@ def model_pool(options: ServeOptions) -> DecoderPool:
     return RayPool(limit)
 
 
-def host_for(pool: DecoderPool, session: str, terms: Terms) -> Host:
-    """Return a session's host. If there is a backup, the pool decides for the backup."""
+def host_for(pool: DecoderPool, session: str, terms: SessionTerms) -> Host:
+    """Return a session's decoder host. If the session has a backup model, the pool hosts the backup."""
     config = terms.config
     if config.backup is None:
         return assembly.planned(config, terms.source, pool.open(session, terms.source), terms.agent)
-    spare = assembly.decider(config, terms.agent, config.backup)
-    return assembly.backed(config, terms.source, pool.open(session, spare), terms.agent)
+    backup = assembly.decider(config, terms.agent, config.backup)
+    return assembly.backed(config, terms.source, pool.open(session, backup), terms.agent)

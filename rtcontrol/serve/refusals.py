@@ -1,4 +1,4 @@
-"""Wire errors with which a server refuses a message or a session."""
+"""Functions that return the wire errors by which a server refuses a message or a session."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ErrorMessage
 
-AGAIN = "Say the same hello again later, with growing pauses."
-# An error quotes the refused text, at most so many characters of a message or a field.
+RETRY_HINT = "Send the same hello again later, with growing pauses."
+# Most characters in the texts and in the field name of an error, which may quote what the client sent.
 MAX_TEXT, MAX_FIELD = 600, 200
 
 
-def state(problem: str, hint: str, retryable: bool = False) -> WireError:
+def state_error(problem: str, hint: str, retryable: bool = False) -> WireError:
     """Return the error for a message that does not fit the state of the session."""
     return WireError(Code.STATE, problem, hint, retryable=retryable)
 
 
-def stopped() -> WireError:
-    """Return the error for a session that a person stopped; only a person may start the client again."""
-    hint = "Start the client again once a person wants it to continue."
-    return WireError(Code.STATE, "A person stopped the session: a stop is final.", hint, fatal=True)
+def stopped_error() -> WireError:
+    """Return the error for resuming a session that a person stopped. Only a person may start the client again."""
+    hint = "Start the client again when a person decides that the robot may continue."
+    return WireError(Code.STATE, "A person stopped the session. A stop is final.", hint, fatal=True)
 
 
-def busy(problem: str, field: str | None = None, hint: str = AGAIN) -> WireError:
-    """Return the error for a hello that cannot get a session at the moment."""
+def busy_error(problem: str, field: str | None = None, hint: str = RETRY_HINT) -> WireError:
+    """Return the error for a hello that the server cannot admit at the moment."""
     return WireError(Code.BUSY, problem, hint, field=field, retryable=True, fatal=True)
 
 
-def rate(problem: str, hint: str) -> WireError:
-    """Return the error for a client that exceeds a rate limit."""
+def rate_error(problem: str, hint: str) -> WireError:
+    """Return the error for a client that exceeded the rate limit `problem`, such as "5 hellos a second"."""
     return WireError(Code.RATE, f"More than {problem}.", hint, retryable=True)
 
 
-def unknown_token(problem: str, hint: str, field: str) -> WireError:
-    """Return the error for a token of an unknown session, or of another one."""
+def unknown_token_error(problem: str, hint: str, field: str) -> WireError:
+    """Return the error for a session token that is unknown, or belongs to another connection's session."""
     return WireError(Code.SESSION, problem, hint, field=field, retryable=True)
 
 
@@ -46,14 +46,14 @@ def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
     """Turn a UserError that is raised in the block into a WireError with this code."""
     try:
         yield
-    except DecoderUnavailable:  # not an error of the client
+    except DecoderUnavailable:  # the client did not cause this error
         raise
     except UserError as error:
         raise WireError(code, error.what, error.remedy, field=field, fatal=True) from None
 
 
 def error_message(error: WireError, dropped: int) -> ErrorMessage:
-    """Return the error as a message. `dropped` is how many earlier errors were not sent."""
+    """Return the error as a wire message. `dropped` is the number of earlier errors that were not sent."""
     return ErrorMessage(
         code=error.code.value,
         message=error.message[:MAX_TEXT],

@@ -1,4 +1,4 @@
-"""Turn the reports of a loop and its world into events for the sessions' core and messages for the client."""
+"""Turn reports of a loop, such as a refused instruction, into events for `SessionCore` and messages for the client."""
 
 from __future__ import annotations
 
@@ -19,69 +19,70 @@ from rtcontrol_client.wire.messages import ControlMessage, Instruct
 
 
 class LoopReports(Listener):
-    """A listener that passes the reports of a session's loop to the core and the client."""
+    """A listener of a session's loop, which passes the loop's reports to the sessions' core and to the client."""
 
-    def __init__(self, session: SessionThread) -> None:
-        self._session, self._facts = session, session.facts
+    def __init__(self, thread: SessionThread) -> None:
+        self._thread, self._session = thread, thread.session
 
     def report(self, report: LoopReport) -> None:
-        loop, owner, facts = self._session.loop, self._session.owner, self._facts
+        loop, owner, session = self._thread.loop, self._thread.owner, self._session
         if loop is None or not isinstance(loop.env, RemoteEnvironment):
             return
         if report.kind == "accepted":
             loop.env.accepted(report.text)
         elif report.kind == "refused":
-            owner.tell(ev.GaveWay(facts, report.why))
+            owner.handle(ev.InstructionRejected(session, report.why))
         elif report.kind == "doubted":
-            # The instruction stays active, and the calls that follow from it are held back.
-            error = WireError(Code.UNSURE, report.why, "Say it in other words.", field="instruction")
-            owner.tell(ev.Wrong(facts, error))
+            # The instruction stays active, but the calls that the model derives from it are withheld.
+            error = WireError(Code.UNSURE, report.why, "Use other words.", field="instruction")
+            owner.handle(ev.LoopError(session, error))
         else:
-            self._session.send(control_of(loop.operator, facts.token))
+            self._thread.send(control_message(loop.operator, session.token))
 
     def understood(self, result: InterpretedSentence) -> None:
-        loop = self._session.loop
+        loop = self._thread.loop
         if loop is not None and loop.interpretation is not None:
-            answer = interpreted(result, self._facts.token, loop.interpretation.interpreter.examples())
+            answer = interpretation_message(result, self._session.token, loop.interpretation.interpreter.examples())
             if isinstance(answer, WireError):
-                self._session.owner.tell(ev.Wrong(self._facts, answer))
+                self._thread.owner.handle(ev.LoopError(self._session, answer))
             else:
-                self._session.send(answer)
+                self._thread.send(answer)
 
     def undecided(self, emission: Emission, seq: int | None) -> None:
-        """Report that no decision could be made on the observation `seq`."""
-        self._session.owner.tell(ev.Wrong(self._facts, refusal_of(emission, seq), emission.error or ""))
+        """Send the client an error about the observation number `seq`, for which the decoder made no decision."""
+        self._thread.owner.handle(ev.LoopError(self._session, undecided_error(emission, seq), emission.error or ""))
 
 
-def control_of(operator: OperatorControl, session: str) -> ControlMessage:
-    """Return a control message with the run's state and the call that waits for a confirmation."""
+def control_message(operator: OperatorControl, session: str) -> ControlMessage:
+    """Return a control message with the run's state and, if there is one, the call that waits for confirmation."""
     control = ControlMessage(session=session, state=operator.state)
-    if (asking := operator.pending_approval) is None or asking.denied:
+    if (pending := operator.pending_approval) is None or pending.denied:
         return control
-    left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
-    return control.model_copy(update={"id": asking.tick.k, "call": wire_call(asking.call), "ttl_ms": left_ms})
+    left_ms = max(0.0, (pending.expires_ns - time.monotonic_ns()) / 1e6)
+    return control.model_copy(update={"id": pending.tick.k, "call": wire_call(pending.call), "ttl_ms": left_ms})
 
 
-def interpreted(result: InterpretedSentence, session: str, examples: str) -> Instruct | WireError:
-    """Return the instruction that a sentence was mapped to, or the error if it was not understood or not accepted."""
+def interpretation_message(result: InterpretedSentence, session: str, examples: str) -> Instruct | WireError:
+    """Return a message with the instruction that the interpreter chose for a sentence, or an error if the interpreter
+    did not understand the sentence or a newer instruction replaced it. `examples` are sentences for the hint."""
     sentence, confidence = result.sentence, result.confidence
     if result.text is not None:
         return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=confidence)
     verb = "accepted" if result.why == "overtaken" else "understood"
-    problem = f'"{echo(sentence)}" is not {verb}: {result.reason}. The previous instruction continues.'
-    return WireError(Code.INSTRUCTION, problem, f"Say it in other words, such as: {examples}.", field="instruction")
+    problem = f'"{echo(sentence)}" was not {verb}: {result.reason}. The previous instruction stays active.'
+    return WireError(Code.INSTRUCTION, problem, f"Use other words, such as: {examples}.", field="instruction")
 
 
-def refusal_of(emission: Emission, seq: int | None) -> WireError:
-    """Return the error for the observation `seq`, on which no decision could be made."""
+def undecided_error(emission: Emission, seq: int | None) -> WireError:
+    """Return the error for the observation number `seq`, for which the decoder made no decision."""
     error = emission.error or ""
-    # The emission's cause may differ: on a busy machine a pause takes precedence.
+    # Check the text, not `emission.cause`: on a busy machine the cause of the miss may be a pause.
     if error.startswith("observe:"):
         hint = "Send the fields of `data` that the agent reads, or `text`."
         return WireError(Code.INVALID, f"{error}.", hint, field="data", seq=seq)
     if emission.mistake is not None:
-        # Earlier decisions used the same instruction: it must be the observation that is too long.
+        # The prompt is too long. Earlier decisions used the same instruction, so the observation is the reason.
         hint = "Send a shorter `text`, or fewer and shorter values in `data`."
         return WireError(Code.TOO_LARGE, emission.mistake[0], hint, field="text", seq=seq)
-    hint = "Continue to observe: the next tick decides again. The active call expires as usual."
+    hint = "Continue to send observations: the next tick decides again. The active call expires as usual."
     return WireError(Code.DECODER, f"{emission.cause}: {error}", hint, seq=seq, retryable=True)

@@ -1,4 +1,4 @@
-"""Records and reports of a server's runs, and the sums over all runs."""
+"""Open the record of a session's run, write the run's report, and sum the counts of all runs for /metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from rtcontrol.envs.remote import RemotePicture
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.negotiate import SessionTerms
 from rtcontrol.serve.refusals import refused_as
 from rtcontrol.settings import size
 from rtcontrol.telemetry import report
@@ -27,14 +27,14 @@ COUNTS = {
     "releases": "Ticks that were due.",
     "ticks": "Ticks that were started.",
     "on_time": "Ticks decided before their deadline.",
-    "skipped_releases": "Ticks that were due and not started.",
-    "null": "Ticks that kept the active call.",
-    "held": "Ticks held back by a confidence gate, or by people.",
-    "calls_acted": "Calls that acted; a tick may take several.",
-    "calls_cut": "Further calls of a tick that its deadline cut.",
+    "skipped_releases": "Ticks that were due, but did not start.",
+    "null": "Ticks whose decision was to keep the active call.",
+    "held": "Ticks whose call a confidence gate or a person withheld.",
+    "calls_acted": "Calls that were executed; a tick may have several.",
+    "calls_cut": "Further calls of a tick that its deadline cancelled.",
     "decided_by_first": "Ticks decided by the first decider, if there is a backup.",
     "decided_by_backup": "Ticks decided by the backup.",
-    **{f"first_{outcome}": f"Answers of the first decider that were {outcome}." for outcome in ANSWERS},
+    **{f"first_{outcome}": f"Answers of the first decider with the outcome {outcome}." for outcome in ANSWERS},
 }
 TIMES = {
     "latency_ms": "Time from a tick's release until its call takes effect.",
@@ -45,7 +45,7 @@ TIMES = {
 
 
 class CountedLoop(Protocol):
-    """The part of a loop's interface that `Totals` and `finish` use."""
+    """The attributes of a loop that `ServerTotals` and `write_report` read."""
 
     @property
     def account(self) -> Account: ...
@@ -54,7 +54,8 @@ class CountedLoop(Protocol):
 
 
 class ServerStats:
-    """Counts, misses by cause, and time histograms with the bins of `BOUNDS_S` and sums in seconds."""
+    """Counts of ticks, misses by cause, and histograms of times; `bins` has the counts between `BOUNDS_S`, `seconds`
+    has the sums."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -73,55 +74,56 @@ class ServerStats:
             self.seconds[name] += series.total / 1e3
 
 
-class Totals:
-    """Sums over all loops of a server, including the running ones. Any thread may use them."""
+class ServerTotals:
+    """Sums over all loops of a server, both ended and running. Any thread may call the methods."""
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
-        self._over, self._open = ServerStats(), list[CountedLoop]()
+        self._ended, self._running = ServerStats(), list[CountedLoop]()
         self._lock = threading.Lock()
 
     def start(self, loop: CountedLoop) -> None:
         """Include a loop that is about to run."""
         with self._lock:
-            self._open.append(loop)
+            self._running.append(loop)
 
     def end(self, loop: CountedLoop) -> None:
         """Add the counts of a loop that has ended."""
         with self._lock:
-            self._open.remove(loop)
-            self._over.add(loop.account)
+            self._running.remove(loop)
+            self._ended.add(loop.account)
 
     def now(self) -> ServerStats:
         """Return the current sums over all loops."""
         with self._lock:
-            total = deepcopy(self._over)
-            for loop in self._open:
+            total = deepcopy(self._ended)
+            for loop in self._running:
                 total.add(loop.account)
         return total
 
 
-def open_record(
+def open_recorder(
     session: str,
     run: int,
-    terms: Terms,
+    terms: SessionTerms,
     config: RunConfig,
-    tell: Callable[[str], None],
+    log_line: Callable[[str], None],
     pictures: deque[RemotePicture] | None = None,
     **more: Any,
 ) -> tuple[Recorder, Path]:
-    """Return the recorder of a session's `run` (the first is 1) and the path of the file. `more` goes into the header.
-    Raises WireError if the file cannot be written."""
+    """Return the recorder for run number `run` (1 is the first) of a session, and the path of the record file.
+
+    `more` are further fields of the record's header. Raises WireError if the file cannot be written."""
     path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
     with refused_as(Code.INTERNAL):
         header = config.header(terms.hold_ms, terms.agent) | more
         file = RecordFile(path, size(config.record_max))
-        return Recorder(file, header, tell, pictures=pictures), path
+        return Recorder(file, header, log_line, pictures=pictures), path
 
 
-def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
-    """Close a run's record and write the report, with `wire` about the connection. Delete the record of a run without
-    ticks. Return what failed, if anything; never raise, so that the session ends in order."""
+def write_report(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
+    """Close a run's record, and write the report next to it with the connection's counts in `wire`. If the run had no
+    ticks, delete the record instead. Return an error text, or None; this function never raises."""
     account, recorder = loop.account, loop.recorder
     try:
         recorder.close()
@@ -134,7 +136,7 @@ def finish(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
         assert recorder.live_state.fault is None, recorder.live_state.fault
         result = report.build(account, record.name, recorder.lost_events, ticks_from=recorder.file.first_k)
         name = record.name.replace("record", "report").replace(".mcap", ".json")
-        refused = report.write({**result, "wire": wire}, record.with_name(name))
-        return refused and f"the report could not be written ({refused})"
+        problem = report.write({**result, "wire": wire}, record.with_name(name))
+        return problem and f"the report could not be written ({problem})"
     except Exception as error:
-        return f"no report ({type(error).__name__}: {error})"
+        return f"the report failed ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""The whole server: pool, sessions, ZeroMQ router and HTTP gateway, started and ended in order."""
+"""The complete server: decoder pool, sessions, ZeroMQ router and HTTP gateway, with an orderly start and shutdown."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.run import assembly
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.pools import Pools
+from rtcontrol.serve.pools import ServerPool
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 
 log = logging.getLogger("rtcontrol.serve")
-PAUSE_SCALE_NS = 62_500_000  # a period at 16 Hz, by which a pause of the process is judged
-KEEP_S = 0.1
-SLACK_NS = 20_000_000  # the time that a garbage collection may take
+PAUSE_SCALE_NS = 62_500_000  # one period at 16 Hz; `PauseWatch` reports pauses that are long compared with it
+CHECK_INTERVAL_S = 0.1
+SLACK_NS = 20_000_000  # longest time for a garbage collection between two ticks
 
 
 class Server:
-    """A context manager that runs the whole server. `endpoints` are bound for ZeroMQ; `http` creates the gateway.
-    Raises UserError."""
+    """A context manager that runs the complete server. `endpoints` are the ZeroMQ addresses; `http`, if not None,
+    creates the HTTP gateway. Raises UserError if the server cannot start."""
 
     router: Router
     gateway: Any = None
@@ -38,11 +38,11 @@ class Server:
         *,
         keys: Path | None = None,
         http: Callable[[SessionManager, DecoderPool], Any] | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        log_line: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.options = options.ready()
-        self.sessions = SessionManager(self.options, Pools(self.options), PauseWatch(PAUSE_SCALE_NS), say)
+        self.options = options.prepare()
+        self.sessions = SessionManager(self.options, ServerPool(self.options), PauseWatch(PAUSE_SCALE_NS), log_line)
         self._endpoints, self._keys, self._http, self._stopped = endpoints, keys, http, stopped
         self._stack = ExitStack()
 
@@ -59,7 +59,7 @@ class Server:
                 stack.callback(self.gateway.close)
             stack.callback(sessions.close)
             interpreter = None if agent is None else sessions.interpreters.of(assembly.agent(agent))
-            if interpreter is not None:  # started now, so that no session waits for the interpreter
+            if interpreter is not None:  # otherwise the first session would wait until the interpreter is loaded
                 interpreter.start()
             stack.enter_context(sessions.watch)
             collector = stack.enter_context(SlackCollector())
@@ -73,12 +73,12 @@ class Server:
 
 
 class Housekeeping:
-    """A thread that checks heartbeats, expired sessions and revoked keys, and collects garbage if given a collector."""
+    """A thread that checks heartbeats, expired sessions and revoked keys, and collects garbage with `collector`."""
 
     def __init__(self, sessions: SessionManager, router: Router, collector: SlackCollector | None = None) -> None:
         self._sessions, self._router, self._collector = sessions, router, collector
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="housekeeping", daemon=True)
+        self._thread = threading.Thread(target=self._check_periodically, name="housekeeping", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -88,12 +88,12 @@ class Housekeeping:
         self._stop.set()
         self._thread.join(2.0)
 
-    def _keep(self) -> None:
-        while not self._stop.wait(KEEP_S):
+    def _check_periodically(self) -> None:
+        while not self._stop.wait(CHECK_INTERVAL_S):
             try:
-                self._sessions.keep()
+                self._sessions.check()
                 self._router.drop_revoked()
                 if self._collector is not None:
                     self._collector.collect(SLACK_NS)
-            except Exception:  # one error must not end heartbeats, expiry and revocation
-                log.exception("the housekeeping failed")
+            except Exception:  # after an error, the thread must continue to check
+                log.exception("a check of the sessions and keys failed")

@@ -1,4 +1,4 @@
-"""The thread that runs one client's session; the decisions are in the sessions' core."""
+"""The thread of one client's session, which negotiates the settings and runs the control loop."""
 
 from __future__ import annotations
 
@@ -12,57 +12,53 @@ from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.negotiate import Terms, failure, negotiate
+from rtcontrol.serve.negotiate import SessionTerms, negotiate, session_error
 from rtcontrol.serve.owner import SessionOwner
-from rtcontrol.serve.runs import CountedLoop, finish
-from rtcontrol.serve.sessions import Need, Session
+from rtcontrol.serve.runs import CountedLoop, write_report
+from rtcontrol.serve.sessions import DecoderNeed, Session
 from rtcontrol_client.wire import Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
 
 
 class SessionThread(ABC):
-    """A session's thread, which negotiates and runs the loop. Methods that the owner calls do not block."""
+    """The thread of a session. The methods that `SessionOwner` calls do not block."""
 
-    terms: Terms  # set once they are negotiated
-    loop: ControlLoop | None = None  # also read by viewers
+    terms: SessionTerms  # the negotiated settings; not set before the negotiation
+    loop: ControlLoop | None = None  # the current or last loop; the live view reads it as well
 
-    def __init__(self, facts: Session, owner: SessionOwner) -> None:
-        self.facts, self.owner, self.id = facts, owner, facts.id
+    def __init__(self, session: Session, owner: SessionOwner) -> None:
+        self.session, self.owner, self.id = session, owner, session.id
         self.thread: threading.Thread | None = None
-        self.needed: Need | None = None  # set after the first decisions
-        self.record = Path()  # the record of the newest run
-        self.ran: tuple[str, str] | None = None  # the proven and the newest instruction of a run that ended
+        self.last_need: DecoderNeed | None = None  # None until decisions were timed
+        self.record = Path()  # the record file of the newest run
+        self.run_instructions: tuple[str, str] | None = None  # after a run, the fields of `ev.Ended`
 
-    # -- for the loop, and for viewers --------------------------------------------------------------------------------
-
-    def say(self, word: str, by: str, k: int | None = None) -> str:
-        """Carry out a person's command, even if no loop runs. Return a sentence about the result."""
-        return self.owner.tell(ev.Commanded(self.facts, word, by, k))
+    def command(self, command: str, by: str, k: int | None = None) -> str:
+        """Carry out a person's command, such as `pause`, even if no loop runs. Return a sentence about the result."""
+        return self.owner.handle(ev.Commanded(self.session, command, by, k))
 
     def instruct(self, text: str) -> None:
         """Give the session a new instruction. Raises UserError if the text is too long."""
-        self.owner.tell(ev.Instructed(self.facts, instruction_text(text)))
+        self.owner.handle(ev.Instructed(self.session, instruction_text(text)))
 
-    def note(self, line: str) -> None:
-        """Log the line if the rate limit allows; lines about the end of a run are always logged."""
+    def log_line(self, line: str) -> None:
+        """Log the line, unless the rate limit is exceeded. Lines about the end of a run are always logged."""
         always = self.loop is not None and self.loop.phase == "ending"
-        self.owner.tell(ev.Noted(self.facts, line, always))
+        self.owner.handle(ev.LogRequested(self.session, line, always))
 
     def send(self, message: Message) -> None:
-        """Send a message of the loop to the client."""
-        self.owner.tell(ev.Emitted(self.facts, message))
+        """Send a message to the client."""
+        self.owner.handle(ev.LoopMessage(self.session, message))
 
-    def warm(self) -> None:
-        """Report that the loop waits for the first observation. Raises WireError if the decoder has no time for it."""
-        refusal = self.owner.tell(ev.Warm(self.facts, self.terms.described(), self.owner.needs()))
+    def report_warm(self) -> None:
+        """Report that the loop is warmed up. Raises WireError (busy) if the decoder has no time for another session."""
+        refusal = self.owner.handle(ev.WarmedUp(self.session, self.terms.summary(), self.owner.decoder_needs()))
         if refusal is not None:
             raise refusal
 
-    # -- its thread ---------------------------------------------------------------------------------------------------
-
     def start(self, first: bool) -> None:
-        """Open the session on a new thread, for the `first` time or again. Raises RuntimeError if no thread starts."""
+        """Start a thread that opens the session. `first` is False if the session resumes. Raises RuntimeError."""
         slot = self.owner.opening_slots[first]
         thread = threading.Thread(target=self._work, args=(slot,), name=self.id, daemon=True)
         thread.start()
@@ -72,7 +68,7 @@ class SessionThread(ABC):
         error: WireError | None = None
         try:
             with slot:
-                loop = self.open_agreed()
+                loop = self.negotiate_and_open()
             if loop is not None:
                 self._run(loop)
         except WireError as refusal:
@@ -80,67 +76,72 @@ class SessionThread(ABC):
         except BaseException as fault:  # also SystemExit of a user's agent
             if not isinstance(fault, UserError):
                 log.exception("%s failed", self.id)
-            error = failure(fault, self.facts.life.welcomed)
+            error = session_error(fault, self.session.life.welcomed)
         finally:
-            self.owner.tell(ev.Ended(self.facts, error, ran=self.ran))
+            self.owner.handle(ev.Ended(self.session, error, run_instructions=self.run_instructions))
 
-    def open_agreed(self) -> CountedLoop | None:
-        """Negotiate if necessary and open the loop. Return None if the client has gone. Raises WireError."""
-        if self.facts.life.gone:
+    def negotiate_and_open(self) -> CountedLoop | None:
+        """Negotiate if necessary, and open the loop. Return None if the client has disconnected. Raises WireError."""
+        if self.session.life.client_gone:
             return None
-        if not self.facts.agreed:
+        if not self.session.negotiated:
             self.terms = self.negotiate()
-        self.ran = None
-        opens = self.owner.tell(ev.Agreed(self.facts))
-        return self.open(self.facts.instructions.first) if opens else None
+        self.run_instructions = None
+        should_open = self.owner.handle(ev.Negotiated(self.session))
+        return self.open(self.session.instructions.first) if should_open else None
 
     def _run(self, loop: CountedLoop) -> None:
         try:
             self.run()
         finally:
-            facts = self.facts
-            wire = {"client": facts.hello.client.model_dump(), "session": facts.id, "refused": dict(facts.refused)}
-            if failed := finish(loop, self.record, wire | self.traffic()):
-                self.owner.say(f"{self.id}: {failed}")
+            session = self.session
+            wire = {
+                "client": session.hello.client.model_dump(),
+                "session": session.id,
+                "refused": dict(session.refused),
+            }
+            if failed := write_report(loop, self.record, wire | self.message_counts()):
+                self.owner.log_line(f"{self.id}: {failed}")
             self.owner.stats.end(loop)
 
-    def negotiate(self) -> Terms:
+    def negotiate(self) -> SessionTerms:
         """Return the settings for the client's hello. Raises WireError."""
         options = self.owner.options
-        return negotiate(self.facts.hello, options, options.out / self.id)
+        return negotiate(self.session.hello, options, options.out / self.id)
 
     @abstractmethod
     def open(self, instruction: str | None) -> CountedLoop:
-        """Return a loop that starts with the instruction, and set `record` to its file. Raises WireError."""
+        """Return a new loop that starts with the instruction, and set `record` to the loop's file. Raises WireError."""
 
     @abstractmethod
     def run(self) -> None:
-        """Run the loop to its end. Raises WireError."""
+        """Run the loop until it ends. Raises WireError."""
 
     @abstractmethod
-    def take(self, message: Message) -> None:
-        """Pass a message to the client's world. Raises WireError."""
+    def deliver(self, message: Message) -> None:
+        """Pass a message of the client, such as an observation, to the client's world. Raises WireError."""
 
     @abstractmethod
     def instruct_loop(self, text: str) -> bool:
         """Give the loop a new instruction. Return False if the loop has ended."""
 
     @abstractmethod
-    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
+    def command_loop(self, command: str, by: str, k: int | None) -> str:
         """Carry out a person's command in the loop, and return a sentence about the result."""
 
     @abstractmethod
-    def stop_loop(self, why: str) -> None:
-        """Ask the loop to end with the safe call."""
+    def stop_loop(self, reason: str) -> None:
+        """Make the loop end soon, after the safe call."""
 
     @abstractmethod
     def welcome(self, resumed: bool) -> list[Message]:
-        """Return the welcome message and the control state of the loop; nothing if the loop has ended."""
+        """Return the welcome message and, if the loop is paused or a call waits for confirmation, a control message.
+        The list is empty if the loop has ended."""
 
     @abstractmethod
-    def need(self) -> Need | None:
-        """Return how much decoder time the session needs; None before the first decision."""
+    def decoder_need(self) -> DecoderNeed | None:
+        """Return how much of the decoder's time the session needs; None before the first decision."""
 
     @abstractmethod
-    def traffic(self) -> dict[str, Any]:
-        """Return the counts of messages for the report."""
+    def message_counts(self) -> dict[str, Any]:
+        """Return the report's counts of sent and received messages."""

@@ -1,7 +1,7 @@
-"""Decide about the clients' sessions: who is admitted or refused, welcomed, parked, resumed and ended.
+"""Decide about clients' sessions: which are admitted, refused, welcomed, parked (kept for a lost client), and ended.
 
-The core takes events with `now_ns` (CLOCK_MONOTONIC) and returns actions (`session_events.py`). The methods follow a
-client's session from top to bottom: connection, hello, opening, welcome, messages, people, calls, parking, bye, end.
+`SessionCore.advance` takes an event and the time `now_ns` (CLOCK_MONOTONIC), and returns actions; `session_events.py`
+has both. The methods are in the order of a session's life, from connection and hello to bye and end.
 The core uses no thread, socket, clock or lock.
 """
 
@@ -16,22 +16,22 @@ from typing import Any
 from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import (
-    BY_HAND,
-    BYE,
+    CLIENT_BYE,
+    CLIENT_LOST,
     HELLOS_PER_S,
-    LEAVING,
-    LOST,
-    STOPPED,
+    PERSON_STOPPED,
+    SERVER_LEAVING,
+    SERVER_STOPPED,
     Connection,
-    Need,
+    DecoderNeed,
     Peer,
     Session,
     SessionRules,
     Sessions,
     TokenBucket,
-    same,
-    session_of,
-    weigh,
+    overload_error,
+    same_secret,
+    session_of_peer,
 )
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
@@ -52,32 +52,31 @@ from rtcontrol_client.wire.messages import (
     Reset,
 )
 
-# Limit of connections without a session; beyond it, the one that was silent the longest is dropped.
-MAX_WITHOUT_SESSION = 1024
-WITHOUT_SESSION_NS = 120_000_000_000  # a connection without a session is dropped after this silence
-BETWEEN_NS, LEAVE_NS = 100_000_000, 2_000_000_000  # while draining: between the ends of two sessions; for all
-PATIENCE_NS = 500_000_000  # how long a leaving session waits for its last call
-LINES_PER_S = 2.0  # log lines for people
-COMMANDS = ("pause", "resume", "stop", "confirm", "deny")  # commands of people, or of a client on their behalf
-CONTROL = "control"
-OF_CROWDS = (Join, Leave, ObserveMany)
-SHARED = frozenset({Hello, Bye, ControlMessage, Picture})  # messages that may affect another session
+MAX_IDLE_CONNECTIONS = 1024  # connections without a session; if there are more, the longest silent one is closed
+IDLE_CONNECTION_NS = 120_000_000_000  # a connection without a session is closed after this silence
+# While the server drains: the time between the ends of two sessions, and the longest time for all of them.
+LEAVE_INTERVAL_NS, LEAVE_TOTAL_NS = 100_000_000, 2_000_000_000
+LAST_CALL_WAIT_NS = 500_000_000  # while the server drains: how long a session waits for its last call
+LOG_LINES_PER_S = 2.0
+COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
+CONTROL = "control"  # the capability of a client that handles control messages
+CROWD_MESSAGES = (Join, Leave, ObserveMany)
+LOCKED_MESSAGES = frozenset({Hello, Bye, ControlMessage, Picture})  # they may change more than their own session
 
 
 class SessionCore:
-    """The state of all sessions of a server. Session tokens are derived from the secret `seed`; `last` is the highest
-    session number so far."""
+    """The state of a server's sessions and connections. Session tokens are derived from the secret `seed`; new sessions
+    are numbered from `last_number` + 1."""
 
-    def __init__(self, rules: SessionRules, seed: bytes, last: int = 0, now_ns: int = 0) -> None:
+    def __init__(self, rules: SessionRules, seed: bytes, last_number: int = 0, now_ns: int = 0) -> None:
         self.rules = rules
         self.sessions = Sessions(rules)
         self.peers: dict[Any, Peer] = {}  # by connection
-        self.count = 0  # sessions so far
-        self.refused: Counter[str] = Counter()  # by code
-        self.closing = False
-        self.draining = False  # new sessions are refused
-        self.seed, self.last = seed, last
-        self.lines = TokenBucket(LINES_PER_S, 20.0, now_ns)
+        self.count = 0  # sessions opened since the server started
+        self.refused: Counter[str] = Counter()  # refused messages by error code
+        self.closing = self.draining = False  # the server shuts down at once, or after its sessions have left
+        self.seed, self.last_number = seed, last_number
+        self.log_limit = TokenBucket(LOG_LINES_PER_S, 20.0, now_ns)
 
     def advance(self, event: Any, now_ns: int) -> list[Any]:
         """Process an event at `now_ns`. Return the actions to carry out, in order."""
@@ -87,41 +86,42 @@ class SessionCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """The next instant at which the core needs `Woke`; None if nothing becomes due by itself."""
+        """The next instant at which the core needs a `TimerFired` event; None if no timer is set."""
         rules = self.rules
         times = [s.life.parked_ns + rules.grace_ns + 1 for s in self.sessions if s.life.state == "parked"]
         for peer in self.peers.values():
-            times.append(peer.in_ns + self.patience_ns(peer) + 1)
+            times.append(peer.received_ns + self.max_silence_ns(peer) + 1)
             if peer.live:
-                times.append(peer.out_ns + rules.beat_ns)
-        times += [s.life.leaves_ns + PATIENCE_NS + 1 for s in self.sessions if s.life.leaves_ns and s.life.why is None]
-        return min(times, default=None)
+                times.append(peer.sent_ns + rules.beat_ns)
+        leaving = (s.life for s in self.sessions if s.life.leaves_ns and s.life.end_reason is None)
+        return min([*times, *(life.leaves_ns + LAST_CALL_WAIT_NS + 1 for life in leaving)], default=None)
 
-    def busy(self, needs: Mapping[Session, Need | None]) -> float:
-        """Return the share of the decoder's time that all sessions with known needs take together."""
-        return sum(need.busy for s in self.sessions if s.life.why is None and (need := needs.get(s)) is not None)
+    def busy(self, decoder_needs: Mapping[Session, DecoderNeed | None]) -> float:
+        """Return the share of the decoder's time that all sessions need together; unknown needs (None) count as 0."""
+        needs = [decoder_needs.get(session) for session in self.sessions if session.life.end_reason is None]
+        return sum(need.busy for need in needs if need is not None)
 
-    def has_room(self, needs: Mapping[Session, Need | None]) -> bool:
+    def has_room(self, decoder_needs: Mapping[Session, DecoderNeed | None]) -> bool:
         """Return whether another session may open now."""
         states = self.sessions.states()
-        free = states["opening"] + states["live"] < self.rules.limit and self.busy(needs) < self.rules.busy_max
+        free = states["opening"] + states["live"] < self.rules.limit and self.busy(decoder_needs) < self.rules.busy_max
         return free and not self.closing and not self.draining
 
-    def patience_ns(self, peer: Peer) -> int:
-        """Return the silence, in nanoseconds, after which a connection is dropped."""
-        return self.rules.silent_beats * self.rules.beat_ns if peer.live else WITHOUT_SESSION_NS
+    def max_silence_ns(self, peer: Peer) -> int:
+        """Return after how many nanoseconds without a message a connection is closed."""
+        return self.rules.silent_beats * self.rules.beat_ns if peer.live else IDLE_CONNECTION_NS
 
-    def is_independent(self, event: Any) -> bool:
-        """Return whether an event only touches one connection and its session, by single reads and writes, as the
-        messages of every tick do. Such events need no lock; all other events are processed one at a time."""
+    def needs_no_lock(self, event: Any) -> bool:
+        """Return True for the events of every tick: they change only one connection and its session, by single reads
+        and writes, so threads may process them at the same time. All other events need the lock of `SessionOwner`."""
         kind = type(event)
         if kind is ev.Received:
-            return type(event.message) not in SHARED and event.connection in self.peers
-        return kind is ev.Emitted or (kind is ev.Arrived and event.connection in self.peers)
+            return type(event.message) not in LOCKED_MESSAGES and event.connection in self.peers
+        return kind is ev.LoopMessage or (kind is ev.Arrived and event.connection in self.peers)
 
 
 class SessionStep:
-    """The processing of one event at one instant; `out` collects the resulting actions."""
+    """Processes one event at the time `now_ns`. `out` collects the resulting actions."""
 
     def __init__(self, core: SessionCore, now_ns: int) -> None:
         self.core, self.now_ns = core, now_ns
@@ -130,339 +130,338 @@ class SessionStep:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def _arrived(self, event: ev.Arrived) -> None:
+    def _on_arrived(self, event: ev.Arrived) -> None:
         peer = self._peer(event.connection)
-        if peer.gone:
+        if peer.disconnected:
             return
         if peer.messages.take(self.now_ns):
             self.out.append(ev.Answer(True))
         else:
-            self._refuse(peer, refusals.rate(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
+            self._refuse(peer, refusals.rate_error(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
 
-    def _received(self, event: ev.Received) -> None:
-        """Process a message of the client; an invalid message is answered with an error."""
+    def _on_received(self, event: ev.Received) -> None:
+        """Process a message of the client. Send an error if the message is refused."""
         peer, message = self._peer(event.connection), event.message
-        if peer.gone:
+        if peer.disconnected:
             return
-        peer.in_ns = self.now_ns
-        take = MESSAGES.get(type(message))
+        peer.received_ns = self.now_ns
+        handler = MESSAGES.get(type(message))
         try:
-            if take is None:
-                raise refusals.state(f"{message.type} is for servers to send.", "Leave it to the server.")
-            take(self, peer, message)
+            if handler is None:
+                raise refusals.state_error(f"Only servers send {message.type} messages.", "Do not send this message.")
+            handler(self, peer, message)
         except WireError as error:
-            self._refuse(peer, stamped(error, message))
+            self._refuse(peer, add_reference(error, message))
 
-    def _failed(self, event: ev.Failed) -> None:
+    def _on_failed(self, event: ev.Failed) -> None:
         peer = self._peer(event.connection)
-        if not peer.gone:
-            self._refuse(peer, stamped(event.error, event.message))
+        if not peer.disconnected:
+            self._refuse(peer, add_reference(event.error, event.message))
 
-    def _disconnected(self, event: ev.Disconnected) -> None:
+    def _on_disconnected(self, event: ev.Disconnected) -> None:
         peer = self.core.peers.get(event.connection)
         if peer is not None and event.revoked:
-            self.out.append(ev.Say(f"{event.connection.peer}: its key was revoked"))
-            self._drop(peer)
+            self.out.append(ev.Say(f"{event.connection.peer}: the client's key was revoked"))
+            self._close_connection(peer)
         elif peer is not None:
-            self._lose(peer)
+            self._connection_lost(peer)
 
     def _peer(self, connection: Connection) -> Peer:
-        """Return the state of a connection, and create it for a new connection. A closed connection is not registered
-        again if its transport still delivers a message."""
+        """Return the state of a connection; register the connection if it is new. A closed connection, whose transport
+        may still deliver a message, is not registered again."""
         known = self.core.peers.get(connection)
         if known is not None:
             return known
         peer = Peer.of(connection, self.rules, self.now_ns)
-        peer.gone = connection.closed
-        if peer.gone:
+        peer.disconnected = connection.closed
+        if peer.disconnected:
             return peer
         without = [p for p in self.core.peers.values() if p.session is None]
-        if len(without) >= MAX_WITHOUT_SESSION:
-            self._drop(min(without, key=lambda p: p.in_ns))
+        if len(without) >= MAX_IDLE_CONNECTIONS:
+            self._close_connection(min(without, key=lambda p: p.received_ns))
         self.core.peers[connection] = peer
         return peer
 
-    def _drop(self, peer: Peer) -> None:
+    def _close_connection(self, peer: Peer) -> None:
         self.out.append(ev.Close(peer.connection))
-        self._lose(peer)
+        self._connection_lost(peer)
 
-    def _lose(self, peer: Peer) -> None:
-        """Stop the loop of a lost connection's session with the safe call; `Ended` then parks the session."""
+    def _connection_lost(self, peer: Peer) -> None:
+        """Forget a connection, and stop the loop of its session with the safe call. `_on_ended` parks the session."""
         self.core.peers.pop(peer.connection, None)
-        peer.gone = True
+        peer.disconnected = True
         session, peer.session = peer.session, None
         if session is not None and session.peer is peer:
             session.peer = None
-            if not self.rules.outlives:
-                session.life.lost = True
-                self.out.append(ev.StopLoop(session, LOST))
+            if not self.rules.outlives_client:
+                session.life.client_lost = True
+                self.out.append(ev.StopLoop(session, CLIENT_LOST))
 
     def _refuse(self, peer: Peer, error: WireError) -> None:
-        """Count the refusal, and send the error if the rate limit allows. An existing session continues, whatever is
-        refused."""
+        """Count the refusal, and send the error unless the rate limit is exceeded. If the connection has a session, the
+        session continues."""
         code = error.code.value
         self.core.refused[code] += 1
         if peer.session is not None:
             peer.session.refused[code] += 1
             error.fatal = False
-        if error.fatal and not error.retryable and self.core.lines.take(self.now_ns):
+        if error.fatal and not error.retryable and self.core.log_limit.take(self.now_ns):
             self.out.append(ev.Say(f"{peer.connection.peer}: refused: {error.message[:200]}"))
         self._send_error(peer, error)
 
     def _send_error(self, peer: Peer, error: WireError, always: bool = False) -> None:
         if not (peer.errors.take(self.now_ns) or always):
-            peer.unsent += 1
+            peer.unsent_errors += 1
             return
-        dropped, peer.unsent = peer.unsent, 0
+        dropped, peer.unsent_errors = peer.unsent_errors, 0
         self._send(peer, refusals.error_message(error, dropped))
 
     def _send(self, peer: Peer, message: Message) -> None:
-        peer.out_ns = self.now_ns
+        peer.sent_ns = self.now_ns
         self.out.append(ev.Send(peer.connection, message))
 
-    # -- hello: admitted or refused -----------------------------------------------------------------------------------
+    # -- hello, the client's first message: admit or refuse the client ------------------------------------------------
 
-    def _hello(self, peer: Peer, hello: Hello) -> None:
+    def _on_hello(self, peer: Peer, hello: Hello) -> None:
         if not peer.hellos.take(self.now_ns):
-            raise refusals.rate(f"{HELLOS_PER_S:g} hellos a second", "Wait for the answer.")
+            raise refusals.rate_error(f"{HELLOS_PER_S:g} hellos a second", "Wait for the welcome or an error.")
         if self.core.closing:
-            raise refusals.busy("The server is stopping.")
+            raise refusals.busy_error("The server is shutting down.")
         if self.core.draining and peer.session is None and hello.resume is None:
-            raise refusals.busy("The server is draining.")
+            raise refusals.busy_error("The server is draining: it accepts no new sessions.")
         if peer.session is not None:
-            self._greet_again(peer.session, hello)
+            self._repeat_welcome(peer.session, hello)
         elif hello.resume is not None:
             self._resume(peer, hello, hello.resume)
         else:
-            self._enter(peer, hello)
+            self._start_session(peer, hello)
 
-    def _greet_again(self, session: Session, hello: Hello) -> None:
-        """Answer a hello on a connection with a session: repeat a lost welcome, or refuse a different hello."""
-        repeated = session.wishes(hello) if hello.resume is None else same(hello.resume, session.token)
+    def _repeat_welcome(self, session: Session, hello: Hello) -> None:
+        """Answer a hello on a connection that has a session: send the welcome again, or refuse a different hello."""
+        repeated = session.is_same_request(hello) if hello.resume is None else same_secret(hello.resume, session.token)
         if not repeated:
-            raise refusals.state("This connection has a session.", "Say bye first, or open another connection.")
+            problem, hint = "This connection already has a session.", "Send bye first, or open another connection."
+            raise refusals.state_error(problem, hint)
         if session.life.state == "live":
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
-            self._greet(session)
+            self._request_welcome(session)
 
     def _resume(self, peer: Peer, hello: Hello, token: str) -> None:
-        """Resume a session, perhaps on a new connection before the loss of the old one was noticed."""
-        session = self.sessions.resumed(token, peer.connection.key)
+        """Resume a session. Its previous connection may still be registered if the loss was not detected yet."""
+        session = self.sessions.find_resumable(token, peer.connection.key)
         self.sessions.check_room(besides=session)
         peer.join(session)
         session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": token})
         if session.life.state == "parked":
             self._open(session)
         elif session.life.state == "live":
-            self._greet(session)
-        # Otherwise the loop is starting, or ending: then `Ended` starts the session again.
+            self._request_welcome(session)
+        # Otherwise the loop is starting, or it is ending, and `_on_ended` will start the session again.
 
-    def _enter(self, peer: Peer, hello: Hello) -> None:
+    def _start_session(self, peer: Peer, hello: Hello) -> None:
         """Start a new session."""
         self.sessions.check_room()
-        for other in self.sessions.claims(hello.robot):
+        for other in self.sessions.parked_with_robot(hello.robot):
             self.sessions.remove(other)
-        self.core.last += 1
-        name = f"session-{self.core.last:04d}"
+        self.core.last_number += 1
+        name = f"session-{self.core.last_number:04d}"
         token = base64.urlsafe_b64encode(hmac.digest(self.core.seed, name.encode(), "sha256")[:24]).decode()
-        crowd = hello.crowd is not None and not self.rules.outlives
+        crowd = hello.crowd is not None and not self.rules.outlives_client
         session = Session(name, token, hello, peer.connection.key, crowd)
         peer.join(session)
         self.sessions.add(session)
         self.core.count += 1
         self._open(session)
 
-    # -- opening, and the welcome -------------------------------------------------------------------------------------
-
     def _open(self, session: Session) -> None:
-        session.life.state, session.life.lost = "opening", False
-        self.out.append(ev.Start(session, not session.agreed))
+        session.life.state, session.life.client_lost = "opening", False
+        self.out.append(ev.Start(session, not session.negotiated))
 
-    def _agreed(self, event: ev.Agreed) -> None:
-        """Let the session open with its negotiated settings, unless the client has gone meanwhile."""
+    def _on_negotiated(self, event: ev.Negotiated) -> None:
+        """Let the session open with the negotiated settings, unless the client has disconnected."""
         life, instructions = event.session.life, event.session.instructions
-        event.session.agreed = True
-        if not life.gone:
+        event.session.negotiated = True
+        if not life.client_gone:
             life.runs += 1
             instructions.first = instructions.next
             self.out.append(ev.Answer(True))
 
-    def _attached(self, event: ev.Attached) -> None:
-        """Pass commands and instructions that arrived before the loop existed on to the loop."""
+    def _on_loop_created(self, event: ev.LoopCreated) -> None:
+        """Pass the commands and instructions that arrived before the loop was created to the loop."""
         session, life, instructions = event.session, event.session.life, event.session.instructions
-        life.attached = True
+        life.has_loop = True
         if life.paused:
-            self.out.append(ev.CommandLoop(session, "pause", "before", None, noted=True))
-        if instructions.next is not None and instructions.next != instructions.first:  # a newer one
+            self.out.append(ev.CommandLoop(session, "pause", "before", None, logged=True))
+        if instructions.next is not None and instructions.next != instructions.first:  # arrived after the negotiation
             self.out.append(ev.InstructLoop(session, instructions.next))
-        if life.why is not None or life.lost:
-            self.out.append(ev.StopLoop(session, life.why or LOST))
+        if life.end_reason is not None or life.client_lost:
+            self.out.append(ev.StopLoop(session, life.end_reason or CLIENT_LOST))
 
-    def _warm(self, event: ev.Warm) -> None:
-        """Make the session live, unless this would make the calls of welcomed sessions late."""
+    def _on_warmed_up(self, event: ev.WarmedUp) -> None:
+        """Make the session live and welcome the client, unless the calls of other sessions would become late."""
         session, life, peer = event.session, event.session.life, event.session.peer
-        if not life.welcomed and (need := event.needs.get(session)) is not None:
-            others = [event.needs.get(s) for s in self.sessions if s.life.welcomed and s.life.why is None]
-            refusal = weigh(need, [other for other in others if other is not None], self.rules.busy_max)
+        if not life.welcomed and (need := event.decoder_needs.get(session)) is not None:
+            others = [s for s in self.sessions if s.life.welcomed and s.life.end_reason is None]
+            needs = [other for s in others if (other := event.decoder_needs.get(s)) is not None]
+            refusal = overload_error(need, needs, self.rules.busy_max)
             if refusal is not None:
                 self.out.append(ev.Answer(refusal))
                 return
         life.state, life.welcomed = "live", True
         if peer is not None:
-            peer.in_ns = self.now_ns  # until now the client was waiting for the welcome
+            peer.received_ns = self.now_ns  # the client waited for the welcome, so its silence starts now
             resumed = ", resumed" if life.runs > 1 else ""
-            self.out.append(ev.Say(f"{session.id}: {peer.connection.peer}, {event.described}{resumed}"))
-            self._greet(session)
+            self.out.append(ev.Say(f"{session.id}: {peer.connection.peer}, {event.summary}{resumed}"))
+            self._request_welcome(session)
 
-    def _greet(self, session: Session) -> None:
+    def _request_welcome(self, session: Session) -> None:
         resumed = session.life.runs > 1 or session.hello.resume is not None
-        self.out.append(ev.Greet(session, resumed))
+        self.out.append(ev.RequestWelcome(session, resumed))
 
-    def _greeted(self, event: ev.Greeted) -> None:
-        """Send the client the welcome and the control state of its loop."""
+    def _on_welcome_ready(self, event: ev.WelcomeReady) -> None:
+        """Send the client the welcome and, if there is one, the control message of its loop."""
         session, life = event.session, event.session.life
-        if session.peer is None or life.state != "live" or life.why is not None:
+        if session.peer is None or life.state != "live" or life.end_reason is not None:
             return
         for message in event.messages:
-            session.peer.greeted = True
+            session.peer.welcome_sent = True
             self._emit(session, message)
 
-    # -- messages of a client that is there ---------------------------------------------------------------------------
-
-    def _to_world(self, peer: Peer, message: Any) -> None:
-        """Pass a message about the client's world on to the session."""
-        find = self.sessions.pictured if isinstance(message, Picture) else session_of
+    def _deliver_to_world(self, peer: Peer, message: Any) -> None:
+        """Pass a message about the client's world, such as an observation, to the session."""
+        find = self.sessions.find_for_picture if isinstance(message, Picture) else session_of_peer
         session = find(peer, message.session)
-        if session.crowd != isinstance(message, OF_CROWDS):
-            problem = f"This session is {'' if session.crowd else 'not '}a crowd: it takes no {message.type}."
-            raise refusals.state(problem, "Give hello `crowd: {}` for join, leave and observe_many alone.")
+        if session.crowd != isinstance(message, CROWD_MESSAGES):
+            problem = f"This session is {'' if session.crowd else 'not '}a crowd, so {message.type} is invalid."
+            hint = "Only a session whose hello has `crowd: {}` accepts join, leave and observe_many."
+            raise refusals.state_error(problem, hint)
         if session.life.state != "live":
-            raise refusals.state("The session is not open.", "Wait for the welcome.", retryable=True)
+            raise refusals.state_error("The session is not open yet.", "Wait for the welcome.", retryable=True)
         self.out.append(ev.Deliver(peer.connection, session, message))
 
-    def _ping(self, peer: Peer, message: Ping) -> None:
+    def _on_ping(self, peer: Peer, message: Ping) -> None:
         now = self.now_ns
         self._send(peer, Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now))
 
-    def _instruct(self, peer: Peer, message: Instruct) -> None:
-        session = session_of(peer, message.session)
+    def _on_instruct(self, peer: Peer, message: Instruct) -> None:
+        session = session_of_peer(peer, message.session)
         self._instruct_loop(session, message.instruction)
 
-    def _instructed(self, event: ev.Instructed) -> None:
+    def _on_instructed(self, event: ev.Instructed) -> None:
         if event.missed:
             event.session.instructions.next = event.text
         else:
             self._instruct_loop(event.session, event.text)
 
     def _instruct_loop(self, session: Session, text: str) -> None:
-        """Give the instruction to the running loop, or keep it for the next run."""
-        if session.life.attached:
+        """Pass the instruction to the running loop, or store the instruction for the next run."""
+        if session.life.has_loop:
             self.out.append(ev.InstructLoop(session, text))
         else:
             session.instructions.next = text
 
-    # -- people -------------------------------------------------------------------------------------------------------
-
-    def _control(self, peer: Peer, message: ControlMessage) -> None:
-        session = session_of(peer, message.session)
-        word = message.say
+    def _on_control(self, peer: Peer, message: ControlMessage) -> None:
+        session = session_of_peer(peer, message.session)
+        command = message.say
         if CONTROL not in session.hello.capabilities:
-            raise refusals.state("hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
-        if word is None or (message.instruction is not None and word in ("confirm", "deny")):
-            hint = f"Say one of {', '.join(COMMANDS)}; confirm and deny are for calls alone."
-            raise WireError(Code.INVALID, "control.say is missing, or is for an instruction.", hint, field="say")
-        answer = self._command(session, word, "wire", message.id, noted=True)
+            hint = 'Send hello with `capabilities: ["control"]`.'
+            raise refusals.state_error("The client's hello did not have the capability control.", hint)
+        if command is None or (message.instruction is not None and command in ("confirm", "deny")):
+            hint = f"Set `say` to one of {', '.join(COMMANDS)}. An instruction cannot be confirmed or denied."
+            raise WireError(Code.INVALID, "control.say is missing or does not fit.", hint, field="say")
+        answer = self._command(session, command, "wire", message.id, logged=True)
         if answer is not None:
-            self._note(session, answer)
+            self._log(session, answer)
 
-    def _commanded(self, event: ev.Commanded) -> None:
-        answer = self._command(event.session, event.word, event.by, event.k, noted=False)
+    def _on_commanded(self, event: ev.Commanded) -> None:
+        answer = self._command(event.session, event.command, event.by, event.k, logged=False)
         if answer is not None:
             self.out.append(ev.Answer(answer))
 
-    def _command(self, session: Session, word: str, by: str, k: int | None, noted: bool) -> str | None:
-        """Carry out a person's command, even while the session opens or is parked. A stop ends the session for good.
-        Return a sentence about the result; None if the loop will answer."""
+    def _command(self, session: Session, command: str, by: str, k: int | None, logged: bool) -> str | None:
+        """Carry out a person's command, also while the session opens or is parked. A stopped session cannot resume.
+        Return a sentence about the result, or None if the loop will return it."""
         life = session.life
-        if word in ("pause", "resume", "stop"):
-            life.paused = word != "resume"
-        if word == "stop":
-            life.why = life.why or BY_HAND
-        if life.state == "parked" and life.why is not None:
+        if command in ("pause", "resume", "stop"):
+            life.paused = command != "resume"
+        if command == "stop":
+            life.end_reason = life.end_reason or PERSON_STOPPED
+        if life.state == "parked" and life.end_reason is not None:
             self.sessions.remove(session)
-        if not life.attached:
-            return f"{word} ({by})"
-        self.out.append(ev.CommandLoop(session, word, by, k, noted))
+        if not life.has_loop:
+            return f"{command} ({by})"
+        self.out.append(ev.CommandLoop(session, command, by, k, logged))
         return None
 
     def _send_control(self, session: Session, control: ControlMessage) -> None:
-        """Send the control state, or a call that waits for confirmation, to a client that announced `control`."""
+        """Send a control message, unless the client's hello did not have the capability `control`."""
         if CONTROL in session.hello.capabilities and session.client is not None:
             self._send(session.client, control)
 
-    # -- what a loop has for its client -------------------------------------------------------------------------------
+    # -- messages of a loop to its client -----------------------------------------------------------------------------
 
     def _emit(self, session: Session, message: Message) -> None:
-        """Send a message of the loop to the client."""
+        """Send a message of the loop to the client, if the welcome was sent before."""
         peer = session.peer
         if isinstance(message, ControlMessage):
             self._send_control(session, message)
-        elif peer is not None and peer.greeted:
+        elif peer is not None and peer.welcome_sent:
             self._send(peer, message)
             if isinstance(message, CallMessage):
                 self._after_call(session, peer, message)
 
     def _after_call(self, session: Session, peer: Peer, message: CallMessage) -> None:
         life, instructions = session.life, session.instructions
-        if (why := instructions.refusal) is not None:
-            # Sent after the call: a client that waits for a call must not take this error for a refused observation.
+        if (reason := instructions.refusal) is not None:
+            # Sent after the call: a client that waits for a call would take this error for a refused observation.
             instructions.refusal = None
-            error = f"The instruction was refused: {why}"
-            hint = "Say it in other or fewer words; the previous instruction continues."
-            seq = message.seq_obs
-            self._refuse(peer, WireError(Code.INSTRUCTION, error, hint, field="instruction", seq=seq))
-        if life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more and life.why in (None, LEAVING):
-            # The client has just received a new call, so it acts by the newest one while it reconnects.
-            self._stop(session, LEAVING)
-            self._send(peer, Bye(session=session.token, reason=LEAVING, reconnect=True))
+            problem = f"The instruction was refused: {reason}"
+            hint = "Use other or fewer words. The previous instruction stays active."
+            self._refuse(peer, WireError(Code.INSTRUCTION, problem, hint, field="instruction", seq=message.seq_obs))
+        leaves = life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more
+        if leaves and life.end_reason in (None, SERVER_LEAVING):
+            # The client has just received a new call, which stays active while the client connects to another server.
+            self._stop(session, SERVER_LEAVING)
+            self._send(peer, Bye(session=session.token, reason=SERVER_LEAVING, reconnect=True))
             peer.session = None
-            if session.peer is peer:  # the client may be back on another connection just now
+            if session.peer is peer:  # otherwise the client has already resumed on another connection
                 session.peer = None
 
-    def _wrong(self, event: ev.Wrong) -> None:
-        """Send the client an error of the loop; an observation that many ticks use is refused only once."""
+    def _on_loop_error(self, event: ev.LoopError) -> None:
+        """Send the client an error of the loop. If several ticks use an observation, its error is sent only once."""
         session, error, undecided = event.session, event.error, event.undecided
         connected = session.peer is not None
-        if undecided is None or session.instructions.reports(error.seq, undecided, connected):
+        if undecided is None or session.instructions.should_report(error.seq, undecided, connected):
             self._refuse_client(session, error)
 
-    def _gave_way(self, event: ev.GaveWay) -> None:
+    def _on_instruction_rejected(self, event: ev.InstructionRejected) -> None:
         instructions = event.session.instructions
-        instructions.refusal = instructions.shown = event.why
+        instructions.refusal = instructions.reported_refusal = event.reason
 
-    def _note(self, session: Session, line: str, always: bool = False) -> None:
-        """Log a line about the session if the rate limit allows: errors that a client repeats in every tick must not
-        fill the log."""
-        if self.core.lines.take(self.now_ns) or always:
+    def _log(self, session: Session, line: str, always: bool = False) -> None:
+        """Log a line about the session, `always` or if the rate limit is not exceeded. The limit keeps errors that
+        repeat in every tick from filling the log."""
+        if self.core.log_limit.take(self.now_ns) or always:
             self.out.append(ev.Say(f"{session.id}: {line}"))
 
     def _refuse_client(self, session: Session, error: WireError) -> None:
         if session.client is not None:
             self._refuse(session.client, error)
 
-    # -- the end of a run: parked, resumed or ended -------------------------------------------------------------------
+    # -- the end of a run: resume, park or end the session ------------------------------------------------------------
 
-    def _ended(self, event: ev.Ended) -> None:
-        """Start a session whose run has ended again, park it, or remove it."""
+    def _on_ended(self, event: ev.Ended) -> None:
+        """Process the end of a session's run: start the session again, park the session, or remove it."""
         session, life, error = event.session, event.session.life, event.error
-        life.attached, life.why = False, life.why or event.why
-        if event.ran is not None:
-            session.instructions.ran(*event.ran)
-        if error is not None and error.field == "instruction" and life.welcomed and session.instructions.give_way():
-            # The decider rejects the instruction that the run started with: the next run starts with the previous one.
+        life.has_loop, life.end_reason = False, life.end_reason or event.reason
+        if event.run_instructions is not None:
+            session.instructions.store_run(*event.run_instructions)
+        instruction_failed = error is not None and error.field == "instruction" and life.welcomed
+        if error is not None and instruction_failed and session.instructions.fall_back_to_proven():
+            # The decider rejected the instruction with which the run started; the next run uses the previous one.
             error.retryable, error.fatal = True, False
-        passing = error is None or (error.retryable and not error.fatal)
-        kept = passing and life.why is None and life.welcomed and not (self.core.closing or self.rules.outlives)
+        kept = life.welcomed and life.end_reason is None and not (self.core.closing or self.rules.outlives_client)
+        kept = kept and (error is None or (error.retryable and not error.fatal))
         if kept and error is None and session.peer is not None:
             life.parked_ns = self.now_ns
             self._open(session)
@@ -471,89 +470,86 @@ class SessionStep:
         if peer is not None:
             peer.session = None
         if kept:
-            self._park(session, LOST if error is None else error.message[:200])
+            self._park(session, CLIENT_LOST if error is None else error.message[:200])
         else:
             self.sessions.remove(session)
-        if life.why == BY_HAND and peer is not None:
-            # After a bye alone, some clients say hello again automatically.
-            self._send_error(peer, refusals.stopped(), always=True)
+        if life.end_reason == PERSON_STOPPED and peer is not None:
+            # A bye is not enough: some clients connect again automatically after a bye.
+            self._send_error(peer, refusals.stopped_error(), always=True)
         if error is not None:
             session.refused[error.code.value] += 1
             if peer is not None:
-                self._refuse(peer, stamped(error, session.hello))
+                self._refuse(peer, add_reference(error, session.hello))
         elif not kept:
-            self._part(session, peer)
+            self._send_bye(session, peer)
 
-    def _park(self, session: Session, why: str) -> None:
-        """Park a session until its client returns; beyond the limit, remove the one that was parked first."""
+    def _park(self, session: Session, reason: str) -> None:
+        """Park a session until its client resumes it. If too many are parked, remove the one that was parked first."""
         session.life.state, session.life.parked_ns = "parked", self.now_ns
-        if (first := self.sessions.beyond()) is not None:
+        if (first := self.sessions.first_parked_over_limit()) is not None:
             self.sessions.remove(first)
-        self.out.append(ev.Say(f"{session.id}: {why}; kept for {self.rules.grace_ns / 1e9:g} s"))
+        self.out.append(ev.Say(f"{session.id}: {reason}; kept for {self.rules.grace_ns / 1e9:g} s"))
 
-    def _part(self, session: Session, peer: Peer | None) -> None:
-        """Send a bye to the client of a session that has ended."""
-        why = session.life.why or LOST
-        if peer is not None and why != BYE:
-            self._send(peer, Bye(session=session.token, reason=why, reconnect=why == LEAVING or None))
-        if session.life.welcomed and not self.rules.outlives:
-            self.out.append(ev.Say(f"{session.id}: over ({why})"))
+    def _send_bye(self, session: Session, peer: Peer | None) -> None:
+        """Send a bye to the client of a session that has ended, if the client is connected, and log the end."""
+        reason = session.life.end_reason or CLIENT_LOST
+        if peer is not None and reason != CLIENT_BYE:
+            self._send(peer, Bye(session=session.token, reason=reason, reconnect=reason == SERVER_LEAVING or None))
+        if session.life.welcomed and not self.rules.outlives_client:
+            self.out.append(ev.Say(f"{session.id}: over ({reason})"))
 
-    def _bye(self, peer: Peer, message: Bye) -> None:
-        """End the session at once, so that the next hello on this connection finds it free."""
-        session = self.sessions.left(peer, message.session)
+    def _on_bye(self, peer: Peer, message: Bye) -> None:
+        """End the session at once, so that the client may send a new hello on this connection."""
+        session = self.sessions.find_for_bye(peer, message.session)
         if session is None:
             return
         peer.session = session.peer = None
-        self._stop(session, BYE)
-        self._send(peer, Bye(session=session.token, reason=BYE))
+        self._stop(session, CLIENT_BYE)
+        self._send(peer, Bye(session=session.token, reason=CLIENT_BYE))
 
-    def _stop(self, session: Session, why: str) -> None:
-        """Stop the session with the safe call; the session cannot be resumed."""
+    def _stop(self, session: Session, reason: str) -> None:
+        """Stop the session with the safe call. The session cannot be resumed."""
         life = session.life
-        life.why, life.lost = life.why or why, True
-        self.out.append(ev.StopLoop(session, why))
+        life.end_reason, life.client_lost = life.end_reason or reason, True
+        self.out.append(ev.StopLoop(session, reason))
         if life.state == "parked":
             self.sessions.remove(session)
 
-    # -- the end of the server ----------------------------------------------------------------------------------------
-
-    def _drains(self, event: ev.Drains) -> None:
-        """Refuse new sessions, and after the grace send the clients away one by one, each after its next call."""
+    def _on_drain_started(self, event: ev.DrainStarted) -> None:
+        """Refuse new sessions. After the grace period the existing ones end one by one, each after its next call."""
         if not self.core.draining:
             self.core.draining = True
             sessions = list(self.sessions)
             for n, session in enumerate(sessions):
-                session.life.leaves_ns = self.now_ns + event.grace_ns + n * min(BETWEEN_NS, LEAVE_NS // len(sessions))
+                session.life.leaves_ns = (
+                    self.now_ns + event.grace_ns + n * min(LEAVE_INTERVAL_NS, LEAVE_TOTAL_NS // len(sessions))
+                )
 
-    def _closes(self, event: ev.Closes) -> None:
+    def _on_close_started(self, event: ev.CloseStarted) -> None:
         self.core.closing = True
         for session in self.sessions:
-            self._stop(session, STOPPED)
+            self._stop(session, SERVER_STOPPED)
 
-    # -- time ---------------------------------------------------------------------------------------------------------
-
-    def _woke(self, event: ev.Woke) -> None:
-        """Send heartbeats, and end dead connections, expired sessions, and leaving sessions whose last call is
-        overdue."""
+    def _on_timer_fired(self, event: ev.TimerFired) -> None:
+        """Send heartbeats, close silent connections, and end expired sessions and those whose last call is overdue."""
         now = self.now_ns
         for session in self.sessions.expired(now):
-            self.out.append(ev.Say(f"{session.id}: over (its client did not return)"))
+            self.out.append(ev.Say(f"{session.id}: over (the client did not return)"))
             self.sessions.remove(session)
         for peer in list(self.core.peers.values()):
-            if now - peer.in_ns > self.core.patience_ns(peer):
-                self._drop(peer)
-            elif peer.live and now - peer.out_ns >= self.rules.beat_ns:
+            if now - peer.received_ns > self.core.max_silence_ns(peer):
+                self._close_connection(peer)
+            elif peer.live and now - peer.sent_ns >= self.rules.beat_ns:
                 peer.pings += 1
                 self._send(peer, Ping(id=peer.pings, t_ns=now))
         for session in self.sessions:
             leaves_ns = session.life.leaves_ns
-            if leaves_ns and now > leaves_ns + PATIENCE_NS and session.life.why is None:
-                self._stop(session, LEAVING)
+            if leaves_ns and now > leaves_ns + LAST_CALL_WAIT_NS and session.life.end_reason is None:
+                self._stop(session, SERVER_LEAVING)
 
 
-def stamped(error: WireError, message: Message | None) -> WireError:
-    """Return the error with the time of the refused hello, or the number of the refused observation."""
+def add_reference(error: WireError, message: Message | None) -> WireError:
+    """Return the error after storing which message it is about: a hello's time, or an observation's number."""
     if isinstance(message, Hello):
         error.t_client_ns = message.t_client_ns
     elif isinstance(message, Observe):
@@ -562,31 +558,31 @@ def stamped(error: WireError, message: Message | None) -> WireError:
 
 
 EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
-    ev.Arrived: SessionStep._arrived,
-    ev.Received: SessionStep._received,
-    ev.Failed: SessionStep._failed,
-    ev.Disconnected: SessionStep._disconnected,
-    ev.Agreed: SessionStep._agreed,
-    ev.Attached: SessionStep._attached,
-    ev.Warm: SessionStep._warm,
-    ev.Greeted: SessionStep._greeted,
-    ev.Emitted: lambda step, event: step._emit(event.session, event.message),
-    ev.Wrong: SessionStep._wrong,
-    ev.GaveWay: SessionStep._gave_way,
-    ev.Noted: lambda step, event: step._note(event.session, event.line, event.always),
-    ev.Commanded: SessionStep._commanded,
-    ev.Instructed: SessionStep._instructed,
-    ev.Ended: SessionStep._ended,
-    ev.Drains: SessionStep._drains,
-    ev.Closes: SessionStep._closes,
-    ev.Woke: SessionStep._woke,
+    ev.Arrived: SessionStep._on_arrived,
+    ev.Received: SessionStep._on_received,
+    ev.Failed: SessionStep._on_failed,
+    ev.Disconnected: SessionStep._on_disconnected,
+    ev.Negotiated: SessionStep._on_negotiated,
+    ev.LoopCreated: SessionStep._on_loop_created,
+    ev.WarmedUp: SessionStep._on_warmed_up,
+    ev.WelcomeReady: SessionStep._on_welcome_ready,
+    ev.LoopMessage: lambda step, event: step._emit(event.session, event.message),
+    ev.LoopError: SessionStep._on_loop_error,
+    ev.InstructionRejected: SessionStep._on_instruction_rejected,
+    ev.LogRequested: lambda step, event: step._log(event.session, event.line, event.always),
+    ev.Commanded: SessionStep._on_commanded,
+    ev.Instructed: SessionStep._on_instructed,
+    ev.Ended: SessionStep._on_ended,
+    ev.DrainStarted: SessionStep._on_drain_started,
+    ev.CloseStarted: SessionStep._on_close_started,
+    ev.TimerFired: SessionStep._on_timer_fired,
 }
 MESSAGES: dict[type, Callable[[SessionStep, Peer, Any], None]] = {
-    **dict.fromkeys((Observe, Executed, Reset, Picture, *OF_CROWDS), SessionStep._to_world),
-    Ping: SessionStep._ping,
-    **dict.fromkeys((Pong, ErrorMessage), lambda step, peer, message: None),  # only show that the client is alive
-    Hello: SessionStep._hello,
-    Instruct: SessionStep._instruct,
-    ControlMessage: SessionStep._control,
-    Bye: SessionStep._bye,
+    **dict.fromkeys((Observe, Executed, Reset, Picture, *CROWD_MESSAGES), SessionStep._deliver_to_world),
+    Ping: SessionStep._on_ping,
+    **dict.fromkeys((Pong, ErrorMessage), lambda step, peer, message: None),  # they only show that the client is alive
+    Hello: SessionStep._on_hello,
+    Instruct: SessionStep._on_instruct,
+    ControlMessage: SessionStep._on_control,
+    Bye: SessionStep._on_bye,
 }

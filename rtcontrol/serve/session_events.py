@@ -1,4 +1,4 @@
-"""Data classes for the events that the sessions' core takes and the actions that it returns to its shell."""
+"""The events that `SessionCore` processes, and the actions that it returns and `SessionOwner` carries out."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.serve.sessions import Connection, Need, Session
+from rtcontrol.serve.sessions import Connection, DecoderNeed, Session
 from rtcontrol_client.wire import Message, WireError
 
 
 @dataclass(slots=True)
-class OfConnection:
-    """An event or action of one connection."""
+class WithConnection:
+    """The base of events and actions that concern one connection."""
 
     connection: Connection
 
 
 @dataclass(slots=True)
-class OfSession:
-    """An event or action of one session."""
+class WithSession:
+    """The base of events and actions that concern one session."""
 
     session: Session
 
@@ -27,21 +27,21 @@ class OfSession:
 # -- events of a connection -------------------------------------------------------------------------------------------
 
 
-class Arrived(OfConnection):
-    """A message has arrived, not decoded yet. Answer: True if the rate limit allows it."""
+class Arrived(WithConnection):
+    """A message has arrived, and is not decoded yet. `Answer` is True if the rate limit is not exceeded."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
-class Received(OfConnection):
+class Received(WithConnection):
     """A message was decoded."""
 
     message: Message
 
 
 @dataclass(slots=True)
-class Failed(OfConnection):
+class Failed(WithConnection):
     """A message could not be decoded (`message` is None), or the session refused it."""
 
     error: WireError
@@ -49,8 +49,8 @@ class Failed(OfConnection):
 
 
 @dataclass(slots=True)
-class Disconnected(OfConnection):
-    """The connection is gone, or its key was `revoked`."""
+class Disconnected(WithConnection):
+    """The connection was lost, or the client's CURVE key was `revoked`."""
 
     revoked: bool = False
 
@@ -58,107 +58,108 @@ class Disconnected(OfConnection):
 # -- events of a session ----------------------------------------------------------------------------------------------
 
 
-class Agreed(OfSession):
-    """The settings are negotiated. Answer: True if the session is to open, with `instructions.first`."""
+class Negotiated(WithSession):
+    """The settings were negotiated. `Answer` is True if the session must open, with `instructions.first`."""
 
     __slots__ = ()
 
 
-class Attached(OfSession):
-    """The loop has been created and will run."""
+class LoopCreated(WithSession):
+    """The session's control loop was created, and will run."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
-class Warm(OfSession):
-    """The loop waits for its first observation. Answer: a WireError (busy) if the loop must not run. `described` is a
-    line about the settings; `needs` is the decoder time of all sessions."""
+class WarmedUp(WithSession):
+    """The loop made its warm-up decisions, and waits for the first observation. `Answer` is a WireError (busy) if the
+    loop must not run. `summary` describes the settings; `decoder_needs` has the decoder time of all sessions."""
 
-    described: str
-    needs: Mapping[Session, Need | None]
+    summary: str
+    decoder_needs: Mapping[Session, DecoderNeed | None]
 
 
 @dataclass(slots=True)
-class Greeted(OfSession):
-    """The answer to `Greet`: the welcome and the control state; empty if the loop has ended."""
+class WelcomeReady(WithSession):
+    """The session returned its welcome, perhaps with a control message; `messages` is empty if the loop has ended."""
 
     messages: list[Message]
 
 
 @dataclass(slots=True)
-class Emitted(OfSession):
-    """The loop has a message for its client."""
+class LoopMessage(WithSession):
+    """The loop sends a message to its client."""
 
     message: Message
 
 
 @dataclass(slots=True)
-class Wrong(OfSession):
-    """The loop has an error for its client. `undecided`: why no decision was made on observation `error.seq`."""
+class LoopError(WithSession):
+    """The loop sends an error to its client. `undecided` is the reason if observation `error.seq` got no decision."""
 
     error: WireError
     undecided: str | None = None
 
 
 @dataclass(slots=True)
-class GaveWay(OfSession):
-    """The decider rejected an instruction; the previous one is active again."""
+class InstructionRejected(WithSession):
+    """The decider rejected an instruction; the previous instruction is active again."""
 
-    why: str
+    reason: str
 
 
 @dataclass(slots=True)
-class Noted(OfSession):
-    """The loop has a log line for people, which is shown `always`, or if the rate limit allows."""
+class LogRequested(WithSession):
+    """The loop logs a line for people. Unless `always` is set, the line is dropped if the rate limit is exceeded."""
 
     line: str
     always: bool = False
 
 
 @dataclass(slots=True)
-class Commanded(OfSession):
-    """A person gives a command; confirm and deny are about tick `k`. Answer: a sentence about the result."""
+class Commanded(WithSession):
+    """A person gives a command from the interface `by` ("page", "keyboard"). `k` is the tick to confirm or deny.
+    `Answer` is a sentence about the result."""
 
-    word: str
+    command: str
     by: str
     k: int | None = None
 
 
 @dataclass(slots=True)
-class Instructed(OfSession):
-    """A person at the server gives an instruction. `missed`: the loop had ended when `InstructLoop` arrived."""
+class Instructed(WithSession):
+    """A person at the server gives an instruction. `missed` is True if the loop ended before it received the text."""
 
     text: str
     missed: bool = False
 
 
 @dataclass(slots=True)
-class Ended(OfSession):
-    """The session's thread has ended, for good if `why` is given. `ran`: after a run, the last instruction that a
-    decision was based on, and the newest instruction."""
+class Ended(WithSession):
+    """The session's thread has ended. `run_instructions` are the last instruction that a decision was based on, and the
+    newest instruction; None if no loop ran."""
 
     error: WireError | None = None
-    why: str | None = None
-    ran: tuple[str, str] | None = None
+    reason: str | None = None  # if set, the session ends and cannot be resumed
+    run_instructions: tuple[str, str] | None = None
 
 
 # -- events of the server ---------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Drains:
-    """The server refuses new sessions, and sends existing ones to other servers after the grace."""
+class DrainStarted:
+    """The server refuses new sessions. After the grace period, it makes existing clients change to other servers."""
 
     grace_ns: int
 
 
-class Closes:
+class CloseStarted:
     """The server shuts down and ends all sessions."""
 
 
-class Woke:
-    """The core's `wake_ns` has been reached."""
+class TimerFired:
+    """The time `SessionCore.wake_ns` has come: timers are due."""
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
@@ -166,72 +167,72 @@ class Woke:
 
 @dataclass(slots=True)
 class Answer:
-    """Return this to the caller who reported the event."""
+    """Return this value to the caller of `SessionOwner.handle`."""
 
     value: Any
 
 
 @dataclass(slots=True)
 class Say:
-    """Show people a log line."""
+    """Print a log line for people."""
 
     line: str
 
 
 @dataclass(slots=True)
-class Send(OfConnection):
+class Send(WithConnection):
     """Send a message, without blocking."""
 
     message: Message
 
 
-class Close(OfConnection):
-    """Close the connection once sent messages have left."""
+class Close(WithConnection):
+    """Close the connection after the queued messages were sent."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
-class Deliver(OfConnection):
-    """Pass a message to the world of a session. Results in `Failed` if the world refuses the message."""
+class Deliver(WithConnection):
+    """Pass a message to the client's world of a session. The result is a `Failed` event if the world refuses it."""
 
     session: Session
     message: Message
 
 
 @dataclass(slots=True)
-class Start(OfSession):
-    """Open the session on a thread, for the `first` time or again. Results in `Ended` if no thread starts."""
+class Start(WithSession):
+    """Open the session on a new thread; `first` is False if it resumes. If no thread starts, the result is `Ended`."""
 
     first: bool
 
 
 @dataclass(slots=True)
-class InstructLoop(OfSession):
-    """Give the loop a new instruction. Results in a `missed` `Instructed` if the loop has ended."""
+class InstructLoop(WithSession):
+    """Give the loop a new instruction. If the loop has ended, the result is `Instructed` with `missed`."""
 
     text: str
 
 
 @dataclass(slots=True)
-class CommandLoop(OfSession):
-    """Carry out a person's command in the loop. The result is the answer, or is `noted` if no caller waits."""
+class CommandLoop(WithSession):
+    """Carry out a person's command in the loop. The resulting sentence is logged if `logged`, else it is the answer."""
 
-    word: str
+    command: str
     by: str
     k: int | None
-    noted: bool
+    logged: bool
 
 
 @dataclass(slots=True)
-class StopLoop(OfSession):
-    """Ask the loop to end with the safe call."""
+class StopLoop(WithSession):
+    """Make the loop end soon, after the safe call."""
 
-    why: str
+    reason: str
 
 
 @dataclass(slots=True)
-class Greet(OfSession):
-    """Ask the session for its welcome message; results in `Greeted`."""
+class RequestWelcome(WithSession):
+    """Request the session's welcome message. The result is a `WelcomeReady` event."""
 
     resumed: bool

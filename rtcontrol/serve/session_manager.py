@@ -1,7 +1,7 @@
-"""All sessions of a server: the interface for transports, housekeeping and monitors.
+"""Manage all sessions of a server: the interface for transports, housekeeping and monitors.
 
-A transport (ZeroMQ, WebSocket) creates a `sessions.Connection` for each of its connections, calls `take` for each
-message, and `disconnected` when a connection is lost. Any thread may call these methods; none blocks.
+A transport (ZeroMQ, WebSocket) creates a `sessions.Connection` for each of its connections. The transport calls
+`receive` for each message, and `disconnected` for a lost connection. Any thread may call both; they do not block.
 """
 
 from __future__ import annotations
@@ -26,76 +26,72 @@ from rtcontrol.serve.sessions import Connection, Session
 from rtcontrol_client.wire import Code, Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
-LOOK_S = 0.05
+CHECK_INTERVAL_S = 0.05
 
 
 class SessionManager(SessionOwner):
-    """The owner of the sessions' core and of all session threads. `kind` creates a session that is not a crowd; with
-    `outlives`, sessions continue while their client is away."""
+    """The owner of `SessionCore` and of all session threads. `create_thread` returns the thread of a session without
+    a crowd. With `outlives_client`, a session continues while its client is disconnected."""
 
     def __init__(
         self,
         options: ServeOptions,
         pool: DecoderPool,
         watch: PauseWatch,
-        say: Callable[[str], None] = lambda line: None,
-        kind: Callable[[Session, SessionOwner], SessionThread] = LoopSession,
-        outlives: bool = False,
+        log_line: Callable[[str], None] = lambda line: None,
+        create_thread: Callable[[Session, SessionOwner], SessionThread] = LoopSession,
+        outlives_client: bool = False,
     ) -> None:
-        rules, seed, last = options.session_rules(outlives), secrets.token_bytes(32), options.last_session()
-        core = SessionCore(rules, seed, last, time.monotonic_ns())
-        self.dropped = 0  # messages that a transport could not send
-        super().__init__(core, options, pool, watch, say, lambda s, me: (CrowdSession if s.crowd else kind)(s, me))
+        rules, last_number = options.session_rules(outlives_client), options.last_session_number()
+        core = SessionCore(rules, secrets.token_bytes(32), last_number, time.monotonic_ns())
+        self.dropped = 0  # number of messages that a transport could not send
+        super().__init__(
+            core, options, pool, watch, log_line, lambda s, me: (CrowdSession if s.crowd else create_thread)(s, me)
+        )
 
-    # -- for the transports -------------------------------------------------------------------------------------------
-
-    def take(self, connection: Connection, decode: Callable[[], Message]) -> None:
-        """Process a message of the connection if the rate limit allows. `decode` returns the message or raises
-        WireError; errors are sent back to the client."""
+    def receive(self, connection: Connection, decode: Callable[[], Message]) -> None:
+        """Process a message of the connection, unless a rate limit is exceeded. `decode` returns the decoded message,
+        or raises WireError. Errors are sent to the client."""
         message: Message | None = None
         try:
-            if not self.tell(ev.Arrived(connection)):
+            if not self.handle(ev.Arrived(connection)):
                 return
             message = decode()
-            self.tell(ev.Received(connection, message))
+            self.handle(ev.Received(connection, message))
         except WireError as error:
-            self.tell(ev.Failed(connection, error))
+            self.handle(ev.Failed(connection, error))
         except Exception as error:
             log.exception("a message of type %s failed", getattr(message, "type", "unknown"))
-            fault = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Report it.")
-            self.tell(ev.Failed(connection, fault, message))
+            problem = f"The server failed to process the message ({type(error).__name__})."
+            self.handle(ev.Failed(connection, WireError(Code.INTERNAL, problem, "Report this error."), message))
 
     def disconnected(self, connection: Connection, revoked: bool = False) -> None:
-        """Park the session of a connection that was lost, or whose key was `revoked`."""
-        self.tell(ev.Disconnected(connection, revoked))
-
-    # -- for the housekeeping, and for the process that runs the server ---------------------------------------------
+        """Park the session of a connection that was lost, or whose CURVE key was `revoked`."""
+        self.handle(ev.Disconnected(connection, revoked))
 
     def all(self) -> list[SessionThread]:
         """Return the threads of all sessions that have not ended."""
         return [session.runner for session in self.core.sessions if session.runner is not None]
 
-    def keep(self) -> None:
-        """Check heartbeats, dead connections and expired sessions; to be called a few times a second."""
-        self.tell(ev.Woke())
+    def check(self) -> None:
+        """Send due heartbeats, drop silent connections, and end expired sessions. Call this a few times a second."""
+        self.handle(ev.TimerFired())
 
     def drain(self, grace_s: float) -> None:
-        """Refuse new sessions, and wait until all sessions are ending. After the grace they end one by one, each after
-        a call and with a bye that makes the client reconnect."""
-        self.tell(ev.Drains(round(grace_s * 1e9)))
-        while any(session.life.why is None for session in self.core.sessions):
-            time.sleep(LOOK_S)
+        """Refuse new sessions, and wait until all sessions are ending. After `grace_s` seconds the sessions end one by
+        one: each sends its client one more call, and then a bye that makes the client connect to another server."""
+        self.handle(ev.DrainStarted(round(grace_s * 1e9)))
+        while any(session.life.end_reason is None for session in self.core.sessions):
+            time.sleep(CHECK_INTERVAL_S)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """End every session with its safe call, a report and a bye."""
+        """End every session: send its safe call and a bye, and write its report. Wait at most `timeout_s`."""
         sessions = self.all()
-        self.tell(ev.Closes())
+        self.handle(ev.CloseStarted())
         give_up = time.monotonic() + timeout_s
         for session in sessions:
             if session.thread is not None and session.thread is not threading.current_thread():
                 session.thread.join(max(0.0, give_up - time.monotonic()))
-
-    # -- for monitors -------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
         """Return the counts of the whole server for /health."""
@@ -112,9 +108,9 @@ class SessionManager(SessionOwner):
         }
 
     def busy(self) -> float:
-        """Return the share of the decoder's time that the sessions need together."""
-        return self.core.busy(self.needs())
+        """Return the share of the decoder's time, from 0, that all sessions need together."""
+        return self.core.busy(self.decoder_needs())
 
     def has_room(self) -> bool:
         """Return whether another session may open now."""
-        return self.core.has_room(self.needs()) and self.pool.alive()
+        return self.core.has_room(self.decoder_needs()) and self.pool.alive()

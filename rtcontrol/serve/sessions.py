@@ -1,4 +1,4 @@
-"""The state of sessions and connections in the sessions' core, and the rules for opening and resuming a session."""
+"""The data that `SessionCore` keeps about sessions and connections, and the rules for opening and resuming sessions."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
-# Each hello after a bye makes the server open a session again, so hellos are limited.
-HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
-ENDING = 16  # sessions that may be ending in addition to the limit
-GRACE_S = 30.0  # how long a session waits for its lost client
-MAX_STOPPED = 256  # remembered tokens of sessions that a person stopped
-LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
-LEAVING = "the server goes away: connect again"
-
-
-# -- data -------------------------------------------------------------------------------------------------------------
+# A client may send hello and bye repeatedly, and each hello makes the server open a session, so hellos are limited.
+HELLOS_PER_S, HELLO_BURST = 5.0, 20.0
+MAX_ENDING = 16  # sessions that may be ending at the same time, in addition to the limit of running sessions
+GRACE_S = 30.0  # how long a session is kept for its lost client
+MAX_STOPPED = 256  # stored tokens of sessions that a person stopped
+CLIENT_LOST, CLIENT_BYE, SERVER_STOPPED, PERSON_STOPPED = (
+    "client lost",
+    "client said bye",
+    "server stopped",
+    "a person stopped it",
+)
+SERVER_LEAVING = "the server goes away: connect again"
 
 
 class Connection(Protocol):
-    """A connection of a transport. `peer` is for logs (an address, or a key's name; never a secret); `key` is the
-    client's Z85 CURVE public key, if there is one. Messages from a `closed` connection are ignored."""
+    """A connection of a transport. `peer` names the client in logs (an address or a key's name; never a secret). `key`
+    is the client's CURVE public key (Z85) or None. Messages from a `closed` connection are ignored."""
 
     peer: str
     key: str | None
     closed: bool
 
     def send(self, message: Message) -> None:
-        """Send a message from any thread without blocking. If the peer's queue is full or the peer is gone, the message
-        is dropped and counted; for a lost peer the transport calls `SessionManager.disconnected`."""
+        """Send a message without blocking; any thread may call this. If the client's queue is full or the connection is
+        lost, the message is dropped and counted. If it is lost, the transport calls `SessionManager.disconnected`."""
 
     def close(self) -> None:
-        """Close the connection once sent messages have left; any thread may call this."""
+        """Close the connection after the queued messages were sent; any thread may call this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRules:
-    """Limits of the sessions. At most `limit` sessions run, and as many are parked, each for `grace_ns`. A ping is sent
-    every `beat_ns`; after `silent_beats` of them without a message a client counts as lost. All sessions together may
-    use `busy_max` of the decoder's time. `messages_per_s` and `errors_per_s` limit a connection, with bursts of one
-    second's worth (errors: two). With `outlives`, a session continues while its client is away."""
+    """Limits of the sessions and connections of a server."""
 
-    limit: int = 64
-    grace_ns: int = round(GRACE_S * 1e9)
-    beat_ns: int = 1_000_000_000
-    silent_beats: int = 3
-    messages_per_s: float = 5_000.0
-    errors_per_s: float = 10.0
-    busy_max: float = 0.8
-    outlives: bool = False
+    limit: int = 64  # most sessions that run, and also most that are parked
+    grace_ns: int = round(GRACE_S * 1e9)  # how long a session is parked
+    beat_ns: int = 1_000_000_000  # time between two pings to a client
+    silent_beats: int = 3  # a client without a message for so many `beat_ns` counts as lost
+    messages_per_s: float = 5_000.0  # most messages from a connection; a burst may have the messages of one second
+    errors_per_s: float = 10.0  # most errors to a connection; a burst may have the errors of two seconds
+    busy_max: float = 0.8  # largest share of the decoder's time that all sessions may use together
+    outlives_client: bool = False  # True: a session continues while its client is disconnected
 
 
 class TokenBucket:
-    """A rate limit: `rate` tokens a second, at most `burst` at once. Without a lock, threads may get one too many."""
+    """A limit of `rate` tokens per second and `burst` tokens at once. There is no lock, so when threads take tokens at
+    the same time, one token too many may be taken."""
 
     __slots__ = ("_burst", "_filled_ns", "_rate", "_tokens")
 
@@ -68,7 +68,7 @@ class TokenBucket:
         self._tokens, self._filled_ns = burst, now_ns
 
     def take(self, now_ns: int) -> bool:
-        """Take a token if one is left; return whether there was one."""
+        """Take a token; return False if none is available."""
         if self._tokens < 1.0:
             self._tokens = min(self._burst, self._tokens + (now_ns - self._filled_ns) * self._rate)
             self._filled_ns = now_ns
@@ -79,17 +79,16 @@ class TokenBucket:
 
 
 @dataclass(frozen=True)
-class Need:
-    """The decoder time that a session needs: its rate, and the seconds per decision. Decisions of one batch share the
-    batch's time."""
+class DecoderNeed:
+    """The decoder time that a session needs."""
 
-    hz: float
-    share_s: float
+    hz: float  # decisions per second
+    share_s: float  # decoder time per decision; the time of a batch is divided among its decisions
 
     @classmethod
-    def of(cls, shares: Sequence[float], hz: float) -> Need | None:
-        """Return a session's need from the nanoseconds of its decisions; None before the first decision."""
-        # The first quartile: other load on the machine makes some of them longer.
+    def of(cls, shares: Sequence[float], hz: float) -> DecoderNeed | None:
+        """Return a session's need from the decoder times of its decisions, in nanoseconds; None without decisions."""
+        # The first quartile, because other load on the machine prolongs some decisions.
         return cls(hz, sorted(shares)[len(shares) // 4] / 1e9) if shares else None
 
     @property
@@ -98,74 +97,70 @@ class Need:
         return self.hz * self.share_s
 
 
-def weigh(need: Need, others: Iterable[Need], most: float) -> WireError | None:
-    """Return the refusal of a session that would make calls of the others late, or None. All together may need at most
-    `most` of the decoder's time: the rest is for messages, and for ticks that coincide. Sessions that exceed `most`
-    alone do not count, as they are late anyway."""
-    taken = [other.busy for other in others if 0 < other.busy <= most]
-    if not taken or sum(taken) + need.busy <= most:
+def overload_error(need: DecoderNeed, others: Iterable[DecoderNeed], limit: float) -> WireError | None:
+    """Return an error if a new session with this need would make the calls of `others` late, else None.
+
+    All sessions together may need the share `limit` of the decoder's time. The rest is for messages, and for ticks at
+    the same instant. A session that alone needs more than `limit` is ignored, because its calls are late anyway."""
+    used = [other.busy for other in others if 0 < other.busy <= limit]
+    if not used or sum(used) + need.busy <= limit:
         return None
-    hz = (most - sum(taken)) / need.share_s
-    problem = f"Other sessions take {sum(taken):.0%} of the decoder's time; this one needs {need.busy:.0%}"
+    hz = (limit - sum(used)) / need.share_s
+    problem = f"Other sessions use {sum(used):.0%} of the decoder's time, and this one needs {need.busy:.0%}"
     rate = f"{need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision"
-    hint = f"Try again when another session has ended, or ask for at most {max(0.0, hz):.2g} Hz."
-    return refusals.busy(f"{problem} ({rate}): calls would be late.", hint=hint)
+    hint = f"Try again when another session has ended, or request at most {max(0.0, hz):.2g} Hz."
+    return refusals.busy_error(f"{problem} ({rate}). Calls would be late.", hint=hint)
 
 
 @dataclass(slots=True, eq=False)
-class Life:
-    """The lifecycle state of a session. `why`: the reason why the session ends and cannot resume; `lost`: the client
-    was lost while the session opened or ran; `attached`: a loop exists; `paused` by a person, even if the client
-    reconnects; `leaves_ns`: when the client is to change servers after its next call (0: never); `runs`: so far."""
+class Lifecycle:
+    """The lifecycle state of a session. A parked session has no loop and waits for its lost client to resume it."""
 
     state: Literal["opening", "live", "parked", "over"] = "opening"
-    why: str | None = None
-    welcomed: bool = False
-    lost: bool = False
-    attached: bool = False
-    paused: bool = False
-    leaves_ns: int = 0
-    parked_ns: int = 0
-    runs: int = 0
+    end_reason: str | None = None  # why the session ends and cannot be resumed; None while it may continue
+    welcomed: bool = False  # True once the session was live
+    client_lost: bool = False  # the client was lost while the session was opening or live
+    has_loop: bool = False
+    paused: bool = False  # by a person; a session that resumes is still paused
+    leaves_ns: int = 0  # the client must connect to another server after the first call from then on (0: never)
+    parked_ns: int = 0  # when the session was parked
+    runs: int = 0  # number of loops that were started
 
     @property
-    def gone(self) -> bool:
-        """Whether the session has no client to open for."""
-        return self.why is not None or (self.lost and not self.welcomed)
+    def client_gone(self) -> bool:
+        """Whether the session must not open because its client is lost, or because it has an `end_reason`."""
+        return self.end_reason is not None or (self.client_lost and not self.welcomed)
 
 
 @dataclass(slots=True, eq=False)
 class SessionInstructions:
-    """The instructions of a session. `first`: the one the run started with (None: the negotiated one); `next`: the one
-    for the next run; `proven`: the last one that the previous run decided by. `refusal`: why an instruction was
-    refused, until the client is informed; `shown`: the same, until the tick's error is due; `error`: the last reported
-    pair (seq, error)."""
+    """The instructions of a session, and the errors about them that still have to be sent to the client."""
 
-    first: str | None = None
-    next: str | None = None
-    proven: str | None = None
-    refusal: str | None = None
-    shown: str | None = None
-    error: tuple[int | None, str] = (None, "")
+    first: str | None = None  # the instruction with which the current run started (None: the negotiated one)
+    next: str | None = None  # the instruction for the next run (None: the negotiated one)
+    proven: str | None = None  # the last instruction of the previous run that a decision was based on
+    refusal: str | None = None  # why an instruction was refused, until the error is sent with the next call
+    reported_refusal: str | None = None  # the same reason, to ignore the tick's error with this text
+    error: tuple[int | None, str] = (None, "")  # observation number and text of the last error about an observation
 
-    def ran(self, proven: str, newest: str) -> None:
-        """Store the instructions of a run that ended; one that arrived after the end remains `next`."""
+    def store_run(self, proven: str, newest: str) -> None:
+        """Store the instructions of a run that ended. If `next` arrived after the end, it is kept."""
         self.proven = proven
         if self.next == self.first:
             self.next = newest
 
-    def give_way(self) -> bool:
-        """Fall back to the proven instruction if the decider rejects the newest; return whether there is one."""
-        again = self.proven is not None and bool({self.first, self.next} - {None, self.proven})
-        if again:
+    def fall_back_to_proven(self) -> bool:
+        """Use the proven instruction in the next run. Return False if there is none, or if it was the rejected one."""
+        possible = self.proven is not None and bool({self.first, self.next} - {None, self.proven})
+        if possible:
             self.next = self.proven
-        return again
+        return possible
 
-    def reports(self, seq: int | None, error: str, connected: bool) -> bool:
-        """Return whether to inform the client of an undecided observation: once, and not for a refused instruction,
-        which has its own error."""
-        shown, self.shown = self.shown, None
-        if not connected or error == shown or (seq, error) == self.error:
+    def should_report(self, seq: int | None, error: str, connected: bool) -> bool:
+        """Return whether to send the client an error about observation `seq`. Each error is sent only once. A refused
+        instruction is reported separately."""
+        refusal, self.reported_refusal = self.reported_refusal, None
+        if not connected or error == refusal or (seq, error) == self.error:
             return False
         self.error = seq, error
         return True
@@ -173,72 +168,66 @@ class SessionInstructions:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """A client's session. Resuming requires the `token` and the CURVE `key` of the first connection. `peer`: the
-    connection that owns the session, if any; `crowd`: the session has many members; `agreed`: the settings are
-    negotiated; `runner`: the shell's object that runs the session."""
+    """A client's session. A client that resumes it must send `token`, and have the CURVE `key` of its first hello."""
 
     id: str
     token: str
-    hello: Hello
+    hello: Hello  # the client's first message
     key: str | None = None
-    crowd: bool = False
-    runner: Any = None
-    peer: Peer | None = None
-    agreed: bool = False
-    life: Life = field(default_factory=Life)
+    crowd: bool = False  # the client has many agents
+    runner: Any = None  # the `SessionThread` that runs the session
+    peer: Peer | None = None  # the connection of the session
+    negotiated: bool = False  # the settings were negotiated
+    life: Lifecycle = field(default_factory=Lifecycle)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)
     refused: Counter[str] = field(default_factory=Counter)
 
     @property
     def client(self) -> Peer | None:
-        """The session's connection, once the welcome was sent on it."""
-        return self.peer if self.peer is not None and self.peer.greeted else None
+        """The session's connection; None until the welcome was sent on this connection."""
+        return self.peer if self.peer is not None and self.peer.welcome_sent else None
 
-    def wishes(self, hello: Hello) -> bool:
-        """Return whether `hello` asks for the same as the session's hello."""
+    def is_same_request(self, hello: Hello) -> bool:
+        """Return whether `hello` requests the same settings as the session's hello."""
         volatile = {"t_client_ns", "resume"}
         return hello.model_dump(exclude=volatile) == self.hello.model_dump(exclude=volatile)
 
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """The state of a connection: its session, if any, and the times of the last messages in and out. `greeted`: the
-    session's welcome was sent on this connection; `unsent`: errors beyond the rate limit."""
+    """The state of a connection, with its rate limits."""
 
     connection: Connection
     messages: TokenBucket
     hellos: TokenBucket
     errors: TokenBucket
-    in_ns: int
-    out_ns: int
+    received_ns: int  # when the last message was received
+    sent_ns: int  # when the last message was sent
     session: Session | None = None
-    greeted: bool = False
-    pings: int = 0
-    gone: bool = False
-    unsent: int = 0
+    welcome_sent: bool = False  # the session's welcome was sent on this connection
+    pings: int = 0  # number of pings sent
+    disconnected: bool = False
+    unsent_errors: int = 0  # errors that were not sent because of the rate limit, since the last sent error
 
     @classmethod
     def of(cls, connection: Connection, rules: SessionRules, now_ns: int) -> Peer:
         """Return the initial state of a new connection."""
         messages = TokenBucket(rules.messages_per_s, rules.messages_per_s, now_ns)
-        hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE, now_ns)
+        hellos = TokenBucket(HELLOS_PER_S, HELLO_BURST, now_ns)
         errors = TokenBucket(rules.errors_per_s, 2 * rules.errors_per_s, now_ns)
         return cls(connection, messages, hellos, errors, now_ns, now_ns)
 
     def join(self, session: Session) -> None:
-        """Make this connection the owner of the session, which still has to send its welcome."""
+        """Make this the connection of the session, in place of the previous one. The welcome must be sent again."""
         if session.peer is not None:
             session.peer.session = None
         self.session, session.peer = session, self
-        self.greeted = False
+        self.welcome_sent = False
 
     @property
     def live(self) -> bool:
         """Whether the connection has a live session."""
         return self.session is not None and self.session.life.state == "live"
-
-
-# -- who may enter or return ------------------------------------------------------------------------------------------
 
 
 class Sessions:
@@ -264,84 +253,86 @@ class Sessions:
     def remove(self, session: Session) -> None:
         """Remove a session that has ended."""
         session.life.state = "over"
-        if session.life.why == BY_HAND:
+        if session.life.end_reason == PERSON_STOPPED:
             self._stopped.append(session.token)
         self._sessions.pop(session.id, None)
 
-    def resumed(self, token: str, key: str | None) -> Session:
-        """Return the session that the client with this CURVE key may resume. Raises WireError."""
-        session = next((s for s in self if same(token, s.token)), None)
-        by_hand = session is not None and session.life.why == BY_HAND
-        if by_hand or any(same(token, other) for other in self._stopped):
-            raise refusals.stopped()
-        if session is None or session.life.why is not None or session.key != key or not session.agreed:
-            hint = "Say hello without `resume`."
-            raise refusals.unknown_token("There is no such session (any more).", hint, "resume")
+    def find_resumable(self, token: str, key: str | None) -> Session:
+        """Return the session with this token, which the client with this CURVE key may resume. Raises WireError."""
+        session = next((s for s in self if same_secret(token, s.token)), None)
+        by_hand = session is not None and session.life.end_reason == PERSON_STOPPED
+        if by_hand or any(same_secret(token, other) for other in self._stopped):
+            raise refusals.stopped_error()
+        if session is None or session.life.end_reason is not None or session.key != key or not session.negotiated:
+            hint = "Send hello without `resume`."
+            raise refusals.unknown_token_error("The session to resume is unknown or has ended.", hint, "resume")
         return session
 
-    def left(self, peer: Peer, token: str | None) -> Session | None:
+    def find_for_bye(self, peer: Peer, token: str | None) -> Session | None:
         """Return the session that a bye ends; None if there is no such session. Raises WireError.
 
-        A client that closes right after its bye may be gone before the bye is read: then the token identifies the
-        session, which is parked or ending.
+        If the connection was closed before its bye was read, the session is already parked or ending, and the token
+        identifies it.
         """
         if peer.session is not None:
-            return session_of(peer, token)
+            return session_of_peer(peer, token)
         lost = (s for s in self if s.peer is None and s.key == peer.connection.key)
-        return next((s for s in lost if token is not None and same(token, s.token)), None)
+        return next((s for s in lost if token is not None and same_secret(token, s.token)), None)
 
-    def pictured(self, peer: Peer, token: str) -> Session:
-        """Return the session that a picture belongs to. The picture may arrive on a separate connection with the
-        session's key. Raises WireError."""
-        alike = (s for s in self if s.key == peer.connection.key and same(token, s.token))
-        session = next(alike, None) if peer.session is None else session_of(peer, token)
+    def find_for_picture(self, peer: Peer, token: str) -> Session:
+        """Return the session that a picture belongs to. A client may send pictures on a second connection with the same
+        CURVE key. Raises WireError."""
+        alike = (s for s in self if s.key == peer.connection.key and same_secret(token, s.token))
+        session = next(alike, None) if peer.session is None else session_of_peer(peer, token)
         if session is None:
             hint = "Send pictures with the token of the last welcome."
-            raise refusals.unknown_token("There is no such session.", hint, "session")
+            raise refusals.unknown_token_error("The picture's session is unknown or has ended.", hint, "session")
         if PICTURES not in session.hello.capabilities:
-            raise refusals.state("hello did not announce pictures.", 'Give hello `capabilities: ["pictures"]`.')
+            hint = 'Send hello with `capabilities: ["pictures"]`.'
+            raise refusals.state_error("The client's hello did not have the capability pictures.", hint)
         return session
 
     def check_room(self, besides: Session | None = None) -> None:
-        """Raise WireError (busy) if all places are taken, or too many sessions are still ending."""
+        """Raise WireError (busy) if too many sessions, not counting `besides`, are running or still ending."""
         limit = self._rules.limit
         others = [s for s in self if s.life.state != "parked" and s is not besides]
-        if sum(s.life.why is None for s in others) >= limit or len(others) >= limit + ENDING:
-            raise refusals.busy(f"All {limit} sessions are taken.")
+        if sum(s.life.end_reason is None for s in others) >= limit or len(others) >= limit + MAX_ENDING:
+            raise refusals.busy_error(f"All {limit} sessions of the server are in use.")
 
-    def claims(self, robot: str | None) -> list[Session]:
-        """Return the parked sessions that lose the robot to a new session. Raises WireError (busy) if a running session
-        has the robot."""
+    def parked_with_robot(self, robot: str | None) -> list[Session]:
+        """Return the parked sessions with this robot name, which a new session replaces. Raises WireError (busy) if a
+        session with this robot name is running."""
         if robot is None:
             return []
-        others = [s for s in self if s.hello.robot == robot and s.life.why is None]
+        others = [s for s in self if s.hello.robot == robot and s.life.end_reason is None]
         if any(other.life.state != "parked" for other in others):
-            hint = "End that session, or repeat the same hello, with growing pauses, until it is gone."
-            raise refusals.busy(f"The robot {robot!r} is claimed by another session.", "robot", hint)
+            hint = "End that session, or send the same hello again, with growing pauses, until that session has ended."
+            raise refusals.busy_error(f"Another session has the robot {robot!r}.", "robot", hint)
         return others
 
-    def beyond(self) -> Session | None:
+    def first_parked_over_limit(self) -> Session | None:
         """Return the session that was parked first if too many are parked, else None."""
         parked = [s for s in self if s.life.state == "parked"]
         return min(parked, key=lambda s: s.life.parked_ns) if len(parked) > self._rules.limit else None
 
     def expired(self, now_ns: int) -> list[Session]:
-        """Return the parked sessions whose client did not return in time."""
+        """Return the sessions that are parked for longer than the grace period."""
         before_ns = now_ns - self._rules.grace_ns
         return [s for s in self if s.life.state == "parked" and s.life.parked_ns < before_ns]
 
 
-def session_of(peer: Peer, token: str | None) -> Session:
-    """Return the connection's session. Raises WireError if there is none, or the token is another session's."""
+def session_of_peer(peer: Peer, token: str | None) -> Session:
+    """Return the connection's session. Raises WireError if there is none, or if the token is of another session."""
     session = peer.session
     if session is None:
-        hint = "Say hello first, with `resume` if there was a session."
-        raise refusals.state("This connection has no session.", hint, retryable=True)
-    if token is not None and not same(token, session.token):
-        raise refusals.unknown_token("This session token is not this connection's.", "Use the welcome's.", "session")
+        hint = "Send hello first, with `resume` if there was a session."
+        raise refusals.state_error("This connection has no session.", hint, retryable=True)
+    if token is not None and not same_secret(token, session.token):
+        problem = "The session token is not that of this connection's session."
+        raise refusals.unknown_token_error(problem, "Send the token of the welcome.", "session")
     return session
 
 
-def same(a: str, b: str) -> bool:
-    """Compare secrets in constant time."""
+def same_secret(a: str, b: str) -> bool:
+    """Return whether two secrets are equal, in constant time."""
     return hmac.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))

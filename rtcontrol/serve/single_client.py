@@ -1,4 +1,4 @@
-"""`rtcontrol run --env remote`: an ordinary run whose environment is one remote client."""
+"""`rtcontrol run --env remote`: a normal run whose environment is the world of one remote client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import Parts, run_loop
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.loop_session import LoopSession
-from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
+from rtcontrol.serve.negotiate import SessionTerms, default_ttl_ms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.owner import SessionOwner
 from rtcontrol.serve.replies import LoopReports
@@ -39,37 +39,37 @@ from rtcontrol_client.wire.messages import Hello
 
 
 class SingleSession(LoopSession):
-    """The session of the run's only client; the loop runs on the thread that waits for the client."""
+    """The session of the run's only client. `on_start` makes the run's main thread run the loop: there is no other."""
 
-    def __init__(self, facts: Session, owner: SessionOwner, arrived: Callable[[LoopSession], None]) -> None:
-        super().__init__(facts, owner)
-        self._arrived = arrived
+    def __init__(self, session: Session, owner: SessionOwner, on_start: Callable[[LoopSession], None]) -> None:
+        super().__init__(session, owner)
+        self._on_start = on_start
 
     def start(self, first: bool) -> None:
-        self._arrived(self)
+        self._on_start(self)
 
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner: BridgeProcess | None = None) -> int:
-    """Wait for a client and run in its world until the client says bye or the run is over. Return the exit status.
+    """Wait for a client, and run in its world until the client sends bye or the run ends. Return the exit status.
 
-    The command line sets rate, deadline and fallback; the client sets agent or tools, pacing and time-to-live. A lost
-    client causes misses until it resumes. Raises UserError if the endpoint cannot be used.
-    """
+    The command line sets rate, deadline and fallback; the client sets agent or tools, pacing and time to live. While
+    the client is lost, ticks are missed. `partner` is the process of the CARLA bridge. Raises UserError for an endpoint
+    that cannot be bound."""
     ending.of(lambda name: None)
     names = ("out", "agent", "tools", "model", "engine", "dtype", "threads", "host", "hz", "seed")
     shared = {name: getattr(config, name) for name in (*names, "calls_per_tick", "hysteresis")}
-    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **shared).ready()
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **shared).prepare()
     arrived: Queue[LoopSession] = Queue()
     with ExitStack() as stack:
         say = stack.enter_context(Outbox(2)).say
         view = LiveView(config)
         stack.callback(view.close)
 
-        def kind(facts: Session, owner: SessionOwner) -> SessionThread:
-            return SingleSession(facts, owner, arrived.put)
+        def kind(session: Session, owner: SessionOwner) -> SessionThread:
+            return SingleSession(session, owner, arrived.put)
 
         pool, watch = InProcessPool(workers=0), PauseWatch(config.period_ns)
-        sessions = SessionManager(options, pool, watch, say, kind, outlives=True)
+        sessions = SessionManager(options, pool, watch, say, kind, outlives_client=True)
         router = Router(sessions, [endpoint] if endpoint else list(config.bind), config.keys)
         stack.callback(router.close)
         router.start()
@@ -80,45 +80,47 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
             if partner is not None:
                 partner.check()
             with suppress(Empty):
-                session = arrived.get(timeout=0.1)
+                thread = arrived.get(timeout=0.1)
                 try:
-                    terms = _terms(session.facts.hello, config, options)
+                    terms = _terms(thread.session.hello, config, options)
                 except WireError as error:
-                    sessions.tell(ev.Ended(session.facts, error))
+                    sessions.handle(ev.Ended(thread.session, error))
                 else:
-                    return _run(session, terms, view, ending, partner)
+                    return _run(thread, terms, view, ending, partner)
         return ending.status
 
 
-def _run(session: LoopSession, terms: Terms, view: LiveView, ending: Shutdown, partner: BridgeProcess | None) -> int:
+def _run(
+    thread: LoopSession, terms: SessionTerms, view: LiveView, ending: Shutdown, partner: BridgeProcess | None
+) -> int:
     def ready(loop: ControlLoop) -> None:
-        session.attach(loop)
+        thread.attach(loop)
         if partner is not None:
             partner.joined(loop)
 
-    facts, owner = session.facts, session.owner
-    session.terms = terms
-    owner.tell(ev.Agreed(facts))  # the client is welcomed when the loop is warm
-    env = session.make_env(terms)
+    session, owner = thread.session, thread.owner
+    thread.terms = terms
+    owner.handle(ev.Negotiated(session))  # the welcome is sent later, when the loop is warmed up
+    env = thread.make_env(terms)
     host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     refusal: WireError | None = None
     try:
         check_names(terms.config, terms.agent)
-        clock = terms.arrivals(env)
+        clock = terms.client_clock(env)
         interpreter = interpreting.of_config(terms.config, terms.agent)
-        parts = Parts(terms.agent, env, host, sample, interpreter, clock, LoopReports(session))
+        parts = Parts(terms.agent, env, host, sample, interpreter, clock, LoopReports(thread))
         return run_loop(terms.config, parts, view, ending, ready)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)
         raise
     finally:
-        why = session.loop.ended_by if session.loop is not None else None
-        owner.tell(ev.Ended(facts, refusal, why or "the run is over"))
+        why = thread.loop.ended_by if thread.loop is not None else None
+        owner.handle(ev.Ended(session, refusal, why or "the run is over"))
 
 
-def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
-    """Return the settings for the client's hello; the command line takes precedence. Raises WireError."""
+def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> SessionTerms:
+    """Return the settings for the client's hello. Settings of the command line take precedence. Raises WireError."""
     local: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
     if config.hold_ms is not None:
         local["hold_ms"] = config.hold_ms
@@ -137,4 +139,4 @@ def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
         min_confidence=terms.config.min_confidence if config.min_confidence is None else config.min_confidence,
         first_observation_s=terms.config.first_observation_s,
     )
-    return replace(terms, config=agreed, ttl_ms=ttl_of(agreed) if hello.ttl_ms is None else hello.ttl_ms)
+    return replace(terms, config=agreed, ttl_ms=default_ttl_ms(agreed) if hello.ttl_ms is None else hello.ttl_ms)

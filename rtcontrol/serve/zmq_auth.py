@@ -1,7 +1,7 @@
-"""Access to the ROUTER socket: every client on loopback, or only the holders of listed CURVE keys.
+"""Access control of the ROUTER socket: it admits all clients of this machine, or only clients with listed CURVE keys.
 
-Measured in libzmq 4.3.5: without `zap_domain`, bytes that are not ZMTP 3 reach the application as messages, and a CURVE
-socket without an authenticator admits every key. Hence this module sets both.
+This module always sets `zap_domain` and an authenticator. In libzmq 4.3.5, without `zap_domain`, bytes that are not
+ZMTP 3 reach the application as messages, and a CURVE socket without an authenticator admits every key.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 
 class ZmqAuth:
-    """The access control of the socket that is bound to these endpoints, one for each context. The allow-list is a
-    folder of public keys, which is read again when a key is checked after more than REREAD_S.
+    """The access control of a socket that will be bound to `endpoints`; a ZeroMQ context may have only one. `keys` is
+    the folder with the allowed public keys. A check reads the folder again if the last reading is older than REREAD_S.
 
-    Raises UserError for an invalid endpoint, for one that other machines can reach without keys, and without a server
-    key pair.
+    Raises UserError if an endpoint is invalid, if other machines could use it without keys, or if the folder has no
+    server key pair.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None) -> None:
@@ -51,24 +51,24 @@ class ZmqAuth:
             except KeyFileError as error:
                 raise UserError(error.what, error.remedy) from None
             if not clients(keys):
-                log.warning("No client's key is in %s yet: no client can connect before `rtcontrol keys new`.", keys)
+                log.warning("%s has no client keys, so no client can connect. Run `rtcontrol keys new NAME`.", keys)
             quiet = logging.getLogger(f"{__name__}.zap")
-            quiet.setLevel(logging.ERROR)  # pyzmq logs whole requests at DEBUG; ours names fingerprints
-            # In its own thread: in an event loop the authenticator would stall handshakes while that loop is busy.
+            quiet.setLevel(logging.ERROR)  # pyzmq logs complete requests; `callback` logs the key's fingerprint instead
+            # A separate thread, so that handshakes do not wait for other work.
             self._auth = ThreadAuthenticator(context, log=quiet)
             self._auth.start()
             self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
 
     def router(self, max_message_bytes: int) -> zmq.Socket[bytes]:
-        """Return a ROUTER socket with access control, which is not bound yet."""
+        """Return a new ROUTER socket with access control, which the caller must bind."""
         _raise_file_limit()
         socket = router_socket(self._context)
         socket.linger = 0
         socket.sndhwm = socket.rcvhwm = HIGH_WATER
         socket.maxmsgsize = max_message_bytes
         socket.handshake_ivl = HANDSHAKE_MS
-        # No ZMTP heartbeats: libzmq 4.3.5 ends the process by an assertion when one falls due on a connection that is
-        # closed while its queue is full. The protocol's own ping finds silent peers.
+        # ZMTP heartbeats stay off: libzmq 4.3.5 aborts the process if a heartbeat is due on a connection that is closed
+        # while its queue is full. The protocol's ping messages detect lost clients instead.
         socket.router_mandatory = 1
         socket.backlog = BACKLOG
         socket.zap_domain = DOMAIN.encode()
@@ -80,7 +80,7 @@ class ZmqAuth:
         return socket
 
     def receive(self, socket: zmq.Socket[bytes]) -> tuple[bytes, str | None, list[bytes]] | None:
-        """Return the routing id, the peer's key and the parts of the next message; None if no message waits."""
+        """Return the routing id, the client's key and the parts of the next message; None if no message is queued."""
         try:
             if self._folder is None:
                 identity, *parts = socket.recv_multipart(zmq.NOBLOCK)
@@ -89,18 +89,18 @@ class ZmqAuth:
         except zmq.Again:
             return None
         key: str | None = None
-        with contextlib.suppress(zmq.ZMQError):  # a frame without a user has no key
+        with contextlib.suppress(zmq.ZMQError):  # raised if the frame has no User-Id, the key of an admitted client
             key = str(frames[-1].get("User-Id"))
         identity, *parts = (frame.bytes for frame in frames)
         return identity, key, parts
 
     def allowed(self, key: str | None) -> bool:
-        """Return whether the holder of this public key (Z85) may stay connected. Revoking takes effect within 0.25 s.
-        Without keys every client may: the endpoint is local."""
+        """Return whether a client with this public key (Z85) may stay connected. A key counts as revoked at most 0.25 s
+        after its file was removed. If no keys are used, the endpoint is local and every client is allowed."""
         return self._folder is None or self.name(key) is not None
 
     def name(self, key: str | None) -> str | None:
-        """Return the listed name of a public key, for logs."""
+        """Return the client name of a public key, for logs; None if the key is not on the allow-list."""
         if self._folder is None or not key:
             return None
         with self._lock:
@@ -110,11 +110,11 @@ class ZmqAuth:
             return self._by_key.get(key)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether this key is admitted; pyzmq's authenticator calls this method for each handshake."""
+        """Return whether this key is on the allow-list. pyzmq's authenticator calls this method for each handshake."""
         public = key.decode("ascii", "replace")
         name = self.name(public)
         if name is None:
-            log.warning("Refused a client whose key (fingerprint %s) is not listed.", fingerprint(public))
+            log.warning("Refused a client: its key (fingerprint %s) is not on the allow-list.", fingerprint(public))
         return name is not None
 
     def close(self) -> None:
@@ -124,15 +124,15 @@ class ZmqAuth:
 
 
 def check_endpoint(endpoint: str, keyed: bool) -> None:
-    """Raise UserError for an invalid address, or one that other machines can reach without keys."""
+    """Raise UserError if the address is invalid, or if other machines could connect without keys (not `keyed`)."""
     try:
         Endpoint.parse(endpoint)
     except EndpointError as error:
         raise UserError(f"--bind {error.what}", error.remedy) from None
     if not keyed and not is_local(endpoint):
-        problem = f"--bind {endpoint} can be reached from other machines, and there are no keys."
-        hint = f"Make a key for each client (rtcontrol keys new NAME) and add --keys {default_folder() or 'FOLDER'}."
-        raise UserError(problem, f"{hint} Or give --bind tcp://127.0.0.1:5555 and tunnel by ssh -L.")
+        problem = f"--bind {endpoint} can be reached from other machines, but --keys is missing."
+        hint = f"Create a key for each client (rtcontrol keys new NAME) and add --keys {default_folder() or 'FOLDER'}."
+        raise UserError(problem, f"{hint} Or use --bind tcp://127.0.0.1:5555 and a tunnel (ssh -L).")
 
 
 def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
@@ -144,7 +144,8 @@ def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
-        raise UserError(f"--bind {endpoint} failed ({error}).", f"Write {FORM}; is the port free?") from None
+        hint = f"Use the form {FORM}, and a port that is free."
+        raise UserError(f"--bind {endpoint} failed ({error}).", hint) from None
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
@@ -158,7 +159,7 @@ def _answers(path: str) -> bool:
 
 
 def _raise_file_limit() -> None:
-    """Raise the process's limit of open files to the maximum, so that many idle peers do not block others."""
+    """Set the process's limit of open files to its maximum, so that idle connections do not use up all files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems have a lower bound than they report
+    with contextlib.suppress(ValueError, OSError):  # some systems report a higher maximum than they allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
-"""The ZeroMQ transport of the server: one thread receives from the ROUTER socket, any thread may send.
+"""The ZeroMQ transport of the server: one thread receives from the ROUTER socket, and any thread may send.
 
-A sending thread takes the socket's lock if it is free, and sends at once; else the message waits for the router's
-thread. libzmq's file descriptor is edge-triggered, and any use of the socket may consume the edge: so a thread that has
-sent checks for incoming messages, and wakes the router's thread.
+If the socket's lock is free, a thread sends its message at once; otherwise it queues the message for the router's
+thread. libzmq's file descriptor is edge-triggered, so a send may hide that a message has arrived. Therefore a thread
+that has sent a message checks for incoming messages, and wakes the router's thread if there are some.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 
 log = logging.getLogger("rtcontrol.serve")
 
-MAX_WAITING = 16_384  # messages that wait to be sent; further ones are dropped and counted
-LEAVE_S, LINGER_MS = 0.1, 300  # time for the last messages: libzmq loses some that are sent right before closing
+MAX_QUEUED = 16_384  # most messages in the send queue; further ones are dropped and counted
+# Time to send the last messages before the socket is closed, and after. Without the first, libzmq loses some.
+LAST_SEND_S, LINGER_MS = 0.1, 300
 
 
 class RouterConnection:
-    """The connection of one DEALER socket, identified by libzmq's routing id."""
+    """A connection to the DEALER socket of one client. `identity` is the routing id that libzmq assigns."""
 
     def __init__(self, router: Router, identity: bytes, key: str | None, peer: str) -> None:
         self._router, self.identity, self.key, self.peer = router, identity, key, peer
@@ -48,17 +49,17 @@ class RouterConnection:
 
 
 class Router:
-    """The server's ROUTER socket, bound to `endpoints`; `start` starts serving. Raises UserError if binding fails."""
+    """The server's ROUTER socket, bound to `endpoints`, and its thread. Raises UserError if binding fails."""
 
     def __init__(self, sessions: SessionManager, endpoints: Sequence[str], keys: Path | None) -> None:
         self._sessions = sessions
         self._context = zmq.Context()
-        self._guard = ZmqAuth(self._context, endpoints, keys)
-        self._socket = self._guard.router(sessions.options.limits.max_message_bytes)
+        self._auth = ZmqAuth(self._context, endpoints, keys)
+        self._socket = self._auth.router(sessions.options.limits.max_message_bytes)
         self.connections: dict[bytes, RouterConnection] = {}
-        self._numbers = itertools.count(1)  # for the log: a routing id would help to guess the next one
-        self._waiting: deque[tuple[RouterConnection, list[bytes]]] = deque()  # to be sent
-        self._using = threading.Lock()  # the socket
+        self._numbers = itertools.count(1)  # names in logs; a routing id would help an attacker to guess the next one
+        self._send_queue: deque[tuple[RouterConnection, list[bytes]]] = deque()
+        self._socket_lock = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
@@ -72,12 +73,12 @@ class Router:
         self._thread.start()
 
     def send(self, connection: RouterConnection, parts: list[bytes]) -> None:
-        """Send a message after the waiting ones, or queue it for the router's thread. Any thread may call this."""
-        if len(self._waiting) >= MAX_WAITING or self._socket.closed:
+        """Send a message after those in the queue, or add it to the queue. Any thread may call this."""
+        if len(self._send_queue) >= MAX_QUEUED or self._socket.closed:
             self._sessions.dropped += 1
             return
-        self._waiting.append((connection, parts))
-        if not self._using.acquire(blocking=False):
+        self._send_queue.append((connection, parts))
+        if not self._socket_lock.acquire(blocking=False):
             os.eventfd_write(self._wake, 1)
             return
         try:
@@ -85,12 +86,13 @@ class Router:
             if threading.current_thread() is not self._thread and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 os.eventfd_write(self._wake, 1)
         finally:
-            self._using.release()
+            self._socket_lock.release()
 
     def _flush(self) -> None:
-        """Send the waiting messages; drop and count those that a full or lost peer does not take. Needs the lock."""
-        while self._waiting:
-            connection, parts = self._waiting.popleft()
+        """Send all queued messages. The caller must hold the socket's lock. A message is dropped and counted if the
+        client's queue is full or the connection is lost."""
+        while self._send_queue:
+            connection, parts = self._send_queue.popleft()
             try:
                 self._socket.send_multipart([connection.identity, *parts], zmq.NOBLOCK)
             except zmq.ZMQError as error:
@@ -102,7 +104,7 @@ class Router:
     def drop_revoked(self) -> None:
         """Close the connections whose keys are not listed any more."""
         for connection in list(self.connections.values()):
-            if not self._guard.allowed(connection.key):
+            if not self._auth.allowed(connection.key):
                 self._sessions.disconnected(connection, revoked=True)
 
     def close(self) -> None:
@@ -110,14 +112,14 @@ class Router:
         os.eventfd_write(self._wake, 1)
         if self._thread.ident is not None:
             self._thread.join(5.0)
-        used = self._using.acquire(timeout=1.0)  # another thread may be sending
-        self._flush()  # messages queued after the thread's last pass, such as the last bye
+        locked = self._socket_lock.acquire(timeout=1.0)  # another thread may be sending
+        self._flush()  # messages that were queued after the thread's last pass, such as the last bye
         if self.connections:
-            time.sleep(LEAVE_S)
+            time.sleep(LAST_SEND_S)
         self._socket.close(LINGER_MS)
-        if used:
-            self._using.release()
-        self._guard.close()
+        if locked:
+            self._socket_lock.release()
+        self._auth.close()
         self._context.term()
         os.close(self._wake)
 
@@ -127,14 +129,14 @@ class Router:
         poller.register(self._wake, select.POLLIN)
         while not self._stopping:
             try:
-                with self._using:
+                with self._socket_lock:
                     self._flush()
-                    message = self._guard.receive(self._socket)
+                    message = self._auth.receive(self._socket)
                 if message is not None:
                     self._deliver(*message)
                     continue
-            except Exception:  # an error with one message must not end the service for all
-                log.exception("the router failed with a message")
+            except Exception:  # an error in one message must not end the thread
+                log.exception("the router failed to process a message")
                 continue
             poller.poll()
             with contextlib.suppress(BlockingIOError):
@@ -142,9 +144,9 @@ class Router:
 
     def _deliver(self, identity: bytes, key: str | None, parts: list[bytes]) -> None:
         connection = self.connections.get(identity)
-        if connection is None and not self._guard.allowed(key):
-            return  # a revoked client is still connected: it must not say hello again
+        if connection is None and not self._auth.allowed(key):
+            return  # the client's key was revoked, but its socket is still connected; ignore its messages
         if connection is None:
-            name = self._guard.name(key) or f"zmq-{next(self._numbers)}"
+            name = self._auth.name(key) or f"zmq-{next(self._numbers)}"
             connection = self.connections[identity] = RouterConnection(self, identity, key, name)
-        self._sessions.take(connection, lambda: decode_msgpack(parts, self._sessions.options.limits))
+        self._sessions.receive(connection, lambda: decode_msgpack(parts, self._sessions.options.limits))

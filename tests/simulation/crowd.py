@@ -180,7 +180,7 @@ class SimCrowd:
     # -- the client ----------------------------------------------------------------------------------------------------
 
     def _post(self, message: Message) -> None:
-        self.process.at(self.time.now_ns + 100 * US, lambda: self.loop.take(message))
+        self.process.at(self.time.now_ns + 100 * US, lambda: self.loop.enqueue_message(message))
 
     def _join(self, name: str, epoch: int) -> None:
         hz = self.config.hz / self.chance.choice((1, 1, 2))

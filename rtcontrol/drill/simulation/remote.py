@@ -21,7 +21,7 @@ from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.loop_session import LoopSession
-from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.negotiate import SessionTerms
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.sessions import Session
@@ -83,10 +83,9 @@ class SimConnection:
 
     def say(self, message: Message) -> None:
         """Send a message from the client."""
-        world = self._world
-        self._carry(
-            "up", message, world.machine.process, lambda parts: world.manager.take(self, lambda: decode_msgpack(parts))
-        )
+        manager = self._world.manager
+        arrives = lambda parts: manager.receive(self, lambda: decode_msgpack(parts))  # noqa: E731
+        self._carry("up", message, self._world.machine.process, arrives)
 
     def _carry(self, way: str, message: Message, process: Process, arrives: Callable[[list[bytes]], None]) -> None:
         def there(parts: list[bytes]) -> None:
@@ -247,22 +246,22 @@ class SimSession(LoopSession):
 
     env: SimRemote | None
 
-    def __init__(self, facts: Session, owner: Any, world: RemoteRun) -> None:
-        super().__init__(facts, owner)
+    def __init__(self, session: Session, owner: Any, world: RemoteRun) -> None:
+        super().__init__(session, owner)
         self._world = world
 
     def start(self, first: bool) -> None:
         self._world.opening.append(self)
 
-    def negotiate(self) -> Terms:
-        scenario, hello = self._world.scenario, self.facts.hello
+    def negotiate(self) -> SessionTerms:
+        scenario, hello = self._world.scenario, self.session.hello
         source: Any = None  # the decoder belongs to the machine
         agent = scenario.agent
-        return Terms(hello, agent, None, "sim", source, scenario.config, hello.ttl_ms or 0.0, True, (), OPTIONS)
+        return SessionTerms(hello, agent, None, "sim", source, scenario.config, hello.ttl_ms or 0.0, True, (), OPTIONS)
 
-    def make_env(self, terms: Terms) -> SimRemote:
+    def make_env(self, terms: SessionTerms) -> SimRemote:
         if self.env is None:
-            self.env = SimRemote(terms.remote(self.facts.token), self.send, self.warm)
+            self.env = SimRemote(terms.remote(self.session.token), self.send, self.report_warm)
         return self.env
 
     def open(self, instruction: str | None) -> Any:
@@ -276,7 +275,7 @@ class SimSession(LoopSession):
     def serve(self) -> None:
         """Run the loop until the client is lost. Raises Violation if a law is broken."""
         time, owner = self._world.time, self.owner
-        run: Any = self.open_agreed()
+        run: Any = self.negotiate_and_open()
         env = self.env
         if run is not None and env is not None:
             env.start("wall")
@@ -285,7 +284,7 @@ class SimSession(LoopSession):
             if run.ended_by is None:
                 run.loop()
             env.run = None
-        owner.tell(ev.Ended(self.facts))
+        owner.handle(ev.Ended(self.session))
 
 
 class RemoteRun:
@@ -299,7 +298,7 @@ class RemoteRun:
         no_threads: Any = None
         with simulated(self.time):
             self.manager = SessionManager(
-                OPTIONS, no_threads, no_threads, kind=lambda facts, owner: SimSession(facts, owner, self)
+                OPTIONS, no_threads, no_threads, create_thread=lambda session, owner: SimSession(session, owner, self)
             )
         ttl_ms = TTL_PERIODS * machine.settings.period_ns / 1e6
         self.client = SimClient(self, ttl_ms, machine.settings.period_ns * 3 // 4)
@@ -335,7 +334,7 @@ class RemoteRun:
 
     def _beat(self) -> None:
         """Pass the time to the sessions' core, as the server's ticker does."""
-        self.manager.keep()
+        self.manager.check()
         self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
 
     def _cut(self, fault: SimFault) -> None:

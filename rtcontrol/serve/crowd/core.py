@@ -1,10 +1,10 @@
-"""The ticks of a crowd: a core without a clock, which takes events with `now_ns` and returns actions.
+"""Run the ticks of a crowd's members (agents): a core without a clock, which takes events and returns actions.
 
-    join, observe -> release -> ask together -> check -> settle, or miss -> next release
+    join, observe -> release -> request a batch -> check -> settle, or miss -> next release
 
-The methods follow a member's tick from top to bottom. Like `LoopCore`, this core uses `FallbackPolicy` and `Tick` for
-each member, `Rules` and `Ledger` for all. Members have no `LoopCore`, which has a fixed rate and a decoder and an
-actuator to itself: they share batches, messages and tick numbers, and are released when something happens to them.
+The methods are in the order of a member's tick. Like `LoopCore`, which runs a single agent, this core uses a
+`FallbackPolicy` and a `Tick` for each member, and `Rules` and a `Ledger` for all. In contrast, members share decision
+batches, messages and tick numbers, and a member's ticks become rarer while its observation stays the same.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ from rtcontrol.loop.core import LoopSettings, Rules
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, KnownCause, OperatorCommand, TickOutcome
-from rtcontrol.serve.crowd.members import CrowdMember, Members, MemberSight, MemberTick
+from rtcontrol.serve.crowd.members import CrowdMember, MemberObservation, Members, MemberTick
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, PartFault
 
-SHARES = 64  # newest batches whose time per decision is kept
-SHOWN = 64  # refused parts that an error to the client lists
-TAKEN = "the others were accepted"
-# Members with the same rate that arrive in one message are released in so many groups within their period: each
-# smaller batch ends sooner, and all together take little more of the decoder's time.
-PHASES = 4
-# A batch is planned to take this share of the remaining time: even a batch that takes twice as long is in time, while
-# a late batch costs each of its members a miss.
-MARGIN = 0.5
+KEPT_SHARES = 64  # number of batches whose decoder time per decision is stored
+MAX_LISTED = 64  # most refused parts that an error to the client lists
+OTHERS_ACCEPTED = "the others were accepted"
+# The first releases of new members are spread over so many points of their period. This gives smaller batches, which
+# finish sooner and need little more decoder time in total.
+RELEASE_GROUPS = 4
+# A batch is chosen so that its expected time is this share of the time until its earliest deadline. The reserve is for
+# slow batches, because a late batch is a miss for each of its members.
+TIME_SHARE = 0.5
 
 
 @dataclass(slots=True)
 class SendCalls:
-    """Send these calls to the client."""
+    """An action: send these calls to the client."""
 
     calls: list[MemberCall]
 
 
 @dataclass(slots=True)
-class Refuse:
-    """Send this error to the client."""
+class SendError:
+    """An action: send this error to the client."""
 
     error: WireError
 
 
-class Agenda:
-    """A queue of function calls, each with its argument, ordered by due time."""
+class TimerQueue:
+    """A queue of functions with one argument each, ordered by the time when they must be called."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._numbers = itertools.count()
 
-    def at(self, t_ns: int, do: Callable[[Any], None], subject: Any) -> None:
-        heapq.heappush(self._heap, (t_ns, next(self._numbers), do, subject))
+    def schedule(self, due_ns: int, function: Callable[[Any], None], argument: Any) -> None:
+        heapq.heappush(self._heap, (due_ns, next(self._numbers), function, argument))
 
-    def run(self, now_ns: int) -> None:
-        """Call the functions that are due."""
+    def run_due(self, now_ns: int) -> None:
+        """Call all functions that are due."""
         while self._heap and self._heap[0][0] <= now_ns:
-            _, _, do, subject = heapq.heappop(self._heap)
-            do(subject)
+            _, _, function, argument = heapq.heappop(self._heap)
+            function(argument)
 
     @property
     def next_ns(self) -> int | None:
@@ -79,38 +79,37 @@ class Agenda:
 
 @dataclass(slots=True)
 class BatchQueue:
-    """The released ticks that wait for a decision, and the `batch` that was requested at `requested_ns` from the host's
-    `incarnation`. `count`: batches so far; `served`: ticks in all batches; `shares`: nanoseconds per decision.
+    """The released ticks that wait for a decision, and the batch of ticks that the decoder is processing.
 
-    A batch has at most `most` ticks. The limit halves after a late batch; after a full one in time it doubles, or grows
-    by an eighth once a batch was late. Otherwise a size that is always late would be tried for ever.
+    `max_size` halves after a late batch. After a full batch in time it doubles, or grows only by an eighth if a batch
+    was late before; otherwise a size that is always late would be tried again and again.
     """
 
     waiting: list[MemberTick] = field(default_factory=list)
-    batch: list[MemberTick] = field(default_factory=list)
-    requested_ns: int = 0
-    incarnation: int = 0
-    count: int = 0
-    served: int = 0
-    late_dropped: int = 0
-    shares: deque[float] = field(default_factory=lambda: deque(maxlen=SHARES))
-    times: EdfScheduler = field(default_factory=EdfScheduler)
-    most: int = 1
-    growth: int = 1
+    batch: list[MemberTick] = field(default_factory=list)  # empty if no request is pending
+    requested_ns: int = 0  # when the pending batch was requested
+    incarnation: int = 0  # of the decoder that received the request
+    count: int = 0  # number of batches requested
+    served: int = 0  # number of ticks in these batches
+    late_dropped: int = 0  # number of decisions for ticks that had ended before
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_SHARES))  # nanoseconds per decision
+    times: EdfScheduler = field(default_factory=EdfScheduler)  # estimates the time of a batch
+    max_size: int = 1  # most ticks in a batch
+    growth: int = 1  # a full batch of n ticks raises `max_size` by n // growth
 
     def end(self, now_ns: int, late: bool) -> list[MemberTick]:
-        """End the batch, which took until `now_ns`, and return the ticks in it."""
+        """Record that the pending batch ended at `now_ns`, and return its ticks."""
         batch, self.batch = self.batch, []
-        self.took(len(batch), now_ns - self.requested_ns, late)
+        self.record_time(len(batch), now_ns - self.requested_ns, late)
         return batch
 
-    def took(self, count: int, ns: int, late: bool) -> None:
-        """Record that `count` ticks took `ns` together; `late`: the earliest deadline was missed."""
+    def record_time(self, count: int, ns: int, late: bool) -> None:
+        """Record that a batch of `count` ticks took `ns` nanoseconds. `late` is True if a deadline was missed."""
         self.times.record_duration(None, count, ns)
         if late:
-            self.most, self.growth = max(1, count // 2), 8
-        elif count >= self.most:
-            self.most = count + max(1, count // self.growth)
+            self.max_size, self.growth = max(1, count // 2), 8
+        elif count >= self.max_size:
+            self.max_size = count + max(1, count // self.growth)
 
     def expected(self, count: int) -> float:
         """Return the expected nanoseconds for a batch of `count` ticks."""
@@ -118,15 +117,15 @@ class BatchQueue:
 
 
 class CrowdCore:
-    """The state machine of a crowd's run. `k` is the number of the newest tick, or of a safe call between two ticks
-    (-1 before the first run). `calls` are not sent yet."""
+    """The state machine of a crowd's run. `k` is the highest number of a tick, or of a safe call between two ticks
+    (-1 if there is none). `calls` will be sent by the next `_flush`."""
 
     def __init__(self, members: Members, settings: LoopSettings, rules: Rules, k: int = -1) -> None:
         self.members, self.settings, self.rules, self.k = members, settings, rules, k
         self.out: list[ev.Action] = []
         self.calls: list[MemberCall] = []
         self.ledger = Ledger(self.out, rules.describe)
-        self.agenda, self.queue = Agenda(), BatchQueue()
+        self.timers, self.queue = TimerQueue(), BatchQueue()
         self.host = HostChanged()
         self.now_ns = 0
         self.paused = False
@@ -142,13 +141,13 @@ class CrowdCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """The next instant at which the core needs `Woke`; None if nothing is due."""
-        return self.agenda.next_ns
+        """The next instant at which the core needs a `TimerFired` event; None if no timer is set."""
+        return self.timers.next_ns
 
-    def _woke(self, event: ev.TimerFired) -> None:
-        self.agenda.run(self.now_ns)
+    def _on_timer_fired(self, event: ev.TimerFired) -> None:
+        self.timers.run_due(self.now_ns)
         self._give_up_batch()
-        self._ask()
+        self._request_batch()
         self._flush()
 
     def _flush(self) -> None:
@@ -156,55 +155,54 @@ class CrowdCore:
             self.out.append(SendCalls(self.calls))
             self.calls = []
 
-    # -- join, observe -------------------------------------------------------------------------------------------------
-
-    def _joined(self, message: Join) -> None:
+    def _on_join(self, message: Join) -> None:
         members, faults = self.members.join(message)
         for member in members:
-            self._renew(member)
-        self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
+            self._restore_rate(member)
+        self._refuse(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
 
-    def _observed(self, message: ObserveMany) -> None:
-        """Take observations: a member's first one starts its ticks, and a changed one restores its full rate."""
+    def _on_observe(self, message: ObserveMany) -> None:
+        """Store observations. The first observation of a member starts its ticks. If a member's ticks have become rare,
+        a changed observation restores the full rate."""
         members, faults = self.members.observe(message, self.now_ns)
         for member in members:
-            if member.released_ns is None or (member.periods > 1 and not member.rests):
-                self._renew(member)
-        self._refuse(f"part(s) of {message.type} were refused", TAKEN, faults)
+            if member.released_ns is None or (member.periods > 1 and not member.unchanged):
+                self._restore_rate(member)
+        self._refuse(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
 
     def _refuse(self, problem: str, others: str, faults: Sequence[PartFault]) -> None:
         if faults:
             codes = {fault.error.code for fault in faults}
             code = codes.pop() if len(codes) == 1 else Code.INVALID
-            members = [fault.message_part() for fault in faults[:SHOWN]]
-            hint = f"`members` says why, of {SHOWN} at most."
-            self.out.append(Refuse(WireError(code, f"{len(faults)} {problem}; {others}.", hint, members=members)))
+            members = [fault.message_part() for fault in faults[:MAX_LISTED]]
+            hint = f"`members` has the reasons, for at most {MAX_LISTED} of them."
+            self.out.append(SendError(WireError(code, f"{len(faults)} {problem}; {others}.", hint, members=members)))
 
-    def _renew(self, member: CrowdMember) -> None:
-        """Restore a member's full rate: the next release is one period after the last, or now if that has passed."""
+    def _restore_rate(self, member: CrowdMember) -> None:
+        """Restore a member's full rate: schedule its next tick one period after the last one, but not before now."""
         now = self.now_ns
         member.periods = 1
         if member.newest is not None and member.tick is None and not self.paused:
-            # All members of a message share this instant, so equal rates lead to equal deadlines.
+            # `now` is the same for all members of a message, so members with equal rates get equal deadlines.
             last = member.released_ns
             self._schedule(member, now if last is None else max(now, last + member.period_ns))
 
     # -- release -------------------------------------------------------------------------------------------------------
 
     def _schedule(self, member: CrowdMember, t_ns: int) -> None:
-        if member.due_ns != t_ns:  # else the release is on the agenda already
+        if member.due_ns != t_ns:  # otherwise this release is already scheduled
             member.due_ns = t_ns
-            self.agenda.at(t_ns, self._release, member)
+            self.timers.schedule(t_ns, self._release, member)
 
     def _release(self, member: CrowdMember) -> None:
-        """Release the member's tick, unless the release was moved meanwhile."""
-        look, now = member.newest, self.now_ns
+        """Start the member's tick, unless its release was scheduled for another time in the meantime."""
+        observation, now = member.newest, self.now_ns
         due_ns, period_ns = member.due_ns, member.terms.period_ns
-        if due_ns is None or due_ns > now or look is None:
+        if due_ns is None or due_ns > now or observation is None:
             return
         skipped = (now - due_ns) // period_ns if member.periods == 1 else 0
         if member.released_ns is None:
-            member.phase_ns = member.serial % PHASES * period_ns // PHASES
+            member.phase_ns = member.serial % RELEASE_GROUPS * period_ns // RELEASE_GROUPS
         else:
             member.rested += max(0, (due_ns - member.released_ns) // period_ns - 1)
         if not self.ledger.t0_ns:
@@ -216,22 +214,22 @@ class CrowdCore:
         if skipped:
             tick.skip = {"skipped": skipped, "skip_cause": Cause.WAKE.value, "skip_subcause": "scheduler"}
         member.due_ns, member.released_ns, member.tick = None, release_ns, tick
-        if now - look.arrived_ns > self.settings.max_age_ns:
-            tick.see(look)
+        if now - observation.arrived_ns > self.settings.max_age_ns:
+            tick.set_observation(observation)
             self._miss(tick, (Cause.STALE_OBSERVATION, "frozen"))
         else:
-            self.agenda.at(tick.deadline_ns + 1, self._expire, tick)
+            self.timers.schedule(tick.deadline_ns + 1, self._expire, tick)
             self.queue.waiting.append(tick)
 
-    # -- ask together --------------------------------------------------------------------------------------------------
+    # -- request a batch -----------------------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """Request the next batch, if no batch is pending."""
+    def _request_batch(self) -> None:
+        """Request decisions for the next batch of ticks, if no batch is pending."""
         queue, now = self.queue, self.now_ns
         queue.waiting = [tick for tick in queue.waiting if not tick.done]
         if queue.batch or not queue.waiting or not self.host.alive:
             return
-        queue.batch = choose(queue.waiting, now, queue.expected, queue.most)
+        queue.batch = choose_batch(queue.waiting, now, queue.expected, queue.max_size)
         if not queue.batch:
             return
         chosen = {tick.k for tick in queue.batch}
@@ -243,19 +241,19 @@ class CrowdCore:
         self.out.append(crowd_request(queue.count, requests, within_ns))
 
     def _request(self, tick: MemberTick) -> DecisionRequest:
-        """Return the request for a tick, with the member's newest observation."""
-        member, look = tick.member, tick.member.newest
-        assert look is not None, "it was released"
+        """Return the decision request for a tick, with the member's newest observation."""
+        member, observation = tick.member, tick.member.newest
+        assert observation is not None, "a released tick has one"
         self.queue.served += 1
-        member.taken, member.served = True, self.queue.served
-        tick.see(look)
+        member.used, member.served = True, self.queue.served
+        tick.set_observation(observation)
         history = tuple(member.history) if self.rules.history else ()
-        prompt = look.text, member.terms.instruction, history, look.data
-        tick.request = DecisionRequest(tick.k, member.serial, *prompt, seq=look.seq)
+        prompt = observation.text, member.terms.instruction, history, observation.data
+        tick.request = DecisionRequest(tick.k, member.serial, *prompt, seq=observation.seq)
         return tick.request
 
-    def _sent(self, event: ev.SendResult) -> None:
-        """If the host refused the request, miss the ticks of the batch; the crowd continues."""
+    def _on_sent(self, event: ev.SendResult) -> None:
+        """If the decoder host refused the request, record a miss for each tick of the batch."""
         if event.error is None:
             return
         batch, self.queue.batch = self.queue.batch, []
@@ -264,7 +262,7 @@ class CrowdCore:
         self._flush()
 
     def _give_up_batch(self) -> None:
-        """Give up a batch that will not be answered, or whose ticks have all ended."""
+        """Put the ticks of a batch back if its decoder was lost. Cancel a batch whose ticks have all ended."""
         queue, host = self.queue, self.host
         if queue.batch and (queue.incarnation != host.incarnation or not host.alive):
             queue.waiting += [tick for tick in queue.batch if not tick.done]
@@ -273,7 +271,7 @@ class CrowdCore:
             queue.end(self.now_ns, late=True)
             self.out.append(ev.CancelRequest(queue.count))
 
-    def _replied(self, reply: DecisionReply) -> None:
+    def _on_reply(self, reply: DecisionReply) -> None:
         queue, now = self.queue, self.now_ns
         if not queue.batch or reply.tick != queue.count:
             return
@@ -290,26 +288,27 @@ class CrowdCore:
                 self._miss(tick, (Cause.DECIDE, "error"), part, error=part.error)
             else:
                 self._check(tick, part, part.decision)
-        self._refuse("observation(s) led to no decision", "those of the others did", faults)
+        self._refuse("observation(s) got no decision", "the others got one", faults)
 
     def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[PartFault]:
-        """Return the fault to report for an observation without a decision. A text that many ticks use is reported
-        once."""
+        """Return the fault for an observation that got no decision, or an empty list if the same text was already
+        reported."""
         member, text = tick.member, tick.request.observation
-        if member.refused == text:
+        if member.reported_text == text:
             return []
-        member.refused = text
-        problem, hint = reply.user_error or (f"No decision was made on it ({reply.error}).", "Continue to observe.")
+        member.reported_text = text
+        problem, hint = f"The observation got no decision ({reply.error}).", "Continue to send observations."
+        problem, hint = reply.user_error or (problem, hint)
         code = Code.DECODER if reply.user_error is None else Code.TOO_LARGE
         return [PartFault(member.id, tick.seq, WireError(code, problem, hint, field="text"))]
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def _check(self, tick: MemberTick, reply: DecisionReply, decision: Decision) -> None:
-        """Let the member's call act, unless it is uncertain, needs a confirmation, or is illegal."""
+        """Send the decided call to the client, unless the call is uncertain, invalid or needs a confirmation."""
         call, text = decision.call, None
-        if (why := self._doubt(decision)) is not None:
-            # The active call continues, but its time limit is not renewed.
+        if (why := self._hold_reason(decision)) is not None:
+            # The active call stays active, but only until its present time limit.
             policy = tick.member.policy
             measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
             self._fall_back(tick, measure, why)
@@ -323,18 +322,18 @@ class CrowdCore:
                 return
         confidence = min(decision.confidence.values(), default=None)
         confidence = confidence and min(1.0, confidence)
-        self._send(tick.member, tick.k, "fresh", tick.look, call=wire_call(call), confidence=confidence)
-        self._act(tick, call, text)
+        self._send(tick.member, tick.k, "fresh", tick.observation, call=wire_call(call), confidence=confidence)
+        self._activate(tick, call, text)
         self._settle(TickOutcome(tick, "null" if call is None else "call", reply, text))
 
-    def _doubt(self, decision: Decision) -> str | None:
-        """Return why a decision must not act. Crowds have no confirmation, so calls that need one are held back."""
+    def _hold_reason(self, decision: Decision) -> str | None:
+        """Return why a decision's call must be withheld, or None. A crowd cannot confirm calls."""
         if self.rules.doubt is not None and self.rules.doubt(decision) is not None:
             return "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
 
-    def _act(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
-        """Make the call active; None: the active call continues, if there is one."""
+    def _activate(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
+        """Make the call active. If `call` is None, the active call, if there is one, stays active for longer."""
         member, now = tick.member, self.now_ns
         if call is not None and text is not None:
             member.policy.fresh_call(now)
@@ -349,13 +348,13 @@ class CrowdCore:
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
     def _settle(self, outcome: TickOutcome, **more: Any) -> None:
-        """End the tick, and schedule the member's next one."""
+        """End the tick, write its record, and schedule the member's next tick."""
         tick = outcome.tick
         assert isinstance(tick, MemberTick), "a crowd's ticks belong to members"
         member = tick.member
         tick.done, member.tick = True, None
         self._record(tick, outcome, more)
-        member.stretch(outcome.kind in ("call", "null"))
+        member.update_rate(outcome.kind in ("call", "null"))
         phase_ns, member.phase_ns = member.phase_ns, 0
         self._schedule(member, tick.release_ns + member.period_ns + phase_ns)
 
@@ -392,16 +391,16 @@ class CrowdCore:
         self._settle(TickOutcome(tick, "miss", reply, call), **more)
 
     def _fall_back(self, tick: MemberTick, measure: Measure, cause: str) -> None:
-        """Hold the active call until its limit, or send the safe calls."""
+        """Keep the active call until its time limit, or send the safe calls, as `measure` says."""
         expires_ns = tick.member.policy.expires_ns
         if measure == "hold" and expires_ns is not None:
-            self._send(tick.member, tick.k, "held", tick.look, cause=cause)
-            self.agenda.at(expires_ns, self._end_hold, tick.member)
+            self._send(tick.member, tick.k, "held", tick.observation, cause=cause)
+            self.timers.schedule(expires_ns, self._end_hold, tick.member)
         else:
-            self._be_safe(tick.member, "miss", measure == "safe", tick.k, cause)
+            self._send_safe_calls(tick.member, "miss", measure == "safe", tick.k, cause)
 
-    def _be_safe(self, member: CrowdMember, why: str, first: bool, k: int, cause: str) -> None:
-        """Send the member's safe calls. `first`: the safe calls were not active before."""
+    def _send_safe_calls(self, member: CrowdMember, why: str, first: bool, k: int, cause: str) -> None:
+        """Send the member's safe calls. If they were not active before (`first`), also write a line into the record."""
         member.decided = None
         calls = member.terms.safe_calls or []
         self._send(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
@@ -411,34 +410,34 @@ class CrowdCore:
             self.ledger.write({**line, "member": member.id})
 
     def _send(
-        self, member: CrowdMember, k: int, status: Status, look: MemberSight | None = None, **fields: Any
+        self, member: CrowdMember, k: int, status: Status, observation: MemberObservation | None = None, **fields: Any
     ) -> None:
-        if look is not None:
-            fields |= {"seq_obs": look.seq, "t_obs_ns": look.t_ns}
+        if observation is not None:
+            fields |= {"seq_obs": observation.seq, "t_obs_ns": observation.t_ns}
         ttl_ms = member.terms.ttl_ms
         self.calls.append(MemberCall(id=member.id, tick=k, epoch=member.epoch, status=status, ttl_ms=ttl_ms, **fields))
 
-    def _between(self, member: CrowdMember, why: str, first: bool) -> None:
-        """Send the safe calls between two ticks, with a number that no release has. An open tick and the releases
-        skipped before it get later numbers, as clients take the highest number for the newest call."""
+    def _send_safe_calls_between_ticks(self, member: CrowdMember, why: str, first: bool) -> None:
+        """Send the safe calls between two ticks, with a new tick number. If a tick is open, it and the releases skipped
+        before it get higher numbers, because a client treats the call with the highest number as the newest one."""
         self.k += 1
-        self._be_safe(member, why, first, self.k, why)
+        self._send_safe_calls(member, why, first, self.k, why)
         if (tick := member.tick) is not None:
             self.k += 1 + tick.skip.get("skipped", 0)
             tick.k = self.k
 
     def _end_hold(self, member: CrowdMember) -> None:
-        """Send the safe calls as soon as the hold time ends, even while a tick is open."""
+        """Send the safe calls when the time limit of the active call ends, even while a tick is open."""
         present = self.members.by_id.get(member.id) is member
         if present and member.policy.expire(self.now_ns) == "safe":
-            self._between(member, "miss", True)
+            self._send_safe_calls_between_ticks(member, "miss", True)
 
     def _expire(self, tick: MemberTick) -> None:
         if not tick.done:
             self._miss(tick, self._late_cause(tick))
 
     def _late_cause(self, tick: MemberTick) -> KnownCause:
-        """Return the cause why a tick was not decided in time."""
+        """Return the cause of the miss of a tick that got no decision in time."""
         if not self.host.alive:
             return Cause.HOST, "lost"
         if any(event.event == "lost" and event.t_ns > tick.release_ns for event in self.host.events[-4:]):
@@ -447,88 +446,88 @@ class CrowdCore:
             return Cause.WAKE, "scheduler"
         return Cause.DECIDE, "decoder_slow" if tick.requested else "queued"
 
-    # -- commands, instructions, host ----------------------------------------------------------------------------------
-
-    def _commanded(self, command: OperatorCommand) -> None:
-        """Make all members safe after a pause or stop; after a resume, decide again with the next observations."""
+    def _on_command(self, command: OperatorCommand) -> None:
+        """Send all members their safe calls after a pause or stop. After a resume, schedule their ticks again."""
         if command.by != "before":
             line = {"people": command.word, "by": command.by, "t_s": self.ledger.t_s(self.now_ns)}
             self.ledger.write(line)
         self.paused = command.word != "resume"
         for member in self.members:
             if not self.paused:
-                self._renew(member)
+                self._restore_rate(member)
                 continue
             if member.tick is not None:
                 self._settle(TickOutcome(member.tick, "held"), why="paused")
             member.due_ns = None
-            self._suspend(member, "pause")
+            self._make_safe(member, "pause")
 
-    def _suspend(self, member: CrowdMember, why: str) -> None:
+    def _make_safe(self, member: CrowdMember, why: str) -> None:
         first = not member.policy.safe
         member.policy.suspend(self.now_ns, lasting=False)
-        self._between(member, why, first)
+        self._send_safe_calls_between_ticks(member, why, first)
 
-    def _instructed(self, event: ev.NewInstruction) -> None:
-        """Make the text the goal of all members from the next tick on, and of members that join without a goal."""
+    def _on_instruction(self, event: ev.NewInstruction) -> None:
+        """Make the text the goal of all members from their next tick on, and of later members without a goal."""
         self.members.goal = event.text
         for member in self.members:
             member.terms = replace(member.terms, instruction=event.text)
-            self._renew(member)
+            self._restore_rate(member)
         self.ledger.write({"instruction": event.text, "t_s": self.ledger.t_s(self.now_ns)})
         self.out.append(ev.Instruct(event.text))
 
-    def _host_changed(self, state: HostChanged) -> None:
+    def _on_host_changed(self, state: HostChanged) -> None:
         self.host = state
         self.ledger.host_events(state.events)
 
-    def _stopped(self, event: ev.StopRequested) -> None:
-        """End the run with all members safe. Open ticks do not count as releases."""
+    def _on_stopped(self, event: ev.StopRequested) -> None:
+        """End the run: send all members their safe calls. Open ticks are not counted as releases."""
         for member in self.members:
             member.end()
-            self._suspend(member, "exit")
+            self._make_safe(member, "exit")
         self._flush()
         self.ledger.write({"end": event.why, "t_s": self.ledger.t_s(self.now_ns)})
 
 
-def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> list[MemberTick]:
-    """Return the ticks for the next batch: at most `most` of those that can be in time, and no more than should take
-    MARGIN of the time to their earliest deadline. `expected` returns the nanoseconds for a number of ticks.
+def choose_batch(
+    waiting: Sequence[MemberTick], now_ns: int, expected_ns: Callable[[int], float], max_size: int
+) -> list[MemberTick]:
+    """Return the ticks for the next batch: at most `max_size` of those that can be decided in time.
 
-    The earliest deadlines come first. If not all ticks can be in time, the highest priority comes first, then the
-    member that was served longest ago. If no tick can be in time, the one with the latest deadline is tried: otherwise
-    a decoder that was slow once would never be tried again.
+    `expected_ns` returns the expected duration of a batch by its size. A batch takes at most TIME_SHARE of the time to
+    its earliest deadline. Ticks are chosen by deadline or, if there is not enough time for all, by priority and then by
+    how long ago their member was served. If no tick can be in time, the tick with the latest deadline is tried, because
+    the decoder may be faster again.
     """
-    able = [tick for tick in waiting if now_ns + expected(1) <= tick.deadline_ns]
-    able = able or sorted((tick for tick in waiting if now_ns < tick.deadline_ns), key=lambda t: t.deadline_ns)[-1:]
-    if not able:
-        return []
-    time_for_all = now_ns + expected(len(able)) <= max(tick.deadline_ns for tick in able)
+    in_time = [tick for tick in waiting if now_ns + expected_ns(1) <= tick.deadline_ns]
+    if not in_time:
+        open_ticks = [tick for tick in waiting if now_ns < tick.deadline_ns]
+        return sorted(open_ticks, key=lambda tick: tick.deadline_ns)[-1:]
+    time_for_all = now_ns + expected_ns(len(in_time)) <= max(tick.deadline_ns for tick in in_time)
 
     def urgency(tick: MemberTick) -> tuple[int, ...]:
         member = tick.member
         rank = -member.terms.priority, member.served
         return (tick.deadline_ns, *rank) if time_for_all else (*rank, tick.deadline_ns)
 
-    ordered = sorted(able, key=urgency)
+    ordered = sorted(in_time, key=urgency)
     earliest, count = ordered[0].deadline_ns, 1
-    while count < min(len(ordered), most):
+    while count < min(len(ordered), max_size):
         earliest = min(earliest, ordered[count].deadline_ns)
-        if expected(count + 1) > MARGIN * (earliest - now_ns):
+        if expected_ns(count + 1) > TIME_SHARE * (earliest - now_ns):
             break
         count += 1
     return ordered[:count]
 
 
 HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {
-    ev.TimerFired: CrowdCore._woke,
-    Join: CrowdCore._joined,
+    ev.TimerFired: CrowdCore._on_timer_fired,
+    Join: CrowdCore._on_join,
     Leave: lambda core, message: core.members.leave(message),
-    ObserveMany: CrowdCore._observed,
-    ev.SendResult: CrowdCore._sent,
-    DecisionReply: CrowdCore._replied,
-    OperatorCommand: CrowdCore._commanded,
-    ev.NewInstruction: CrowdCore._instructed,
-    HostChanged: CrowdCore._host_changed,
-    ev.StopRequested: CrowdCore._stopped,
+    ObserveMany: CrowdCore._on_observe,
+    ev.SendResult: CrowdCore._on_sent,
+    DecisionReply: CrowdCore._on_reply,
+    OperatorCommand: CrowdCore._on_command,
+    ev.NewInstruction: CrowdCore._on_instruction,
+    HostChanged: CrowdCore._on_host_changed,
+    ev.StopRequested: CrowdCore._on_stopped,
 }

@@ -1,4 +1,4 @@
-"""The loop of a crowd: a thread that waits for the decoder and carries out the actions of the crowd's core."""
+"""Run `CrowdCore`, the decisions about a crowd's ticks, on a thread: wait for the decoder, and carry out actions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 
-QUEUE = 256  # messages that wait for the loop
-IDLE_NS = 250_000_000
+MAX_INBOX = 256  # queued messages of the client
+MAX_WAIT_NS = 250_000_000
 
 
 class CrowdLoop:
-    """A run of a crowd's core. Any thread may call `take`, `post` and `stop`; `send` gets actions for the client."""
+    """Runs a crowd's core until `stop` is called. `send` receives the actions that concern the client, such as
+    `SendCalls`. Any thread may call `enqueue_message`, `post` and `stop`."""
 
     def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, send: Callable[[ev.Action], None]) -> None:
         self.core, self.host, self.recorder, self._send = core, host, recorder, send
@@ -32,12 +33,11 @@ class CrowdLoop:
     def account(self) -> Account:
         return self.recorder.live_state.account
 
-    def take(self, message: Message) -> None:
-        """Queue a client's message for the core. Raises WireError (rate) if too many messages wait."""
-        if len(self._inbox) >= QUEUE:
-            raise WireError(
-                Code.RATE, f"{QUEUE} messages wait for the crowd.", "Send fewer, larger ones.", retryable=True
-            )
+    def enqueue_message(self, message: Message) -> None:
+        """Queue a client's message for the core. Raises WireError (rate) if the queue is full."""
+        if len(self._inbox) >= MAX_INBOX:
+            problem, hint = f"{MAX_INBOX} messages of this crowd are queued.", "Send fewer and larger messages."
+            raise WireError(Code.RATE, problem, hint, retryable=True)
         self.post(message)
 
     def post(self, event: Message | ev.Event) -> None:
@@ -45,18 +45,18 @@ class CrowdLoop:
         self._inbox.append(event)
         self.host.wake()
 
-    def stop(self, why: str) -> None:
-        """Ask the loop to end with all members safe."""
-        self.ended_by = self.ended_by or why
+    def stop(self, reason: str) -> None:
+        """Make the loop end soon, after it has sent all members their safe calls."""
+        self.ended_by = self.ended_by or reason
         self.host.wake()
 
     def start(self, rounds: int) -> None:
-        """Start the host and make `rounds` decisions, by which the time of the first batch is estimated. Raises
-        UserError if the decider cannot decide with these tools."""
+        """Start the decoder host and make `rounds` warm-up decisions, to estimate the duration of the first batch.
+        Raises UserError if the decider cannot decide with these tools."""
         info, goal, warmup = self.host.start(), self.core.members.goal, Warmup()
         warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
         for took_ms in warmup.round_trip_ms[1:]:  # the first round only warms up
-            self.core.queue.took(1, round(took_ms * 1e6), late=False)
+            self.core.queue.record_time(1, round(took_ms * 1e6), late=False)
         self.recorder.file.start_writing()
         self.recorder.write({"start": {"host_info": info}})
 
@@ -76,10 +76,10 @@ class CrowdLoop:
         wake_ns = self.core.wake_ns
         if self._inbox:
             return 0
-        return IDLE_NS if wake_ns is None else min(IDLE_NS, max(0, wake_ns - time.monotonic_ns()))
+        return MAX_WAIT_NS if wake_ns is None else min(MAX_WAIT_NS, max(0, wake_ns - time.monotonic_ns()))
 
     def _collect(self) -> None:
-        """Pass changes of the host and queued events to the core."""
+        """Pass a change of the host's state and all queued events to the core."""
         host = self.host
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._state:
@@ -88,24 +88,24 @@ class CrowdLoop:
         events = [self._inbox.popleft() for _ in range(len(self._inbox))]
         newest = next((event for event in reversed(events) if isinstance(event, ev.NewInstruction)), None)
         for event in events:
-            if not isinstance(event, ev.NewInstruction) or event is newest:  # each instruction visits every member
+            if not isinstance(event, ev.NewInstruction) or event is newest:  # an instruction costs time for each member
                 self._dispatch(event)
 
     def _dispatch(self, event: Message | ev.Event) -> None:
-        """Pass an event to the core, carry out its actions, and pass on their results."""
+        """Pass an event to the core, carry out the core's actions, and pass their results to the core as events."""
         events: deque[Message | ev.Event] = deque([event])
         while events:
             for action in self.core.advance(events.popleft(), time.monotonic_ns()):
                 if isinstance(action, ev.RecordLine):
                     self.recorder.write(action.line)
                 elif isinstance(action, DecisionRequest):
-                    events.append(self._ask(action))
+                    events.append(self._submit(action))
                 elif isinstance(action, ev.CancelRequest):
                     self.host.cancel(action.k)
                 else:
                     self._send(action)
 
-    def _ask(self, request: DecisionRequest) -> ev.SendResult:
+    def _submit(self, request: DecisionRequest) -> ev.SendResult:
         try:
             self.host.submit(request)
             return ev.SendResult()

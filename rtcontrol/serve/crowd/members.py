@@ -1,4 +1,4 @@
-"""The members of a crowd: each with settings, the newest observation, the active call and an open tick."""
+"""The members (agents) of a crowd: the settings, the newest observation, the active call and the open tick of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.active import FallbackPolicy, echo
 from rtcontrol.records import NOTHING, Tick
-from rtcontrol.serve.negotiate import EXECUTED, Terms, legal_calls
+from rtcontrol.serve.negotiate import EXECUTED, SessionTerms, legal_calls
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import (
     MEMBERS,
@@ -31,12 +31,12 @@ from rtcontrol_client.wire.messages import (
 )
 from rtcontrol_client.wire.pictures import PICTURES
 
-LONGEST = 8  # most periods between releases of a member to whom nothing happens
+MAX_PERIODS = 8  # most periods between two ticks of a member whose observation stays the same
 
 
 @dataclass(frozen=True, slots=True)
 class MemberTerms:
-    """The negotiated settings of a member. A `ttl_ms` of 0 is no limit."""
+    """The negotiated settings of a member. If `ttl_ms` is 0, calls do not expire."""
 
     instruction: str
     period_ns: int
@@ -48,8 +48,8 @@ class MemberTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberSight:
-    """A member's observation for a decision; `t_ns` is by the client's clock."""
+class MemberObservation:
+    """A member's observation. `t_ns` is the client's time, `arrived_ns` the server's."""
 
     seq: int
     t_ns: int
@@ -60,10 +60,10 @@ class MemberSight:
 
 @dataclass(slots=True, eq=False)
 class MemberTick(Tick):
-    """A released tick of a member; `done`: the tick is settled. `look`: the observation for the decision."""
+    """A started tick of a member. `done` is True when the tick has ended."""
 
     member: CrowdMember = field(kw_only=True)
-    look: MemberSight | None = None
+    observation: MemberObservation | None = None  # the observation for the decision  # the observation for the decision
     done: bool = False
 
     @property
@@ -71,133 +71,127 @@ class MemberTick(Tick):
         """Whether a decision was requested."""
         return self.request is not NOTHING
 
-    def see(self, look: MemberSight) -> None:
-        """Set the observation that the tick is decided upon."""
-        self.look, self.seq, self.capture_ns = look, look.seq, look.arrived_ns
+    def set_observation(self, observation: MemberObservation) -> None:
+        """Set the observation on which the tick's decision is based."""
+        self.observation, self.seq, self.capture_ns = observation, observation.seq, observation.arrived_ns
 
 
 @dataclass(slots=True, eq=False)
 class CrowdMember:
-    """The state of a member in one epoch. `serial` numbers all members; `served` numbers the last requested tick,
-    counted over all members. `decided`: text and goal of the active decision.
-
-    `newest` is the newest observation, with number `seq`; `taken`: a tick has used it; `superseded`: unused
-    observations since the last used one; `refused`: the text that was last reported as undecidable. `due_ns`: the next
-    release (None: not known yet), `periods` after `released_ns` (plus `phase_ns`, once); `rested`: left-out releases.
-    """
+    """The state of a member in one epoch. A member that starts a new epoch gets a new object."""
 
     id: str
     epoch: int
     terms: MemberTerms
-    serial: int
+    serial: int  # a number that no other member of the crowd has
     policy: FallbackPolicy
-    history: deque[str]
-    newest: MemberSight | None = None
-    seq: int = -1
-    superseded: int = 0
-    taken: bool = True
-    refused: str | None = None
-    due_ns: int | None = None
-    released_ns: int | None = None
-    phase_ns: int = 0
-    periods: int = 1
-    rested: int = 0
-    served: int = 0
-    decided: tuple[str, str] | None = None
-    tick: MemberTick | None = None
+    history: deque[str]  # the newest calls
+    newest: MemberObservation | None = None
+    seq: int = -1  # number of the newest observation
+    superseded: int = 0  # observations that no tick used, since the last used one
+    used: bool = True  # whether a tick used the newest observation
+    reported_text: str | None = None  # the text of the last observation about which an error was sent
+    due_ns: int | None = None  # when the next tick must start; None if no tick is scheduled
+    released_ns: int | None = None  # when the last tick was due
+    phase_ns: int = 0  # a delay of the second tick, which spreads members over the period
+    periods: int = 1  # number of periods from one tick to the next
+    rested: int = 0  # ticks that were left out since the last one, because the observation did not change
+    served: int = 0  # the value of `BatchQueue.served` at the last request for this member
+    decided: tuple[str, str] | None = None  # observation text and instruction of the active decision
+    tick: MemberTick | None = None  # the open tick
 
     def end(self) -> None:
-        """Stop deciding for the member: an open tick does not count as a release."""
+        """End the member's ticks. An open tick is not counted as a release."""
         if self.tick is not None:
             self.tick.done = True
         self.tick = self.due_ns = None
 
-    def blind(self) -> None:
-        """Forget observations and active calls: after a lost connection they are outdated."""
+    def forget_observations(self) -> None:
+        """Forget the observation and the active call, which are outdated after the connection was lost."""
         self.end()
         self.newest = self.decided = self.released_ns = None
         self.policy.epoch(-self.policy.hold_ns)
 
     @property
     def period_ns(self) -> int:
-        """The time until the next release: one period, or several while nothing happens, but at most half of the
-        time-to-live."""
+        """The time until the next tick: `periods` periods, but at most half of the calls' time to live."""
         terms, longest = self.terms, self.terms.period_ns * self.periods
         if self.periods > 1 and terms.ttl_ms:
             longest = max(terms.period_ns, min(longest, int(terms.ttl_ms * 5e5)))
         return longest
 
     @property
-    def rests(self) -> bool:
-        """Whether observation and instruction are the same as for the active decision."""
-        look = self.newest
-        if self.terms.every_tick or look is None:
+    def unchanged(self) -> bool:
+        """Whether the newest observation and instruction are those of the active decision."""
+        observation = self.newest
+        if self.terms.every_tick or observation is None:
             return False
-        return self.decided == (look.text, self.terms.instruction)
+        return self.decided == (observation.text, self.terms.instruction)
 
-    def stretch(self, unchanged: bool) -> None:
-        """Set the periods until the next tick; `unchanged`: the last tick ended with a call or null."""
-        self.periods = min(2 * self.periods, LONGEST) if unchanged and self.rests else 1
+    def update_rate(self, decided: bool) -> None:
+        """Set the number of periods until the next tick. `decided` is True if the last tick ended with a decision."""
+        self.periods = min(2 * self.periods, MAX_PERIODS) if decided and self.unchanged else 1
 
-    def see(self, look: MemberLook, text: str, data: Any, now_ns: int) -> None:
-        """Store a newer observation."""
-        self.superseded += not self.taken
-        self.seq, self.taken = look.seq, False
-        self.newest = MemberSight(look.seq, look.t_ns, now_ns, text, data)
+    def store_observation(self, observation: MemberLook, text: str, data: Any, now_ns: int) -> None:
+        """Store an observation as the newest one."""
+        self.superseded += not self.used
+        self.seq, self.used = observation.seq, False
+        self.newest = MemberObservation(observation.seq, observation.t_ns, now_ns, text, data)
 
 
 class Members:
-    """All members. `terms` and `goal` apply to members without their own; `looks` counts observations."""
+    """All members of a crowd. `terms` and `goal` apply unless a member has other settings."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: SessionTerms) -> None:
         assert terms.crowd is not None, "a crowd was negotiated"
         self.terms, self.limit = terms, terms.crowd.members
         self.goal = terms.config.instruction or terms.agent.instruction
         self.by_id: dict[str, CrowdMember] = {}
-        self.looks = 0
+        self.observations = 0  # number of accepted observations
         self._serials = itertools.count(1)
 
     def __iter__(self) -> Iterator[CrowdMember]:
         return iter(list(self.by_id.values()))
 
     def join(self, message: Join) -> tuple[list[CrowdMember], list[PartFault]]:
-        """Return the members with new settings, and the refused parts of the message."""
-        return _each(self._join, message.members, message.faults)
+        """Add members or change their settings. Return these members, and the refused parts of the message."""
+        return _process_parts(self._join, message.members, message.faults)
 
     def _join(self, part: Member) -> CrowdMember:
         terms, known = self._terms_of(part), self.by_id.get(part.id)
         if known is not None and part.epoch < known.epoch:
-            problem = f"epoch {part.epoch} of {echo(part.id)!r} has ended: the member is in epoch {known.epoch}."
-            raise WireError(Code.EPOCH, problem, "Count up the epochs of a member.", field="epoch")
+            problem = f"Epoch {part.epoch} of {echo(part.id)!r} has ended. The member is in epoch {known.epoch}."
+            raise WireError(Code.EPOCH, problem, "Increase the epoch number each time.", field="epoch")
         if known is not None and part.epoch == known.epoch:
             known.terms = terms
             return known
         if known is None and len(self.by_id) >= self.limit:
-            problem = f"The crowd has {self.limit} members, as many as it may."
-            raise WireError(Code.BUSY, problem, "Let another one leave first.", field="id", retryable=True)
+            problem = f"The crowd already has the most members allowed, {self.limit}."
+            raise WireError(Code.BUSY, problem, "Let another member leave first.", field="id", retryable=True)
         if known is not None:
             known.end()  # a new epoch starts
         history = deque[str](maxlen=max(self.terms.agent.history, 1))
         member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._policy(), history)
-        member.blind()
+        member.forget_observations()
         self.by_id[part.id] = member
         return member
 
     def _policy(self) -> FallbackPolicy:
-        """Return a member's fallback policy: hold the call where a miss would end a run with one agent."""
+        """Return a new fallback policy. If `on_miss` is "stop", a member holds its call: the crowd's run continues."""
         on_miss = self.terms.config.on_miss
         return FallbackPolicy("safe" if on_miss == "safe" else "hold", round(self.terms.hold_ms * 1e6))
 
     def _terms_of(self, member: Member) -> MemberTerms:
-        """Return the settings of a member. Raises WireError naming the invalid field."""
+        """Return the settings of a member. Raises WireError with the invalid field."""
         config, hz_max = self.terms.config, self.terms.options.hz_max
         hz = config.hz if member.hz is None else member.hz
         if hz > hz_max:
-            raise WireError(Code.INVALID, f"hz {hz:g} is above {hz_max:g}.", "Ask for less.", field="hz")
+            problem = f"hz {hz:g} is above the server's limit of {hz_max:g}."
+            raise WireError(Code.INVALID, problem, "Send a smaller hz.", field="hz")
         period_ns = round(1e9 / hz)
         if member.deadline_ms is not None and not 0 < member.deadline_ms <= period_ns / 1e6:
-            problem = f"deadline_ms {member.deadline_ms:g} is not in its period of {period_ns / 1e6:g} ms."
-            raise WireError(Code.INVALID, problem, "Leave it out for the period.", field="deadline_ms")
+            problem = f"deadline_ms {member.deadline_ms:g} is not within the period of {period_ns / 1e6:g} ms."
+            raise WireError(Code.INVALID, problem, "Omit it to use the period.", field="deadline_ms")
         deadline_ms = config.deadline_ms if member.deadline_ms is None else member.deadline_ms
         deadline_ns = period_ns if deadline_ms is None else min(period_ns, round(deadline_ms * 1e6))
         ttl_ms = self.terms.hello.ttl_ms if member.ttl_ms is None else member.ttl_ms
@@ -205,7 +199,7 @@ class Members:
             ttl_ms = max(500.0, (2.5 * period_ns + deadline_ns) / 1e6)
         goal = self.goal if member.instruction is None else member.instruction
         if not goal.strip():
-            raise WireError(Code.INSTRUCTION, "The instruction is empty.", "Say what to do.", field="instruction")
+            raise WireError(Code.INSTRUCTION, "The instruction is empty.", "Describe the task.", field="instruction")
         safe_calls = self._safe_calls(member)
         return MemberTerms(goal, period_ns, deadline_ns, ttl_ms, member.priority, member.every_tick, safe_calls)
 
@@ -217,68 +211,69 @@ class Members:
         return member.safe_calls
 
     def leave(self, message: Leave) -> None:
-        """Remove members that leave the crowd."""
+        """Remove the members that the message names."""
         for name in message.ids:
             if (member := self.by_id.pop(name, None)) is not None:
                 member.end()
 
     def observe(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[PartFault]]:
-        """Return the members with new observations, and the refused parts of the message."""
-        return _each(partial(self._observe, now_ns=now_ns), message.looks, message.faults)
+        """Store the observations of a message. Return their members, and the refused parts of the message."""
+        return _process_parts(partial(self._observe, now_ns=now_ns), message.looks, message.faults)
 
     def _observe(self, part: MemberLook, now_ns: int) -> CrowdMember:
         member = self.by_id.get(part.id)
         if member is None:
-            problem = f"There is no member {echo(part.id)!r}."
-            raise WireError(Code.STATE, problem, "Let it join first.", field="id", retryable=True)
+            problem = f"The crowd has no member {echo(part.id)!r}."
+            raise WireError(Code.STATE, problem, "Send a join for this member first.", field="id", retryable=True)
         if part.seq <= member.seq:
-            problem = f"seq {part.seq} does not grow: the last was {member.seq}."
-            raise WireError(
-                Code.SEQUENCE, problem, "Count up by one with every observation of the member.", field="seq"
-            )
+            problem = f"seq {part.seq} is not higher than the last one, {member.seq}."
+            hint = "Increase seq by one with every observation of the member."
+            raise WireError(Code.SEQUENCE, problem, hint, field="seq")
         if part.text is None and part.data is None:
-            raise WireError(Code.INVALID, "The observation is empty.", "Give text or data.", field="text")
+            raise WireError(Code.INVALID, "The observation is empty.", "Send text or data.", field="text")
         data = RemoteData.of(part.data, part.text)
         try:
             text = self.terms.agent.observe(data)
         except Exception as error:
-            problem = f"The agent cannot read it ({type(error).__name__}: {error})."
+            problem = f"The agent cannot read the observation ({type(error).__name__}: {error})."
             hint = "Send the fields of `data` that the agent reads, or `text`."
             raise WireError(Code.INVALID, " ".join(problem.split())[:300], hint, field="data") from None
-        self.looks += 1
-        member.see(part, text, data, now_ns)
+        self.observations += 1
+        member.store_observation(part, text, data, now_ns)
         return member
 
 
-def _each(
-    take: Callable[[Any], CrowdMember], parts: Sequence[Member] | Sequence[MemberLook], faults: Sequence[PartFault]
+def _process_parts(
+    process: Callable[[Any], CrowdMember], parts: Sequence[Member] | Sequence[MemberLook], faults: Sequence[PartFault]
 ) -> tuple[list[CrowdMember], list[PartFault]]:
-    """Process each part of a message; return the members and the refused parts, with the undecodable `faults`."""
-    taken, refused = list[CrowdMember](), [*faults]
+    """Call `process` with each part of a message. Return the resulting members, and `faults` with the faults of parts
+    for which `process` raised a WireError."""
+    members, refused = list[CrowdMember](), [*faults]
     for part in parts:
         try:
-            taken.append(take(part))
+            members.append(process(part))
         except WireError as error:
             refused.append(PartFault(part.id, getattr(part, "seq", None), error))
-    return taken, refused
+    return members, refused
 
 
-def crowd_terms(terms: Terms) -> Terms:
-    """Return the session's settings without those that a crowd cannot have. Raises WireError."""
+def crowd_terms(terms: SessionTerms) -> SessionTerms:
+    """Return the session's settings as a crowd uses them. Raises WireError for a setting that a crowd cannot have; some
+    are only removed, with a warning."""
     if isinstance(terms.source, EndpointSource | PolicySource):
-        hint = "Name a model that this server has."
+        hint = "Choose a model that runs on this server."
         raise WireError(Code.MODEL, "A remote model cannot decide for a crowd.", hint, field="model", fatal=True)
     hello, warnings = terms.hello, list(terms.warnings)
-    wishes = {"pacing": hello.pacing == "client", "calls_per_tick": hello.calls_per_tick}
-    for name in (name for name, wished in wishes.items() if wished):
-        hint = "Leave it out: the server sets the pace."
-        raise WireError(Code.INVALID, f"A crowd has no {name} {getattr(hello, name)!r}.", hint, field=name, fatal=True)
+    unsupported = {"pacing": hello.pacing == "client", "calls_per_tick": hello.calls_per_tick}
+    for name in (name for name, requested in unsupported.items() if requested):
+        problem, hint = f"A crowd cannot have {name} {getattr(hello, name)!r}.", f"Send hello without {name}."
+        raise WireError(Code.INVALID, problem, hint, field=name, fatal=True)
     missing = sorted({EXECUTED, PICTURES} & {*hello.capabilities})
     missing += [name for name in ("interpreter", "hysteresis") if getattr(terms.config, name) is not None]
     if missing:
-        warnings.append(f"A crowd has no {', '.join(missing)}.")
+        warnings.append(f"Not available for a crowd: {', '.join(missing)}.")
     if confirmed := sorted({*terms.config.confirm, *terms.agent.confirm}):
-        warnings.append(f"A crowd has no confirmation: calls of {', '.join(confirmed)} are held back.")
+        warnings.append(f"A crowd cannot confirm calls: those of {', '.join(confirmed)} are withheld.")
     config = replace(terms.config, hysteresis=None, interpreter=None)
     crowd = CrowdTerms(members=min(MEMBERS, (hello.crowd and hello.crowd.members) or MEMBERS), parts=PARTS)
     return replace(terms, config=config, source=crowd_source(terms.source), warnings=tuple(warnings), crowd=crowd)

@@ -1,4 +1,4 @@
-"""A session with a crowd: negotiates the settings, keeps the members, and runs their loop."""
+"""The session of a crowd, a client with many agents (members): its settings, its members and the loop for all."""
 
 from __future__ import annotations
 
@@ -9,59 +9,61 @@ from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.serve import session_events
-from rtcontrol.serve.crowd.core import CrowdCore, Refuse, SendCalls
+from rtcontrol.serve.crowd.core import CrowdCore, SendCalls, SendError
 from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Members, crowd_terms
-from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.runs import open_record
+from rtcontrol.serve.negotiate import SessionTerms
+from rtcontrol.serve.runs import open_recorder
 from rtcontrol.serve.session import SessionThread
-from rtcontrol.serve.sessions import BY_HAND, Need
+from rtcontrol.serve.sessions import PERSON_STOPPED, DecoderNeed
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire import messages as wire
 
-ROUNDS = 3  # warm-up decisions
+WARMUP_DECISIONS = 3
 STATES: dict[str, Any] = {"pause": "paused", "resume": "running", "stop": "stopped"}
 
 
 class CrowdSession(SessionThread):
-    """A crowd's session. Members are kept while the client is away, and resume with their next observation."""
+    """A crowd's session. While the client is disconnected, its members are kept; the next observation resumes each."""
 
     crowd: CrowdLoop | None = None
 
-    def negotiate(self) -> Terms:
+    def negotiate(self) -> SessionTerms:
         return crowd_terms(super().negotiate())
 
     def open(self, instruction: str | None) -> CrowdLoop:
-        owner, terms, life = self.owner, self.terms, self.facts.life
-        with terms.decidable():
+        owner, terms, life = self.owner, self.terms, self.session.life
+        with terms.decider_errors():
             host = owner.pool.open(self.id, terms.source)
         try:
-            members, k = self._members()
-            recorder, self.record = open_record(self.id, life.runs, terms, terms.config, self.note, crowd=members.limit)
+            members, last_tick = self._members()
+            config, limit = terms.config, members.limit
+            recorder, self.record = open_recorder(self.id, life.runs, terms, config, self.log_line, crowd=limit)
         except WireError:
             host.close()
             raise
-        core = CrowdCore(members, settings_of(terms.config, terms.agent), rules_of(terms.config, terms.agent), k)
+        settings, rules = settings_of(terms.config, terms.agent), rules_of(terms.config, terms.agent)
+        core = CrowdCore(members, settings, rules, last_tick)
         self.crowd = CrowdLoop(core, host, recorder, self._send_action)
         owner.stats.start(self.crowd)
-        owner.tell(session_events.Attached(self.facts))
+        owner.handle(session_events.LoopCreated(self.session))
         return self.crowd
 
     def _members(self) -> tuple[Members, int]:
-        """Return the members and the newest tick number of the previous run, or of a new crowd."""
+        """Return the members and the highest tick number of the previous run; for a new crowd, no members and -1."""
         if self.crowd is None:
             return Members(self.terms), -1
         core = self.crowd.core
         for member in core.members:
-            member.blind()
+            member.forget_observations()
         return core.members, core.k
 
     def run(self) -> None:
         crowd = self.crowd
-        assert crowd is not None, "it is open"
+        assert crowd is not None, "the session is open"
         try:
-            crowd.start(ROUNDS if self.terms.config.warmup else 0)
-            self.warm()
+            crowd.start(WARMUP_DECISIONS if self.terms.config.warmup else 0)
+            self.report_warm()
             crowd.run()
             if crowd.host.gave_up is not None:
                 raise DecoderUnavailable(crowd.host.gave_up, "Start the server again.")
@@ -72,61 +74,59 @@ class CrowdSession(SessionThread):
     def _send_action(self, action: ev.Action) -> None:
         if isinstance(action, SendCalls):
             for calls in wire.in_messages(action.calls):
-                self.send(wire.CallMany(session=self.facts.token, t_server_ns=time.monotonic_ns(), calls=calls))
-        elif isinstance(action, Refuse):
-            self.owner.tell(session_events.Wrong(self.facts, action.error))
+                self.send(wire.CallMany(session=self.session.token, t_server_ns=time.monotonic_ns(), calls=calls))
+        elif isinstance(action, SendError):
+            self.owner.handle(session_events.LoopError(self.session, action.error))
         elif isinstance(action, ev.Instruct):
-            self.send(wire.Instruct(session=self.facts.token, instruction=action.text))
+            self.send(wire.Instruct(session=self.session.token, instruction=action.text))
 
-    # -- for the owner, from any thread -------------------------------------------------------------------------------
-
-    def take(self, message: Message) -> None:
-        assert self.crowd is not None, "it is live"
-        self.crowd.take(message)
+    def deliver(self, message: Message) -> None:
+        assert self.crowd is not None, "the session is live"
+        self.crowd.enqueue_message(message)
 
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
             self.crowd.post(ev.NewInstruction(text))
-        return False  # the core also keeps the instruction for a resumed run
+        return False  # so the sessions' core stores the instruction for the next run as well
 
-    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
-        assert self.crowd is not None, "it is attached"
-        if word in ("confirm", "deny"):
-            return "A crowd has no confirmation: calls that need one are held back."
+    def command_loop(self, command: str, by: str, k: int | None) -> str:
+        assert self.crowd is not None, "the loop exists"
+        if command in ("confirm", "deny"):
+            return "A crowd cannot confirm calls: calls that need a confirmation are withheld."
         if self.crowd.ended_by is not None:
-            return "The crowd is stopped: a stop is final."
-        self.crowd.post(ev.OperatorCommand(word, by, time.monotonic_ns()))
-        if word == "stop":
-            self.crowd.stop(BY_HAND)
-        self.send(wire.ControlMessage(session=self.facts.token, state=STATES[word]))
-        return f"{word} ({by})"
+            return "The crowd was stopped. A stop is final."
+        self.crowd.post(ev.OperatorCommand(command, by, time.monotonic_ns()))
+        if command == "stop":
+            self.crowd.stop(PERSON_STOPPED)
+        self.send(wire.ControlMessage(session=self.session.token, state=STATES[command]))
+        return f"{command} ({by})"
 
-    def stop_loop(self, why: str) -> None:
+    def stop_loop(self, reason: str) -> None:
         if self.crowd is not None:
-            self.crowd.stop(why)
+            self.crowd.stop(reason)
 
-    def need(self) -> Need | None:
+    def decoder_need(self) -> DecoderNeed | None:
         if self.crowd is not None and (hz := sum(1e9 / member.period_ns for member in self.crowd.core.members)):
-            self.needed = Need.of(list(self.crowd.core.queue.shares), hz) or self.needed
-        return self.needed
+            self.last_need = DecoderNeed.of(list(self.crowd.core.queue.shares), hz) or self.last_need
+        return self.last_need
 
     def welcome(self, resumed: bool) -> list[Message]:
-        crowd, facts = self.crowd, self.facts
+        crowd, session = self.crowd, self.session
         if crowd is None or crowd.ended_by is not None:
             return []
         welcome = self.terms.welcome(
-            session=facts.token,
+            session=session.token,
             resumed=resumed,
             instruction=crowd.core.members.goal,
             epoch=0,
-            t_client_ns=facts.hello.t_client_ns,
+            t_client_ns=session.hello.t_client_ns,
             t_server_ns=time.monotonic_ns(),
         )
-        paused = wire.ControlMessage(session=facts.token, state="paused")
-        return [welcome, paused] if facts.life.paused else [welcome]
+        paused = wire.ControlMessage(session=session.token, state="paused")
+        return [welcome, paused] if session.life.paused else [welcome]
 
-    def traffic(self) -> dict[str, Any]:
+    def message_counts(self) -> dict[str, Any]:
         if self.crowd is None:
             return {}
         members, queue = self.crowd.core.members, self.crowd.core.queue
-        return {"observations": members.looks, "batches": queue.count, "late_dropped": queue.late_dropped}
+        return {"observations": members.observations, "batches": queue.count, "late_dropped": queue.late_dropped}

@@ -186,7 +186,7 @@ def test_counts_of_ended_sessions_stay(serve: Serve) -> None:
             sessions.append(session := separate.sessions.all()[-1])
             if leaves:
                 client.send(Bye(session=client.welcome.session))
-        until(lambda session=session: session.facts.life.state in ("parked", "over"))
+        until(lambda session=session: session.session.life.state in ("parked", "over"))
         text = separate.get("metrics")
         ticks = sum(s.loop.account.ticks for s in sessions)
         assert values(text, "rtcontrol_ticks_total")[""] == separate.sessions.stats.now().counts["ticks"] == ticks

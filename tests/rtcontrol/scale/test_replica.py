@@ -53,8 +53,8 @@ def test_text_and_yaml_give_the_same_options() -> None:
         ({"model": ["lander"]}, "model"),
         ({"hz": 1e9}, "less than or equal to 10000"),
         ({"standby": True}, "exclude each other"),
-        ({"bind": ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]}, "takes one --bind"),
-        ({"bind": "tcp://0.0.0.0:5555"}, "there are no keys"),
+        ({"bind": ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]}, "only one --bind"),
+        ({"bind": "tcp://0.0.0.0:5555"}, "--keys is missing"),
     ],
 )
 def test_invalid_option_is_refused(arguments: dict[str, Any], words: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.owner import SessionOwner
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.sessions import Need, Session, SessionRules
+from rtcontrol.serve.sessions import DecoderNeed, Session, SessionRules
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -83,7 +83,7 @@ class FakeRunner:
         if not bench.slow:
             bench.later.append(bench.opens)
 
-    def take(self, message: Message) -> None:
+    def deliver(self, message: Message) -> None:
         self.note("take", message)
         if self.bench.world_error is not None:
             raise self.bench.world_error
@@ -102,7 +102,7 @@ class FakeRunner:
         welcome = Welcome.model_construct(type="welcome", **fields)
         return [welcome] if self.bench.control is None else [welcome, self.bench.control]
 
-    def say_to_loop(self, word: str, by: str, k: int | None) -> str:
+    def command_loop(self, word: str, by: str, k: int | None) -> str:
         self.note("say", word, by, k)
         if word == "stop":
             self.stop_loop(word)
@@ -112,7 +112,7 @@ class FakeRunner:
         if not self.bench.lingers:
             self.bench.later.append(lambda: self.bench.end(self.session))
 
-    def need(self) -> Need | None:
+    def decoder_need(self) -> DecoderNeed | None:
         return self.bench.need_of.get(self.session.id)
 
     def note(self, *action: Any) -> None:
@@ -135,14 +135,14 @@ class Bench(SessionOwner):
         self.slow = self.lingers = self.no_thread = False
         self.refusal: WireError | None = None
         self.world_error: WireError | None = None
-        self.need_of: dict[str, Need] = {}
+        self.need_of: dict[str, DecoderNeed] = {}
         self.states: dict[str, Session] = {}
         self.running: dict[str, str] = {}
         self.waiting: list[Session] = []  # for their turn
         self.later: list[Callable[[], object]] = []  # what other threads do once the core's lock is free
         self.done: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
-        self.say, self._kind, self.lock = self.lines.append, FakeRunner, threading.Lock()
+        self.log_line, self._create_runner, self.lock = self.lines.append, FakeRunner, threading.Lock()
 
     def now_ns(self) -> int:
         return self.now
@@ -165,14 +165,14 @@ class Bench(SessionOwner):
 
     def send(self, wire: Wire, message: Message) -> None:
         """Let a client send a message."""
-        self.tell(ev.Received(wire, message))
+        self.handle(ev.Received(wire, message))
 
     def command(self, session: Session, word: str) -> str:
         """Give a command as a person at the server."""
-        return self.tell(ev.Commanded(session, word, "page"))
+        return self.handle(ev.Commanded(session, word, "page"))
 
     def lose(self, wire: Wire) -> None:
-        self.tell(ev.Disconnected(wire))
+        self.handle(ev.Disconnected(wire))
 
     def parked(self, **fields: Any) -> Session:
         """Return a parked session."""
@@ -182,7 +182,7 @@ class Bench(SessionOwner):
         return session
 
     def has_room(self) -> bool:
-        return self.core.has_room(self.needs())
+        return self.core.has_room(self.decoder_needs())
 
     def states_of(self) -> dict[str, int]:
         return {state: n for state, n in self.core.sessions.states().items() if n}
@@ -194,14 +194,14 @@ class Bench(SessionOwner):
         until = self.now + round(seconds * S)
         while (wake := self.core.wake_ns) is not None and wake <= until:
             self.now = max(self.now, wake)
-            self.tell(ev.Woke())
+            self.handle(ev.TimerFired())
             again = self.core.wake_ns
             assert again is None or again > self.now, "the core wakes for nothing"
         self.now = until
 
-    def tell(self, event: Any) -> Any:
+    def handle(self, event: Any) -> Any:
         """Pass the event to the core, carry out its actions, and then do the work of other threads."""
-        answer = super().tell(event)
+        answer = super().handle(event)
         while self.later:
             self.later.pop(0)()
         return answer
@@ -216,16 +216,18 @@ class Bench(SessionOwner):
                 runs, error = False, refusal
                 self.running.pop(session.id, None)
             if not runs:
-                self.tell(ev.Ended(session, error))
+                self.handle(ev.Ended(session, error))
 
     def _open(self, session: Session) -> bool:
-        if not session.agreed and self.refusal is not None:
+        if not session.negotiated and self.refusal is not None:
             raise self.refusal
-        if not self.tell(ev.Agreed(session)):
+        if not self.handle(ev.Negotiated(session)):
             return False
         self.running[session.id] = session.instructions.first or "go"
-        self.tell(ev.Attached(session))
-        refusal = self.tell(ev.Warm(session, "terms", self.needs())) if session.id in self.running else None
+        self.handle(ev.LoopCreated(session))
+        refusal = (
+            self.handle(ev.WarmedUp(session, "terms", self.decoder_needs())) if session.id in self.running else None
+        )
         if refusal is not None:
             raise refusal
         return True
@@ -233,7 +235,7 @@ class Bench(SessionOwner):
     def end(self, session: Session, error: WireError | None = None) -> None:
         """End the session's loop, if it runs."""
         if (newest := self.running.pop(session.id, None)) is not None:
-            self.tell(ev.Ended(session, error, ran=(session.instructions.first or "go", newest)))
+            self.handle(ev.Ended(session, error, run_instructions=(session.instructions.first or "go", newest)))
 
 
 def bye(session: Session) -> Bye:

@@ -46,7 +46,7 @@ def serving(out: Path, http: Any = None, **options: Any) -> Iterator[Bench]:
     # A lost client is soon found, a slow one is not taken for lost.
     base = {"out": out, "model": "random", "host": "inprocess", "heartbeat_s": 0.2, "silent_heartbeats": 20}
     with ExitStack() as stack:
-        server = Server(ServeOptions(**{**base, **options}), ["tcp://127.0.0.1:*"], http=http, say=lines.append)
+        server = Server(ServeOptions(**{**base, **options}), ["tcp://127.0.0.1:*"], http=http, log_line=lines.append)
         stack.enter_context(server)
         yield Bench(server, stack, lines)
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.serve import key_files
-from rtcontrol.serve.sessions import Need, weigh
+from rtcontrol.serve.sessions import DecoderNeed, overload_error
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.wire.messages import Bye, Welcome
@@ -102,15 +102,15 @@ def test_logs_and_records_have_no_secret(locked: Process, keys: Path) -> None:
 def test_housekeeping_survives_a_fault_and_drops_silent_clients(bench: Any) -> None:
     running = bench(heartbeat_s=0.1, silent_heartbeats=3)
     peer = running.enter(pacing="client")
-    keep, failed = running.sessions.keep, threading.Event()
+    keep, failed = running.sessions.check, threading.Event()
 
     def broken() -> None:
         failed.set()
         raise LookupError("a fault")
 
-    running.sessions.keep = broken
+    running.sessions.check = broken
     assert failed.wait(5)
-    running.sessions.keep = keep
+    running.sessions.check = keep
     # Nothing is read, so no ping is answered: only the housekeeping finds out.
     until(lambda: running.sessions.health()["sessions"]["parked"] == 1)
     peer.observe()
@@ -171,14 +171,14 @@ def test_hostile_frames_lose_no_observation_of_others(running: Any) -> None:
     assert result and not result["internal"], result
 
 
-NEEDS = st.builds(Need, st.floats(0.1, 1000), st.floats(1e-5, 1))
+NEEDS = st.builds(DecoderNeed, st.floats(0.1, 1000), st.floats(1e-5, 1))
 MOST = 0.8
 
 
 @given(need=NEEDS, others=st.lists(NEEDS, max_size=20))
-def test_admission_keeps_the_decoders_time_bounded(need: Need, others: list[Need]) -> None:
+def test_admission_keeps_the_decoders_time_bounded(need: DecoderNeed, others: list[DecoderNeed]) -> None:
     taken = sum(other.busy for other in others if other.busy <= MOST)
-    refusal = weigh(need, others, MOST)
+    refusal = overload_error(need, others, MOST)
     if refusal is not None:
         assert taken and taken + need.busy > MOST
         assert refusal.code == "busy" and f"{need.hz:g} Hz" in refusal.message

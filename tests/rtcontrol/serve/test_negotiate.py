@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.run import assembly
-from rtcontrol.serve.negotiate import Terms, negotiate
+from rtcontrol.serve.negotiate import SessionTerms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.messages import FunctionCall, Hello, Program, Welcome
@@ -29,7 +29,7 @@ OWN: dict[str, Any] = {"tools": [PAD], "instruction": "catch the ball"}
 STOP = FunctionCall(name="move", arguments={"dx": 0})
 
 
-def terms(model: str | None = "random", **fields: Any) -> Terms:
+def terms(model: str | None = "random", **fields: Any) -> SessionTerms:
     """Return the negotiated settings of a hello, by default for the lander, with a server's model."""
     if "tools" not in fields:
         fields.setdefault("agent", "lander")
@@ -43,7 +43,7 @@ def denied(**fields: Any) -> WireError:
     return caught.value
 
 
-def welcome(created: Terms) -> Welcome:
+def welcome(created: SessionTerms) -> Welcome:
     active = {"session": "x" * 32, "instruction": created.agent.instruction, "epoch": 0, "t_server_ns": 7}
     return created.welcome(**active, t_client_ns=0, resumed=False)
 
@@ -57,7 +57,7 @@ def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:
     ("fields", "code", "says"),
     [
         ({"agent": "nobody"}, "agent", "lander"),
-        ({"agent": "/etc/passwd.py"}, "agent", "Known"),
+        ({"agent": "/etc/passwd.py"}, "agent", "agents are"),
         ({"agent": None}, "agent", "tools"),
         ({"agent": "lander", **OWN}, "invalid", "both"),
         ({"tools": [PAD]}, "instruction", "instruction"),

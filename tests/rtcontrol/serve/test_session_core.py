@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.session_core import MAX_WITHOUT_SESSION, SessionCore
-from rtcontrol.serve.sessions import ENDING, LEAVING, Need, Peer, Session, SessionRules
+from rtcontrol.serve.session_core import MAX_IDLE_CONNECTIONS, SessionCore
+from rtcontrol.serve.sessions import MAX_ENDING, SERVER_LEAVING, DecoderNeed, Peer, Session, SessionRules
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -53,13 +53,15 @@ def test_core_only_returns_actions() -> None:
     (start,) = core.advance(ev.Received(connection, hello), 1)
     session = start.session
     assert (type(start), start.first, core.wake_ns) == (ev.Start, True, 120 * S + 2)
-    assert core.advance(ev.Agreed(session), 2) == [ev.Answer(True)] and core.advance(ev.Attached(session), 3) == []
-    _, greet = core.advance(ev.Warm(session, "terms", {}), 4)
-    assert greet == ev.Greet(session, resumed=False)
+    assert (
+        core.advance(ev.Negotiated(session), 2) == [ev.Answer(True)] and core.advance(ev.LoopCreated(session), 3) == []
+    )
+    _, greet = core.advance(ev.WarmedUp(session, "terms", {}), 4)
+    assert greet == ev.RequestWelcome(session, resumed=False)
     welcome: Any = Welcome.model_construct(type="welcome", session=session.token)
-    assert core.advance(ev.Greeted(session, [welcome]), 5) == [ev.Send(connection, welcome)]
+    assert core.advance(ev.WelcomeReady(session, [welcome]), 5) == [ev.Send(connection, welcome)]
     assert core.advance(ev.Received(connection, observe(session.token)), 6)[0].session is session
-    assert core.advance(ev.Woke(), core.wake_ns or 0) == [ev.Send(connection, Ping(id=1, t_ns=S + 5))]
+    assert core.advance(ev.TimerFired(), core.wake_ns or 0) == [ev.Send(connection, Ping(id=1, t_ns=S + 5))]
 
 
 def picture(token: str) -> Picture:
@@ -122,7 +124,7 @@ def test_full_server_is_busy_except_for_parked_sessions() -> None:
         bench.now += S
     assert bench.states_of() == {"parked": 2} and parked[0] and parked[0].life.state == "over"
     bench.lingers = True
-    for _ in range(2 + ENDING):
+    for _ in range(2 + MAX_ENDING):
         wire, session = bench.enter()
         bench.send(wire, bye(session))
     bench.hello(last := Wire())
@@ -141,12 +143,12 @@ def test_robot_is_exclusive_unless_its_session_is_parked(bench: Bench) -> None:
     assert first.code() == "session", "the first one lost it"
 
 
-@pytest.mark.parametrize("needs", [{"session-0001": 0.5, "session-0002": 0.5}, {"session-0002": 0.9}])
-def test_session_that_would_delay_others_is_refused(bench: Bench, needs: dict[str, float]) -> None:
-    bench.need_of = {name: Need(10.0, share / 10) for name, share in needs.items()}
+@pytest.mark.parametrize("decoder_needs", [{"session-0001": 0.5, "session-0002": 0.5}, {"session-0002": 0.9}])
+def test_session_that_would_delay_others_is_refused(bench: Bench, decoder_needs: dict[str, float]) -> None:
+    bench.need_of = {name: DecoderNeed(10.0, share / 10) for name, share in decoder_needs.items()}
     bench.enter()
     bench.hello(other := Wire())
-    if len(needs) == 1:  # alone it is late anyway
+    if len(decoder_needs) == 1:  # alone it is late anyway
         other.only(Welcome)
         return
     error = other.only(ErrorMessage)
@@ -200,7 +202,7 @@ def test_parked_session_ends_after_its_grace(bench: Bench) -> None:
     bench.wait(30)
     assert bench.states_of() == {"parked": 1}
     bench.wait(0.1)
-    assert bench.states_of() == {} and bench.lines[-1] == "session-0001: over (its client did not return)"
+    assert bench.states_of() == {} and bench.lines[-1] == "session-0001: over (the client did not return)"
     bench.hello(wire := Wire(), resume=session.token)
     error = wire.only(ErrorMessage)
     assert (error.code, error.field, error.retryable, error.fatal) == ("session", "resume", True, False)
@@ -213,7 +215,7 @@ def test_resuming_takes_over_from_old_connection(bench: Bench) -> None:
     assert second.only(Welcome).resumed and bench.states_of() == {"live": 1}
     bench.send(first, observe(session.token))
     assert first.code() == "state"
-    bench.tell(ev.Emitted(session, call(session)))
+    bench.handle(ev.LoopMessage(session, call(session)))
     assert not first.sent and second.only(CallMessage)
     bench.lose(first)  # nothing comes of it
     assert bench.states_of() == {"live": 1}
@@ -264,7 +266,7 @@ def test_client_lost_while_opening_leaves_no_session(bench: Bench) -> None:
 
 
 def test_outliving_session_continues_and_returns_by_token() -> None:
-    bench = Bench(limit=1, outlives=True)
+    bench = Bench(limit=1, outlives_client=True)
     wire, session = bench.enter()
     bench.lose(wire)
     assert bench.states_of() == {"live": 1}, "it continues while its client is away"
@@ -289,8 +291,8 @@ Say = Callable[[Session], Message]
         (lambda s: control(s, "pause"), "state", "control"),
         (lambda s: picture(s.token), "state", "pictures"),
         (lambda s: Join(session=s.token, members=[]), "state", "crowd"),
-        (lambda s: Welcome.model_construct(type="welcome"), "state", "server"),
-        (lambda s: call(s), "state", "server"),
+        (lambda s: Welcome.model_construct(type="welcome"), "state", "Do not send"),
+        (lambda s: call(s), "state", "Do not send"),
     ],
 )
 def test_message_is_refused_and_the_session_continues(bench: Bench, message: Say, code: str, remedy: str) -> None:
@@ -353,22 +355,22 @@ def test_picture_needs_key_and_token(bench: Bench) -> None:
 def test_messages_beyond_rate_are_ignored_undecoded() -> None:
     bench = Bench(messages_per_s=50.0, errors_per_s=1.0)
     wire, _ = bench.enter()
-    taken = sum(bool(bench.tell(ev.Arrived(wire))) for _ in range(300))
+    taken = sum(bool(bench.handle(ev.Arrived(wire))) for _ in range(300))
     assert taken == 50 and bench.core.refused["rate"] == 250
     assert [message.dropped for message in wire.take(ErrorMessage)] == [0, 0]
     bench.now += S
-    assert bench.tell(ev.Arrived(wire))
+    assert bench.handle(ev.Arrived(wire))
 
 
 def test_errors_are_rate_limited_and_unsent_ones_counted(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
     for _ in range(100):
-        bench.tell(ev.Failed(wire, garbage))
+        bench.handle(ev.Failed(wire, garbage))
     result = wire.take(ErrorMessage)
     assert len(result) == 20 and bench.core.refused["malformed"] == 100
     bench.now += S
-    bench.tell(ev.Failed(wire, garbage))
+    bench.handle(ev.Failed(wire, garbage))
     assert wire.only(ErrorMessage).dropped == 80
 
 
@@ -398,18 +400,18 @@ def test_connection_without_session_ends_after_two_minutes(bench: Bench) -> None
 
 
 def test_excess_connections_drop_the_longest_silent(bench: Bench) -> None:
-    wires = [Wire() for _ in range(MAX_WITHOUT_SESSION + 1)]
+    wires = [Wire() for _ in range(MAX_IDLE_CONNECTIONS + 1)]
     for wire in wires:
         bench.now += 1
         bench.send(wire, ping())
-    assert [wire.closed for wire in wires] == [True] + [False] * MAX_WITHOUT_SESSION
+    assert [wire.closed for wire in wires] == [True] + [False] * MAX_IDLE_CONNECTIONS
 
 
 def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
     wire, session = bench.enter()
-    bench.tell(ev.Disconnected(wire, revoked=True))
-    assert wire.closed and bench.lines[1] == "a peer: its key was revoked" and session.life.state == "parked"
-    assert not bench.tell(ev.Arrived(wire))
+    bench.handle(ev.Disconnected(wire, revoked=True))
+    assert wire.closed and bench.lines[1] == "a peer: the client's key was revoked" and session.life.state == "parked"
+    assert not bench.handle(ev.Arrived(wire))
     bench.send(wire, observe(session.token))
     assert not bench.core.peers and not wire.sent
 
@@ -420,11 +422,11 @@ def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
 def test_refused_instruction_is_reported_after_call_of_tick(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.send(wire, Instruct(session=session.token, instruction="bad"))
-    bench.tell(ev.GaveWay(session, "it does not fit"))
+    bench.handle(ev.InstructionRejected(session, "it does not fit"))
     assert not wire.sent
     trouble = WireError(Code.TOO_LARGE, "it does not fit", seq=7)
-    bench.tell(ev.Emitted(session, call(session)))
-    bench.tell(ev.Wrong(session, trouble, "it does not fit"))
+    bench.handle(ev.LoopMessage(session, call(session)))
+    bench.handle(ev.LoopError(session, trouble, "it does not fit"))
     result = wire.sent
     assert [type(message) for message in result] == [CallMessage, ErrorMessage]
     assert isinstance(result[1], ErrorMessage) and (result[1].code, result[1].seq) == ("instruction", 7)
@@ -433,7 +435,7 @@ def test_refused_instruction_is_reported_after_call_of_tick(bench: Bench) -> Non
 def test_undecided_observation_is_refused_once(bench: Bench) -> None:
     wire, session = bench.enter()
     for seq, what, sent in ((3, "KeyError", 1), (3, "KeyError", 0), (4, "KeyError", 1), (4, "other", 1), (4, None, 1)):
-        bench.tell(ev.Wrong(session, WireError(Code.INVALID, "x", seq=seq), what))
+        bench.handle(ev.LoopError(session, WireError(Code.INVALID, "x", seq=seq), what))
         assert len(wire.take(ErrorMessage)) == sent, (seq, what)
 
 
@@ -455,10 +457,10 @@ def test_next_run_starts_with_newest_accepted_instruction(
         if source == "wire":
             bench.send(wire, Instruct(session=session.token, instruction=text))
         elif source == "page":
-            bench.tell(ev.Instructed(session, text))
+            bench.handle(ev.Instructed(session, text))
         else:  # the loop continues with the one before
             bench.running[session.id] = "go"
-            bench.tell(ev.GaveWay(session, "it does not fit"))
+            bench.handle(ev.InstructionRejected(session, "it does not fit"))
     bench.lose(wire)
     bench.hello(Wire(), resume=session.token)
     assert bench.running[session.id] == first
@@ -466,16 +468,16 @@ def test_next_run_starts_with_newest_accepted_instruction(
 
 def test_instruction_without_loop_starts_next_run(bench: Bench) -> None:
     session = bench.parked()
-    bench.tell(ev.Instructed(session, "right"))
+    bench.handle(ev.Instructed(session, "right"))
     bench.hello(wire := Wire(), resume=session.token)
     assert bench.running[session.id] == "right"
     bench.lose(wire)
     bench.slow = True
     bench.hello(Wire(), resume=session.token)
     bench.waiting.clear()
-    bench.tell(ev.Agreed(session))
-    bench.tell(ev.Instructed(session, "left"))
-    bench.tell(ev.Attached(session))
+    bench.handle(ev.Negotiated(session))
+    bench.handle(ev.Instructed(session, "left"))
+    bench.handle(ev.LoopCreated(session))
     assert bench.done[-1] == (session.id, "instruct", "left")
 
 
@@ -484,8 +486,8 @@ def test_instruction_after_end_of_loop_starts_next_run(bench: Bench) -> None:
     bench.lingers = True
     bench.lose(wire)
     del bench.running[session.id]  # it is over, and its thread has not reported it yet
-    bench.tell(ev.Instructed(session, "left"))
-    bench.tell(ev.Ended(session, ran=("go", "go")))
+    bench.handle(ev.Instructed(session, "left"))
+    bench.handle(ev.Ended(session, run_instructions=("go", "go")))
     bench.hello(Wire(), resume=session.token)
     assert bench.running[session.id] == "left"
 
@@ -496,16 +498,16 @@ def unfit() -> WireError:
 
 def test_rejected_instruction_falls_back_to_previous(bench: Bench) -> None:
     session = bench.parked()
-    bench.tell(ev.Instructed(session, "bad"))
+    bench.handle(ev.Instructed(session, "bad"))
     bench.hello(back := Wire(), resume=session.token)
     back.sent.clear()
     del bench.running[session.id]
-    bench.tell(ev.Ended(session, unfit()))
+    bench.handle(ev.Ended(session, unfit()))
     assert back.error() == ("instruction", False, True)
     bench.hello(back, resume=session.token)
     assert bench.running[session.id] == "go"
     back.sent.clear()
-    bench.tell(ev.Ended(session, unfit()))
+    bench.handle(ev.Ended(session, unfit()))
     assert back.error() == ("instruction", True, False), "there is none before that"
 
 
@@ -515,10 +517,10 @@ def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
     bench.lose(wire)
     del bench.running[session.id]  # its loop is over, and its last safe call comes
     bench.hello(back := Wire(), resume=session.token)
-    bench.tell(ev.Emitted(session, call(session)))
+    bench.handle(ev.LoopMessage(session, call(session)))
     assert not back.sent
-    bench.tell(ev.Ended(session))
-    bench.tell(ev.Emitted(session, call(session)))
+    bench.handle(ev.Ended(session))
+    bench.handle(ev.LoopMessage(session, call(session)))
     assert [type(message) for message in back.sent] == [Welcome, CallMessage]
 
 
@@ -536,10 +538,10 @@ def test_clients_command_reaches_its_loop_at_once(bench: Bench) -> None:
     bench.send(wire, control(session, "confirm", id=3))
     assert bench.done[-1] == (session.id, "say", "confirm", "wire", 3)
     paused = ControlMessage(session=session.token, state="paused")
-    bench.tell(ev.Emitted(session, paused))
+    bench.handle(ev.LoopMessage(session, paused))
     assert wire.only(ControlMessage).state == "paused"
     incapable, other = bench.enter()
-    bench.tell(ev.Emitted(other, paused))
+    bench.handle(ev.LoopMessage(other, paused))
     assert not incapable.sent
 
 
@@ -613,7 +615,7 @@ def test_bye_is_answered_and_frees_the_connection(bench: Bench) -> None:
     assert wire.only(Welcome).resumed and session.life.runs == 2, "a loop that ends by itself is started again"
     bench.send(wire, bye(session))
     assert wire.only(Bye).reason == "client said bye"
-    bench.tell(ev.Emitted(session, call(session)))
+    bench.handle(ev.LoopMessage(session, call(session)))
     assert not wire.sent, "nothing is sent after a bye"
     _, other = bench.enter(wire, robot="arm")
     bench.end(session)
@@ -669,7 +671,7 @@ def drained(count: int, grace_s: float = 1.0, **rules: Any) -> tuple[Bench, list
     """Return a draining server, and its clients in the order of their arrival."""
     bench = Bench(**rules)
     clients = [bench.enter() for _ in range(count)]
-    bench.tell(ev.Drains(round(grace_s * S)))
+    bench.handle(ev.DrainStarted(round(grace_s * S)))
     return bench, clients
 
 
@@ -681,9 +683,9 @@ def test_draining_server_resumes_sessions_and_ends_them_after_call() -> None:
     bench.hello(wire := Wire(), resume=session.token)
     assert bench.states_of() == {"live": 1} and not bench.has_room()
     bench.wait(1.05)
-    bench.tell(ev.Emitted(session, call(session, more=True)))
+    bench.handle(ev.LoopMessage(session, call(session, more=True)))
     assert not wire.take(Bye)
-    bench.tell(ev.Emitted(session, call(session)))
+    bench.handle(ev.LoopMessage(session, call(session)))
     assert wire.take(Bye)[0].reconnect
     bench.hello(wire)
     assert wire.code() == "busy", "a connection that was sent away gets no new session"
@@ -700,14 +702,16 @@ def test_drained_clients_leave_in_sequence_after_calls(count: int) -> None:
         for n, (wire, session) in enumerate(clients):
             wire.sent = [message for message in wire.sent if not isinstance(message, Ping)]
             if session.peer is not None:
-                bench.tell(ev.Emitted(session, call(session)))
+                bench.handle(ev.LoopMessage(session, call(session)))
                 if session.peer is None:
                     left.append(n)
     assert left == list(range(count)) and bench.states_of() == {}
     for wire, session in clients:
         *calls, last = wire.sent
         assert calls and all(isinstance(message, CallMessage) for message in calls)
-        assert isinstance(last, Bye) and last.reconnect and (last.session, last.reason) == (session.token, LEAVING)
+        assert (
+            isinstance(last, Bye) and last.reconnect and (last.session, last.reason) == (session.token, SERVER_LEAVING)
+        )
 
 
 @pytest.mark.parametrize("what", ["silent", "opening", "parked", "stopped"])
@@ -730,7 +734,7 @@ def test_draining_session_without_call_ends_with_bye(what: str) -> None:
 def test_ending_server_says_bye_and_refuses_clients(bench: Bench) -> None:
     wire, session = bench.enter()
     bench.parked()
-    bench.tell(ev.Closes())
+    bench.handle(ev.CloseStarted())
     assert (result := wire.only(Bye)).reason == "server stopped" and result.reconnect is None
     assert bench.states_of() == {}
     for fields in ({}, {"resume": session.token}):
@@ -742,8 +746,8 @@ def test_room_depends_on_places_and_decoder_time() -> None:
     bench = Bench(limit=2)
     assert bench.has_room()
     _, session = bench.enter()
-    bench.need_of = {session.id: Need(10.0, 0.09)}
-    assert bench.core.busy(bench.needs()) == pytest.approx(0.9) and not bench.has_room()
+    bench.need_of = {session.id: DecoderNeed(10.0, 0.09)}
+    assert bench.core.busy(bench.decoder_needs()) == pytest.approx(0.9) and not bench.has_room()
     bench.need_of = {}
     assert bench.has_room()
     bench.enter()

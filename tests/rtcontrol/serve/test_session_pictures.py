@@ -67,9 +67,9 @@ def test_picture_is_shown_until_its_client_is_gone(running: Any) -> None:
     assert WatchedSession(session).snapshot(0)["picture_age_s"] < 60
     beside.close()
     received(peer)
-    assert session.facts.life.state == "live"
+    assert session.session.life.state == "live"
     peer.close()
-    until(lambda: session.facts.life.state == "parked", "it was not parked")
+    until(lambda: session.session.life.state == "parked", "it was not parked")
     assert WatchedSession(session).picture() is None and WatchedSession(session).snapshot(0)["picture_age_s"] is None
 
 
@@ -92,7 +92,7 @@ def test_picture_is_recorded_once_at_its_time(
             peer.observe(t_ns=time.monotonic_ns() + ahead_ns)
             peer.expect(CallMessage)
     peer.close()
-    until(lambda: running.sessions.all()[0].facts.life.state == "parked", "it was not parked")
+    until(lambda: running.sessions.all()[0].session.life.state == "parked", "it was not parked")
     matches = recorded(running.out / "session-0001" / "record.mcap")
     assert [(data, form) for _, data, form in matches] == [(data, "jpeg") for data in sent]  # foxglove/mcap#1701
     assert began_s - 1 < matches[0][0] < matches[1][0] < time.time()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.sessions import ENDING, Session
+from rtcontrol.serve.sessions import MAX_ENDING, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -41,7 +41,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.bench = Bench(limit=LIMIT, grace_ns=GRACE_S * S, outlives=seed % 5 == 4)
+        self.bench = Bench(limit=LIMIT, grace_ns=GRACE_S * S, outlives_client=seed % 5 == 4)
         self.wires: list[Wire] = [Wire(key=self.random.choice([None, "a"])) for _ in range(2)]
         self.given: dict[str, str] = {}
         self.owners: dict[Wire, str] = {}
@@ -111,7 +111,7 @@ class Walk:
     def revoke(self) -> None:
         if self.random.random() < 0.3:
             wire = self.wire()
-            self.bench.tell(ev.Disconnected(wire, revoked=True))
+            self.bench.handle(ev.Disconnected(wire, revoked=True))
             self.wires.remove(wire)
 
     def pass_time(self) -> None:
@@ -121,7 +121,7 @@ class Walk:
     def call(self) -> None:
         for session in self.sessions:
             if session.id in self.bench.running and self.random.random() < 0.7:
-                self.bench.tell(ev.Emitted(session, call(session)))
+                self.bench.handle(ev.LoopMessage(session, call(session)))
 
     def report(self) -> None:
         if self.sessions:
@@ -129,19 +129,19 @@ class Walk:
             result = Instruct(session=session.token, instruction="left", said="left")
             error = WireError(Code.INVALID, "x")
             reports: list[Any] = [
-                ev.GaveWay(session, "it does not fit"),
-                ev.Emitted(session, result),
-                ev.Emitted(session, ControlMessage(session=session.token, state="paused")),
-                ev.Wrong(session, error, "x"),
-                ev.Noted(session, "x"),
+                ev.InstructionRejected(session, "it does not fit"),
+                ev.LoopMessage(session, result),
+                ev.LoopMessage(session, ControlMessage(session=session.token, state="paused")),
+                ev.LoopError(session, error, "x"),
+                ev.LogRequested(session, "x"),
             ]
-            self.bench.tell(self.random.choice(reports))
+            self.bench.handle(self.random.choice(reports))
 
     def people(self) -> None:
         if self.sessions:
             session = self.random.choice(self.sessions)
             word = self.random.choice(["pause", "resume", "confirm", "stop"])
-            over = session.life.state == "over" or session.life.why is not None
+            over = session.life.state == "over" or session.life.end_reason is not None
             self.bench.command(session, word)
             if word == "stop" and not over:
                 self.stopped.add(session.token)
@@ -173,7 +173,7 @@ class Walk:
         tokens = [session.token for session in core.sessions]
         assert len(tokens) == len(set(tokens)), "each token is one session's"
         states = core.sessions.states()
-        assert states["parked"] <= LIMIT and states["opening"] + states["live"] <= LIMIT + ENDING
+        assert states["parked"] <= LIMIT and states["opening"] + states["live"] <= LIMIT + MAX_ENDING
         for wire in [*self.read, *self.wires]:
             for message in wire.sent[self.read.get(wire, 0) :]:
                 self.sent(wire, message)

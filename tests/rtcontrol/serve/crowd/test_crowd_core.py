@@ -22,13 +22,13 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, OperatorCommand
-from rtcontrol.serve.crowd.core import MARGIN, BatchQueue, CrowdCore, Refuse, SendCalls, choose
-from rtcontrol.serve.crowd.loop import QUEUE, CrowdLoop
+from rtcontrol.serve.crowd.core import TIME_SHARE, BatchQueue, CrowdCore, SendCalls, SendError, choose_batch
+from rtcontrol.serve.crowd.loop import MAX_INBOX, CrowdLoop
 from rtcontrol.serve.crowd.members import (
-    LONGEST,
+    MAX_PERIODS,
     CrowdMember,
+    MemberObservation,
     Members,
-    MemberSight,
     MemberTerms,
     MemberTick,
     crowd_terms,
@@ -82,7 +82,7 @@ class CrowdBench:
         self.account = Account()
         self.account.add({"header": config.header(60.0, AGENT)})
 
-    def tell(self, event: Any) -> None:
+    def handle(self, event: Any) -> None:
         events = deque([event])
         while events:
             for action in self.core.advance(events.popleft(), self.now):
@@ -94,7 +94,7 @@ class CrowdBench:
                 elif isinstance(action, SendCalls):
                     self.calls += action.calls
                     self.sent_ns += [self.now] * len(action.calls)
-                elif isinstance(action, Refuse):
+                elif isinstance(action, SendError):
                     self.refused.append(action.error)
                 elif isinstance(action, ev.RecordLine):
                     self.lines.append(action.line)
@@ -105,7 +105,7 @@ class CrowdBench:
     def wait(self, ms: float) -> None:
         """Let `ms` milliseconds pass, as the loop's thread does."""
         end_ns = self.now + round(ms * MS)
-        self.tell(ev.TimerFired())
+        self.handle(ev.TimerFired())
         while True:
             wake_ns = self.core.wake_ns
             due_ns = min(end_ns + 1 if wake_ns is None else wake_ns, self.pending[0] if self.pending else end_ns + 1)
@@ -114,21 +114,21 @@ class CrowdBench:
             self.now = max(self.now, due_ns)
             if self.pending is not None and self.pending[0] <= self.now:
                 reply, self.pending = self.pending[1], None
-                self.tell(reply)
-            self.tell(ev.TimerFired())
+                self.handle(reply)
+            self.handle(ev.TimerFired())
         self.now = end_ns
 
     def join(self, *members: str | dict[str, Any]) -> None:
         given = [{"id": item} if isinstance(item, str) else item for item in members]
-        self.tell(Join(session=TOKEN, members=[Member(**item) for item in given]))
+        self.handle(Join(session=TOKEN, members=[Member(**item) for item in given]))
 
     def see(self, **texts: str) -> None:
         self.seq += 1
         looks = [MemberLook(id=name, seq=self.seq, t_ns=self.seq, text=text) for name, text in texts.items()]
-        self.tell(ObserveMany(session=TOKEN, looks=looks))
+        self.handle(ObserveMany(session=TOKEN, looks=looks))
 
     def say(self, word: str) -> None:
-        self.tell(OperatorCommand(word, "page", self.now))
+        self.handle(OperatorCommand(word, "page", self.now))
 
     def of(self, name: str) -> list[tuple[str, str | None]]:
         """Return status and cause of each call that a member received."""
@@ -139,7 +139,7 @@ class CrowdBench:
 
     def end(self) -> dict[str, Any]:
         """End the crowd, and return the report."""
-        self.tell(ev.StopRequested("over"))
+        self.handle(ev.StopRequested("over"))
         self.account.assert_consistent()
         return report.build(self.account, "record.mcap")
 
@@ -152,7 +152,7 @@ class ScriptSource:
 
 def test_decision_of_an_earlier_epoch_is_not_sent() -> None:
     bench = CrowdBench(slow_ms=20)
-    bench.core.queue.most = 8
+    bench.core.queue.max_size = 8
     bench.join(*({"id": name, "hz": 1} for name in NAMES[:3]))
     bench.see(**{name: f"moved {name}" for name in NAMES[:3]})
     bench.wait(5)
@@ -260,7 +260,7 @@ def test_pause_makes_members_safe_until_resume() -> None:
 def test_instruction_becomes_goal_of_every_member() -> None:
     bench = CrowdBench()
     bench.join({"id": "anna", "instruction": "land"})
-    bench.tell(ev.NewInstruction("hover"))
+    bench.handle(ev.NewInstruction("hover"))
     bench.join("bert")
     bench.see(anna="moved", bert="moved")
     bench.wait(30)
@@ -275,10 +275,10 @@ def test_lost_decoder_causes_misses_that_name_it(back: bool, cause: tuple[str, s
     bench.wait(1)
     bench.pending = None
     lost = (HostEvent(bench.now, "lost", 0.0),)
-    bench.tell(HostChanged(False, 0, None, lost))
+    bench.handle(HostChanged(False, 0, None, lost))
     bench.wait(17)
     if back:
-        bench.tell(HostChanged(True, 1, None, (*lost, HostEvent(bench.now, "restarted", 0.1))))
+        bench.handle(HostChanged(True, 1, None, (*lost, HostEvent(bench.now, "restarted", 0.1))))
     bench.wait(4)
     (line,) = bench.ticks("anna")
     assert (line["cause"], line["subcause"]) == cause
@@ -316,7 +316,7 @@ def test_member_of_returned_client_waits_for_observation() -> None:
     bench.join("anna")
     bench.see(anna="moved")
     bench.wait(2)
-    bench.core.members.by_id["anna"].blind()
+    bench.core.members.by_id["anna"].forget_observations()
     bench.core = CrowdCore(bench.core.members, bench.core.settings, bench.core.rules, bench.core.k)
     bench.wait(60)
     assert not bench.calls
@@ -328,16 +328,16 @@ def test_member_of_returned_client_waits_for_observation() -> None:
 def test_excess_messages_are_refused_but_commands_accepted() -> None:
     host: Any = SimpleNamespace(wake=lambda: None)
     loop = CrowdLoop(CrowdBench().core, host, cast(Any, SimpleNamespace(header={})), lambda action: None)
-    for _ in range(QUEUE):
-        loop.take(Leave(session=TOKEN, ids=[]))
-    with pytest.raises(WireError, match="256 messages wait"):
-        loop.take(Leave(session=TOKEN, ids=[]))
+    for _ in range(MAX_INBOX):
+        loop.enqueue_message(Leave(session=TOKEN, ids=[]))
+    with pytest.raises(WireError, match="256 messages of this crowd"):
+        loop.enqueue_message(Leave(session=TOKEN, ids=[]))
     loop.post(OperatorCommand("pause", "page", 0))
 
 
 @pytest.mark.parametrize(
     ("fields", "says"),
-    [({"pacing": "client"}, "no pacing 'client'"), ({"calls_per_tick": 2}, "no calls_per_tick 2")],
+    [({"pacing": "client"}, "cannot have pacing 'client'"), ({"calls_per_tick": 2}, "cannot have calls_per_tick 2")],
 )
 def test_crowd_refuses_settings_of_a_single_loop(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(WireError, match=says):
@@ -345,16 +345,16 @@ def test_crowd_refuses_settings_of_a_single_loop(fields: dict[str, Any], says: s
 
 
 def test_crowd_terms_refuse_endpoints_and_warn() -> None:
-    agreed = terms(crowd=CrowdWish(members=7), capabilities=["executed", "pictures"])
-    elsewhere = replace(agreed, source=EndpointSource("chat", "http://127.0.0.1:1", "any", ()))
+    negotiated = terms(crowd=CrowdWish(members=7), capabilities=["executed", "pictures"])
+    elsewhere = replace(negotiated, source=EndpointSource("chat", "http://127.0.0.1:1", "any", ()))
     with pytest.raises(WireError, match="cannot decide for a crowd"):
         crowd_terms(elsewhere)
-    config = replace(agreed.config, hysteresis="margin=0.2", interpreter="chat:x", confirm=("engines",))
-    crowd = crowd_terms(replace(agreed, config=config))
+    config = replace(negotiated.config, hysteresis="margin=0.2", interpreter="chat:x", confirm=("engines",))
+    crowd = crowd_terms(replace(negotiated, config=config))
     assert crowd.crowd is not None and crowd.crowd.members == 7
     assert (crowd.config.hysteresis, crowd.config.interpreter) == (None, None)
-    new = crowd.warnings[len(agreed.warnings) :]
-    for word in ("executed, pictures, interpreter, hysteresis", "engines are held back"):
+    new = crowd.warnings[len(negotiated.warnings) :]
+    for word in ("executed, pictures, interpreter, hysteresis", "engines are withheld"):
         assert any(word in warning for warning in new), word
 
 
@@ -386,21 +386,21 @@ def test_batch_has_most_urgent_ticks_that_can_be_in_time(
     waiting: list[MemberTick], alone_ms: int, more_ms: int, most: int
 ) -> None:
     expected: Callable[[int], float] = lambda n: (alone_ms + (n - 1) * more_ms) * MS  # noqa: E731
-    batch = choose(waiting, 0, expected, most)
+    batch = choose_batch(waiting, 0, expected, most)
     chosen = {t.k for t in batch}
     assert len(batch) <= most and chosen <= {t.k for t in waiting}
     # An empty batch, where the first one alone is too much: gittensor-ai-lab/sparkinfer#217.
     assert batch or all(t.deadline_ns <= 0 for t in waiting)
     able = [t for t in waiting if alone_ms * MS <= t.deadline_ns]
     if len(batch) > 1:
-        assert expected(len(batch)) <= MARGIN * min(t.deadline_ns for t in batch)
+        assert expected(len(batch)) <= TIME_SHARE * min(t.deadline_ns for t in batch)
     if able and expected(len(able)) <= max(t.deadline_ns for t in able):
         assert all(now.deadline_ns <= later.deadline_ns for now in batch for later in able if later.k not in chosen)
 
 
 def test_overload_serves_the_highest_priority() -> None:
     waiting = [tick(i, 30 + i, priority=9 * (i == 3)) for i in range(4)]
-    assert [t.k for t in choose(waiting, 0, lambda n: 12.0 * n * MS, 64)] == [3]
+    assert [t.k for t in choose_batch(waiting, 0, lambda n: 12.0 * n * MS, 64)] == [3]
 
 
 # Requests of a low priority never had their turn: kubernetes/kubernetes#86373, volcano-sh/volcano#748.
@@ -409,7 +409,7 @@ def test_overload_starves_none_of_equal_priority() -> None:
     served = dict.fromkeys(range(10), 0)
     for _ in range(100):
         waiting = [MemberTick(i, 0, 200 * MS, 0, member=item) for i, item in enumerate(members)]
-        for item in choose(waiting, 0, lambda n: 30.0 * n * MS, 64):
+        for item in choose_batch(waiting, 0, lambda n: 30.0 * n * MS, 64):
             item.member.served = next(numbers)
             served[item.k] += 1
     assert max(served.values()) - min(served.values()) <= 1
@@ -419,52 +419,52 @@ def test_late_batch_is_halved_and_grows_again() -> None:
     times = BatchQueue()
     shown = []
     for _ in range(12):
-        shown.append(count := min(64, times.most))
-        times.took(count, 1, late=False)
+        shown.append(count := min(64, times.max_size))
+        times.record_time(count, 1, late=False)
     assert shown[-1] == 64
     for _ in range(7):
-        times.took(min(64, times.most), 1, late=True)
-    assert times.most == 1
+        times.record_time(min(64, times.max_size), 1, late=True)
+    assert times.max_size == 1
     for _ in range(40):
-        times.took(times.most, 1, late=False)
-    assert times.most > 32
+        times.record_time(times.max_size, 1, late=False)
+    assert times.max_size > 32
 
 
 def test_resting_member_is_released_within_half_its_ttl() -> None:
     item = member(1, ttl_ms=1200.0)
-    item.newest = MemberSight(1, 0, 0, "still", None)
+    item.newest = MemberObservation(1, 0, 0, "still", None)
     item.decided = "still", "go"
     periods = []
     for _ in range(6):
-        item.stretch(unchanged=True)
+        item.update_rate(decided=True)
         periods.append(item.period_ns // MS)
-    assert periods == [400, 600, 600, 600, 600, 600] and item.periods == LONGEST
-    item.newest = MemberSight(2, 0, 0, "moved", None)
-    assert not item.rests
-    assert not member(2, every_tick=True).rests
+    assert periods == [400, 600, 600, 600, 600, 600] and item.periods == MAX_PERIODS
+    item.newest = MemberObservation(2, 0, 0, "moved", None)
+    assert not item.unchanged
+    assert not member(2, every_tick=True).unchanged
 
 
 def test_repeated_instructions_keep_the_agenda_small() -> None:
     bench = CrowdBench()
     bench.join("a", "b")
     bench.see(a="x", b="x")
-    bench.tell(ev.NewInstruction("hover"))
-    entries = len(bench.core.agenda._heap)
+    bench.handle(ev.NewInstruction("hover"))
+    entries = len(bench.core.timers._heap)
     for _ in range(100):
-        bench.tell(ev.NewInstruction("land"))
-    assert len(bench.core.agenda._heap) == entries
+        bench.handle(ev.NewInstruction("land"))
+    assert len(bench.core.timers._heap) == entries
 
 
 def test_crowd_is_paused_and_stopped_but_never_confirmed() -> None:
     events, posted = list[Any](), list[Any]()
     session = CrowdSession(
-        cast(Any, SimpleNamespace(id="crowd", token=TOKEN)), cast(Any, SimpleNamespace(tell=events.append))
+        cast(Any, SimpleNamespace(id="crowd", token=TOKEN)), cast(Any, SimpleNamespace(handle=events.append))
     )
     loop = SimpleNamespace(post=posted.append, ended_by=None)
     loop.stop = lambda why: setattr(loop, "ended_by", why)
     session.crowd = cast(Any, loop)
-    assert session.say_to_loop("pause", "wire", None) == "pause (wire)" and posted[-1].word == "pause"
-    assert "has no confirmation" in session.say_to_loop("confirm", "wire", 3)
-    session.say_to_loop("stop", "wire", None)
-    assert "final" in session.say_to_loop("resume", "wire", None)
+    assert session.command_loop("pause", "wire", None) == "pause (wire)" and posted[-1].word == "pause"
+    assert "cannot confirm calls" in session.command_loop("confirm", "wire", 3)
+    session.command_loop("stop", "wire", None)
+    assert "final" in session.command_loop("resume", "wire", None)
     assert [event.message.state for event in events] == ["paused", "stopped"] and len(posted) == 2
