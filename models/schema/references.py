@@ -26,6 +26,7 @@ DEFINITIONS = ("$defs", "definitions")
 TEXTS = ("format", "title", "description", "$ref", "$comment")
 TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+COUNTS = {f"{end}{of}" for end in ("min", "max") for of in ("Length", "Items", "Properties", "Contains")}
 LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 NAMED = ("properties", "patternProperties", "dependentSchemas")
 GONE = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # not needed when references are written out
@@ -236,7 +237,9 @@ def _misspelt(name: str, value: Any) -> str | None:
 
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:
-    """Write draft 4's exclusive bounds, draft 7's tuples and dependencies, and OpenAPI's `nullable` as 2020-12 does."""
+    """Write draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable`, and counts such as 2.0
+    as 2020-12 does."""
+    schema |= {key: int(schema[key]) for key in COUNTS & schema.keys()}
     if isinstance(kinds := schema.get("type"), list):
         schema["type"] = list(dict.fromkeys(kinds))  # some generators write "null" once more for a default of null
     rest = schema.pop("additionalItems", True)

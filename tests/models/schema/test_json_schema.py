@@ -233,6 +233,19 @@ def test_draft_7_tuples_have_draft_7_values(old: dict[str, Any], count: int) -> 
     assert all(judge.is_valid(v) for v in domain.values)
 
 
+@pytest.mark.parametrize("of", ["Length", "Items", "Properties", "Contains"])
+def test_count_with_a_decimal_point_is_an_integer(of: str) -> None:
+    counts = normalise({f"min{of}": 1.0, f"max{of}": 2e0}, WHERE)
+    assert repr(counts) == repr({f"min{of}": 1, f"max{of}": 2})
+    with pytest.raises(UserError, match=rf"max{of} is 1.5"):
+        normalise({f"max{of}": 1.5}, WHERE)
+
+
+def test_list_counted_in_floats_is_closed() -> None:
+    pair = {"type": "array", "items": {"type": "boolean"}, "minItems": 2.0, "maxItems": 2.0}
+    assert len(parameter(pair).domain.values) == 4
+
+
 # Values and their texts: numbers use Decimal, leaves are typed, and values with equal texts are refused.
 
 
