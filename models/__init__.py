@@ -1,3 +1,3 @@
-"""How a controller is made and run: ST format, schema plan, decoder, engines, training and the bundled checkpoint."""
+"""Models that choose function calls: tool schemas, decoding, engines, checkpoints, training data and training."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The values that all layers share: a typed function call, and the decision behind it."""
+"""Data classes that all packages share: a typed function call, a plan of calls, and a decision of the model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function call with typed arguments; absent optional parameters are left out."""
+    """A function call with typed arguments. Optional parameters without a value are not in `arguments`."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return the call as people and the prompt's history read it: `engines(main=70, side=0)`."""
-        shown = (f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in self.arguments.items())
-        return f"{self.name}({', '.join(shown)})"
+        """Return the call as text for people and for the prompt's history: `engines(main=70, side=0)`."""
+        pairs = (f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in self.arguments.items())
+        return f"{self.name}({', '.join(pairs)})"
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "arguments": dict(self.arguments)}
@@ -30,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Calls for the instants after an observation: the first at once, then one every `step_ns`."""
+    """Calls to execute after one observation: the first at once, each later one `step_ns` after the previous."""
 
     calls: tuple[Call, ...]
     step_ns: int
@@ -38,13 +38,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of one decision.
+    """The result of one decision of the model.
 
-    `call` is None when the function head chose `<|null|>`: the active call stays. `confidence` maps a head's name
-    (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1]. `tokens`
-    went through the model, `reused_tokens` came from the cache. `unknown` are words of the instruction that training
-    did not have; they lower the confidence of the function. With a `plan`, `call` is its first call. `kept` maps the
-    heads at which hysteresis kept the active value to the text of the preferred one (None: the null token).
+    `call` is None if the model chose the null function, so that the active call stays. `confidence` maps each head
+    (`function`, `arg1`, ...) to the probability of its value among the legal values, in (0, 1]. `tokens` counts the
+    tokens that the model computed, `reused_tokens` those from the cache. `unknown` lists words of the instruction that
+    are not in the training data; each lowers the function's confidence. If there is a `plan`, `call` is its first call.
+    `kept` maps each head at which hysteresis kept the active value to the text of the value that the model preferred
+    (None: the null token).
     """
 
     call: Call | None

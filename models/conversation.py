@@ -9,8 +9,8 @@ from rtcontrol.models.call import Call
 
 
 @dataclass(frozen=True)
-class Made:
-    """A call of a conversation with its result, if there is one."""
+class CallWithResult:
+    """A function call in a conversation, with the text of its result (None: no result yet)."""
 
     call: Call
     result: str | None
@@ -21,45 +21,47 @@ class Made:
 
 @dataclass(frozen=True)
 class ConversationTurn:
-    """The part of a message that pairing needs: id (None without one) and name of each call, id and name of the call
-    whose result it is, and whether it is the user's."""
+    """The fields of a chat message that are needed to match calls with results. `calls` has (id or None, name) of each
+    call. `result` is (id, name) of the answered call if the message is a result. `user` marks a user message."""
 
     calls: Sequence[tuple[str | None, str]] = ()
     result: tuple[str | None, str | None] | None = None
     user: bool = False
 
 
-class Unpaired(Exception):
-    """The message at this `index` is a result without a call before it."""
+class UnpairedResult(Exception):
+    """The message at `index` is a call's result, but no earlier call is waiting for a result."""
 
     def __init__(self, index: int) -> None:
-        super().__init__(f"messages[{index}] is the result of no call before it that still waits for one")
+        super().__init__(f"messages[{index}] is a call's result, but no earlier call is waiting for a result")
         self.index = index
 
 
-def results_of(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int], int]:
-    """Return, for each call with a result, (message, index of the call) and the message of the result.
+def match_results(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int], int]:
+    """Return a dict from (message index, index of the call in the message) to the message index of the call's result.
 
-    Servers give one id to several calls (llama.cpp: the same to all; Kimi counts again each turn), or none. A result
-    goes to the oldest waiting call with its id, and with its name if it has one; without an id, to any waiting call.
-    Calls before the user's last message come after the others. Raises Unpaired.
+    Ids are not unique on all servers (llama.cpp gives all calls one id, Kimi restarts its numbers each turn), and may
+    be missing. A result belongs to the oldest pending call with the same id and, if it has a name, the same name. A
+    result without an id belongs to any pending call. Calls since the user's last message are matched first.
+
+    Raises UnpairedResult.
     """
-    waiting: list[tuple[int, int, str | None, str]] = []  # message, number in it, id, name
+    pending_calls: list[tuple[int, int, str | None, str]] = []  # (message index, index of the call, id, name)
     results: dict[tuple[int, int], int] = {}
-    spoke = -1
-    for at, message in enumerate(messages):
-        spoke = at if message.user else spoke
-        waiting += ((at, k, id_, name) for k, (id_, name) in enumerate(message.calls))
+    last_user_message = -1
+    for index, message in enumerate(messages):
+        last_user_message = index if message.user else last_user_message
+        pending_calls += ((index, k, id_, name) for k, (id_, name) in enumerate(message.calls))
         if message.result is None:
             continue
-        id_, called = message.result
-        calls = [call for call in waiting if call[2] == id_]
+        id_, name = message.result
+        calls = [call for call in pending_calls if call[2] == id_]
         if id_ is None:
-            calls = [call for call in calls or waiting if called in (call[3], None)]
-        recent = [call for call in calls if call[0] > spoke] or calls
+            calls = [call for call in calls or pending_calls if name in (call[3], None)]
+        recent = [call for call in calls if call[0] > last_user_message] or calls
         if not recent:
-            raise Unpaired(at)
-        match = next((call for call in recent if call[3] == called), recent[0])
-        waiting.remove(match)
-        results[match[:2]] = at
+            raise UnpairedResult(index)
+        match = next((call for call in recent if call[3] == name), recent[0])
+        pending_calls.remove(match)
+        results[match[:2]] = index
     return results

@@ -1,4 +1,4 @@
-"""Decide for many characters of one agent: one plan and one prefix, and a sequence for each recent character."""
+"""Decide for many game characters that have the same tools, several in one forward pass of the model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.decider import DeciderSpec, tried
+from rtcontrol.models.decider import DeciderSpec, result_or_error
 from rtcontrol.models.decode.core import Drafts
-from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
+from rtcontrol.models.in_flight import InFlightDecode, evaluate, run_to_end
 
-SEQUENCES = 256  # are kept; a character that comes back later starts after the prefix again
+MAX_SEQUENCES = 256  # cached prompts; an evicted character's prompt is computed again after the shared prefix
 
 
 @dataclass(frozen=True, slots=True)
 class CharacterPrompt:
-    """The input of one character. `key` identifies it; a batch has each key once."""
+    """The input of one character's decision. `key` identifies the character, and must be unique in a batch."""
 
     key: str
     observation: str
@@ -28,55 +28,55 @@ class CharacterPrompt:
 
 @dataclass(slots=True)
 class CharacterSequence:
-    """A character's computed prompt, and the guesses for its next call."""
+    """The cache handle of one character's prompt, and the draft tokens for the character's next call."""
 
     handle: Any
     drafts: Drafts = field(default_factory=Drafts)
 
 
 class CrowdDecoder:
-    """Decides for many characters in the same forward passes; each gets the call that it gets alone, or its own
-    exception. Only `cancel` is thread-safe."""
+    """Decides for many characters in shared forward passes. Each character gets the same result as if it were decided
+    alone. Only `cancel` is thread-safe."""
 
-    def __init__(self, spec: DeciderSpec, most: int = SEQUENCES) -> None:
-        self.lone = spec.build()
-        self._most = max(most, self.lone.runner.caps.batch)
-        self._kept: OrderedDict[str, CharacterSequence] = OrderedDict()  # the last decided last
+    def __init__(self, spec: DeciderSpec, max_sequences: int = MAX_SEQUENCES) -> None:
+        self.decider = spec.build()
+        self._max_sequences = max(max_sequences, self.decider.runner.caps.batch)
+        self._sequences: OrderedDict[str, CharacterSequence] = OrderedDict()  # least recently used first
         self._stop = threading.Event()
 
     def decide(self, prompts: Sequence[CharacterPrompt]) -> list[Decision | Exception]:
-        """Return each character's decision, or its error."""
-        return result(self.decide_in_steps(prompts))
+        """Return, in the order of `prompts`, each character's decision or the exception that it raised."""
+        return run_to_end(self.decide_in_steps(prompts))
 
     def decide_in_steps(self, prompts: Sequence[CharacterPrompt]) -> Generator[None, None, list[Decision | Exception]]:
-        """Decide as `decide`; the caller may stop at any yield, between forward passes."""
+        """Do the same as `decide`, as a generator that yields between forward passes, where the caller may stop it."""
         self._stop.clear()
-        batch, decisions = self.lone.runner.caps.batch, list[Decision | Exception]()
+        batch, decisions = self.decider.runner.caps.batch, list[Decision | Exception]()
         for i in range(0, len(prompts), batch):
-            now = prompts[i : i + batch]
-            decodes = [tried(self._start, prompt) for prompt in now]
-            yield from evaluate(self.lone.runner, [each for each in decodes if isinstance(each, InFlightDecode)])
+            batch_prompts = prompts[i : i + batch]
+            decodes = [result_or_error(self._start, prompt) for prompt in batch_prompts]
+            yield from evaluate(self.decider.runner, [each for each in decodes if isinstance(each, InFlightDecode)])
             decisions += [
-                decode if isinstance(decode, Exception) else tried(self.lone.result_of, decode, prompt.instruction)
-                for decode, prompt in zip(decodes, now, strict=True)
+                d if isinstance(d, Exception) else result_or_error(self.decider.result_of, d, prompt.instruction)
+                for d, prompt in zip(decodes, batch_prompts, strict=True)
             ]
         return decisions
 
     def cancel(self) -> None:
-        """Stop the current batch before its next pass."""
+        """Stop the current batch before its next forward pass."""
         self._stop.set()
 
     def _start(self, prompt: CharacterPrompt) -> InFlightDecode:
-        kept = self._sequence(prompt.key)
-        suffix = self.lone.suffix(prompt.observation, prompt.instruction, prompt.history)
-        return self.lone.decoding.begin_on(kept.handle, suffix, kept.drafts, self._stop)
+        sequence = self._sequence_of(prompt.key)
+        suffix = self.decider.suffix(prompt.observation, prompt.instruction, prompt.history)
+        return self.decider.decoding.start_on(sequence.handle, suffix, sequence.drafts, self._stop)
 
-    def _sequence(self, key: str) -> CharacterSequence:
-        kept = self._kept.pop(key, None)
-        if kept is None and len(self._kept) >= self._most:
-            # Of the character that decided the longest ago: what it holds of the prefix is as good for any other.
-            kept = CharacterSequence(self._kept.popitem(last=False)[1].handle)
-        if kept is None:
-            kept = CharacterSequence(self.lone.decoding.another())
-        self._kept[key] = kept
-        return kept
+    def _sequence_of(self, key: str) -> CharacterSequence:
+        sequence = self._sequences.pop(key, None)
+        if sequence is None and len(self._sequences) >= self._max_sequences:
+            # Evict the least recently used character, but reuse its handle, whose cached prefix is the same for all.
+            sequence = CharacterSequence(self._sequences.popitem(last=False)[1].handle)
+        if sequence is None:
+            sequence = CharacterSequence(self.decider.decoding.copy_handle())
+        self._sequences[key] = sequence
+        return sequence

@@ -1,4 +1,4 @@
-"""From observation text to a typed call: checkpoint, prompt, plan and engine behind one method."""
+"""Turn an observation text and an instruction into a typed function call, with a checkpoint and an engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.protocol import Budget, Runner
 from rtcontrol.models.errors import UserError, too_long
-from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, result
+from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, run_to_end
 from rtcontrol.models.runners import registry
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DeciderSpec:
-    """What a decoder process needs to build its decider, as plain values that can be sent anywhere.
+    """The settings of a decider, as plain values that can be sent to another process.
 
-    `history` is the number of executed calls in the prompt, at most as many as in training; `threads` limits torch's
-    CPU threads (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens.
-    Without a budget of trie nodes (see Budget), one is chosen by the cost of a pass on this machine. A chat model
-    always calls a tool. `hysteresis` keeps an active value until another one is clearly preferred (not of a chat
-    model).
+    `history` is the most executed calls that the prompt shows. `threads` limits torch's CPU threads (None: one for a
+    small model, else torch's default). With `allow_null` the model may choose no call (a chat model always calls).
+    A value that is generated freely, not chosen from a list, has at most `value_tokens` tokens. The budgets limit the
+    trie nodes of a forward pass (see `Budget`; None: chosen by the measured cost of a pass). `hysteresis` is the
+    margin by which another value must be more probable to replace the active one (ST checkpoints only).
     """
 
     model: str
@@ -53,7 +53,7 @@ class DeciderSpec:
     hysteresis: float | None = None
 
     def build(self) -> STDecider:
-        """Load the checkpoint and compute its prefix. Raises UserError."""
+        """Load the checkpoint, compute the prompt prefix, and return the decider. Raises UserError."""
         return STDecider(self)
 
     def load(self) -> tuple[Checkpoint, Runner]:
@@ -65,10 +65,10 @@ class DeciderSpec:
         return checkpoint, registry.load(self.engine, checkpoint.folder, self.dtype, self.device, self.threads)
 
 
-def core_of(
+def build_core(
     spec: DeciderSpec, checkpoint: Checkpoint, vocabulary: int, tools: Sequence[ToolSchema]
 ) -> DecoderCore | ChatCore:
-    """Return the core for ST heads, or for a chat model's own syntax, without weights. Raises UserError."""
+    """Return the decoder core of an ST checkpoint or of a chat model, without loading weights. Raises UserError."""
     from rtcontrol.models.decode.plan import compile_plan
 
     template, tokenizer = checkpoint.template, checkpoint.tokenizer
@@ -76,8 +76,8 @@ def core_of(
         plan = compile_plan(tools, tokenizer, spec.allow_null, template.overflow)
         return DecoderCore(plan, tokenizer, vocabulary, limit=spec.value_tokens, hysteresis=spec.hysteresis)
     if spec.hysteresis is not None:
-        problem = f"loop.hysteresis compares the values of heads, and {spec.model} is a chat model: it has none."
-        raise UserError(problem, "Leave it out, or use a checkpoint with heads (docs/engines.md).")
+        problem = f"loop.hysteresis needs a checkpoint with heads, but {spec.model} is a chat model."
+        raise UserError(problem, "Remove loop.hysteresis, or use a checkpoint with heads (docs/engines.md).")
     free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
     grammars = Grammars(tokenizer, vocabulary) if free else None
     chat = ChatPlan(tools, tokenizer, template.syntax, grammars)
@@ -85,7 +85,7 @@ def core_of(
 
 
 class STDecider:
-    """Decides calls for one agent: its own plan, prefix and cache, on a model shared by all deciders of its checkpoint.
+    """Decides calls for one agent, with its own tools and cache. Deciders of the same checkpoint share the model.
 
     Only `cancel` is thread-safe.
     """
@@ -95,18 +95,18 @@ class STDecider:
         self.spec = spec
         self.checkpoint, self.runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
-        learnt = TrainingMetadata.of(self.checkpoint.folder)
-        # What a model was never shown in training changes its calls by what happens to stand there.
-        self._history = spec.history if learnt is None else min(spec.history, learnt.history)
+        metadata = TrainingMetadata.load(self.checkpoint.folder)
+        # A prompt with more history than in training would change the calls unpredictably.
+        self._history = spec.history if metadata is None else min(spec.history, metadata.history)
         tools = tool_schemas(spec.tools)
-        self._learnt = learnt if learnt is not None and learnt.knows(tools) else None
-        if self._learnt is not None:
-            tools = self._learnt.as_trained(tools)
-            self._unknown = lru_cache(maxsize=4)(self._learnt.unknown)  # nearly always the same instruction
+        self._metadata = metadata if metadata is not None and metadata.knows(tools) else None
+        if self._metadata is not None:
+            tools = self._metadata.as_trained(tools)
+            self._unknown = lru_cache(maxsize=4)(self._metadata.unknown)  # the instruction rarely changes
         prefix, slots = self.template.prefix_ids(tools), self.runner.slots
-        if len(prefix) >= slots:  # before the plan: that of values as long as this takes minutes, and gigabytes
+        if len(prefix) >= slots:  # check first, since compiling a plan of so long values takes minutes and gigabytes
             raise too_long(slots, len(prefix))
-        core = core_of(spec, self.checkpoint, self.runner.caps.vocabulary, tools)
+        core = build_core(spec, self.checkpoint, self.runner.caps.vocabulary, tools)
         self.plan: Any = core.plan
         nodes = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         limits: dict[str, Any] = {name: count for name, count in nodes.items() if count is not None}
@@ -115,61 +115,62 @@ class STDecider:
         self.load_ms = (time.perf_counter() - started) * 1e3
 
     def decide(
-        self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
+        self, observation: str, instruction: str, history: Sequence[str] = (), active_call: Call | None = None
     ) -> Decision:
-        """Return one decision; `standing` is the active call, for hysteresis.
+        """Return one decision. Hysteresis, if it is on, prefers the values of `active_call`.
 
-        Raises UserError when the prompt does not fit the context, and DecodeError."""
-        return result(self.decide_in_steps(observation, instruction, history, standing, sliced=False))
+        Raises UserError if the prompt does not fit the context, and DecodeError if no legal call can be decoded."""
+        return run_to_end(self.decide_in_steps(observation, instruction, history, active_call, sliced=False))
 
     def decide_in_steps(
         self,
         observation: str,
         instruction: str,
         history: Sequence[str] = (),
-        standing: Call | None = None,
+        active_call: Call | None = None,
         sliced: bool = True,
     ) -> Generator[None, None, Decision]:
-        """Decide as `decide`; the caller may stop at any yield: between forward passes, and with `sliced` within a long
-        prompt."""
-        decode = self.begin(observation, instruction, history, standing)
-        yield from self.decoding.in_steps(decode, sliced)
+        """Do the same as `decide`, as a generator that yields between forward passes. With `sliced` a long prompt is
+        computed in several passes."""
+        decode = self.start(observation, instruction, history, active_call)
+        yield from self.decoding.evaluate_in_steps(decode, sliced)
         return self.result_of(decode, instruction)
 
-    def begin(
-        self, observation: str, instruction: str, history: Sequence[str] = (), standing: Call | None = None
+    def start(
+        self, observation: str, instruction: str, history: Sequence[str] = (), active_call: Call | None = None
     ) -> InFlightDecode:
-        """Start a decision that can share passes with others."""
-        return self.decoding.begin(self.suffix(observation, instruction, history), standing)
+        """Start a decision, which `in_flight.evaluate` can finish together with others in shared passes."""
+        return self.decoding.start(self.suffix(observation, instruction, history), active_call)
 
     def result_of(self, decode: InFlightDecode, instruction: str) -> Decision:
-        """Return the decision, or raise the error that ended it. Its confidence is lowered for each word of the
-        instruction that training did not have."""
+        """Return a finished decision, or raise its error. Each word of the instruction that is not in the training data
+        lowers the function's confidence."""
         decision = decode.decision()
-        unknown = () if self._learnt is None else self._unknown(instruction)
-        if self._learnt is None or not unknown:
+        unknown = () if self._metadata is None else self._unknown(instruction)
+        if self._metadata is None or not unknown:
             return decision
         confidence = decision.confidence
         if decision.call is not None and "function" in confidence:
-            confidence = {**confidence, "function": confidence["function"] * self._learnt.doubt ** len(unknown)}
+            factor = self._metadata.unknown_word_factor ** len(unknown)
+            confidence = {**confidence, "function": confidence["function"] * factor}
         return replace(decision, confidence=confidence, unknown=unknown)
 
     def decide_many(self, situations: Sequence[tuple[str, str] | tuple[str, str, Sequence[str]]]) -> list[Decision]:
-        """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes."""
-        decided = self.decoding.decided([self.suffix(*situation) for situation in situations])
+        """Return a decision for each (observation, instruction[, history]), computed in shared forward passes."""
+        decided = self.decoding.decide_all([self.suffix(*situation) for situation in situations])
         return [self.result_of(d, s[1]) for d, s in zip(decided, situations, strict=True)]
 
     def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
-        """Return the tokens of a situation after the prefix."""
+        """Return the prompt tokens after the prefix: instruction, history and observation."""
         shown = history[-self._history :] if self._history else ()
         return self.template.suffix_ids(instruction, observation, shown)
 
     def cancel(self) -> None:
-        """Stop the decision in flight (from another thread)."""
+        """Cancel the current decision before its next forward pass. Any thread may call this."""
         self.decoding.cancel()
 
     def info(self) -> dict[str, Any]:
-        """Return model and engine for the report."""
+        """Return figures about model, engine and prefix for the run's report."""
         return {
             "model": str(self.spec.model),
             "profile": self.template.profile,
@@ -187,30 +188,30 @@ Situation = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], Call
 
 
 def decide_together(requests: Sequence[tuple[STDecider, Situation]]) -> list[Decision | Exception]:
-    """Decide for different sessions, those of one model in the same passes; return for each what `decide` returns or
-    raises."""
-    return result(decide_together_in_steps(requests))
+    """Decide for several sessions; sessions with the same model share forward passes. Return for each session the
+    decision, or the exception that it raised."""
+    return run_to_end(decide_together_in_steps(requests))
 
 
 def decide_together_in_steps(
     requests: Sequence[tuple[STDecider, Situation]],
 ) -> Generator[None, None, list[Decision | Exception]]:
-    """Decide as `decide_together`; the caller may stop at any yield, between forward passes."""
-    assert len({id(decider) for decider, _ in requests}) == len(requests), "one decision of a session at a time"
-    decodes = [tried(decider.begin, *situation) for decider, situation in requests]
+    """Do the same as `decide_together`, as a generator that yields between forward passes."""
+    assert len({id(decider) for decider, _ in requests}) == len(requests), "a session has one decision at a time"
+    decodes = [result_or_error(decider.start, *situation) for decider, situation in requests]
     for runner in dict.fromkeys(decider.runner for decider, _ in requests):
         local = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]
         yield from evaluate(runner, [decode for decode in local if isinstance(decode, InFlightDecode)])
     each = zip(requests, decodes, strict=True)
     return [
-        decode if isinstance(decode, Exception) else tried(decider.result_of, decode, situation[1])
+        decode if isinstance(decode, Exception) else result_or_error(decider.result_of, decode, situation[1])
         for (decider, situation), decode in each
     ]
 
 
-def tried(act: Callable[..., T], *args: Any) -> T | Exception:
-    """Return the result of `act`, or its exception."""
+def result_or_error(function: Callable[..., T], *args: Any) -> T | Exception:
+    """Call `function` and return its result, or the exception that it raised."""
     try:
-        return act(*args)
+        return function(*args)
     except Exception as fault:
         return fault

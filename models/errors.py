@@ -1,4 +1,4 @@
-"""Errors that the user can fix, and the reading of files that most of them are about."""
+"""UserError, the exception for errors that the user can fix, and functions that read the user's files strictly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A mistake in the user's input: the command line prints it as one paragraph and exits with status 2.
+    """An error in the user's input. The command line prints both sentences and exits with status 2.
 
-    `what` says what happened and where, `remedy` what to do next.
+    `what` says what is wrong and where, `remedy` what the user can do about it.
     """
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -25,25 +25,25 @@ class UserError(Exception):
 
 
 def home() -> Path | None:
-    """Return the user's home folder; None without one, as for a user without an entry in passwd and without HOME."""
+    """Return the user's home folder, or None if HOME is not set and the user has no passwd entry."""
     try:
         return Path.home()
     except RuntimeError:
         return None
 
 
-def user_path(given: str) -> Path:
-    """Return the path that a user gave, with `~` expanded. Raises UserError where that is not possible."""
+def user_path(path: str) -> Path:
+    """Return `path` with `~` expanded to the home folder. Raises UserError if the home folder is unknown."""
     try:
-        return Path(given).expanduser()
+        return Path(path).expanduser()
     except RuntimeError:
         raise UserError(
-            f"{given}: nobody knows where ~ is (HOME is not set).", "Set HOME, or give the path in full."
+            f"{path}: ~ cannot be expanded, because HOME is not set.", "Set HOME, or give the path in full."
         ) from None
 
 
 def too_long(context: int, prompt: int | None = None) -> UserError:
-    """Return the error of a call that does not fit after the prompt."""
+    """Return the UserError for a `prompt` of so many tokens (None: unknown) that leaves no room in the context."""
     which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
     return UserError(
         f"{which} leaves no room for the call in the model's context of {context}.",
@@ -51,62 +51,63 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
     )
 
 
-def unmarked(raw: bytes, where: str | Path) -> bytes:
-    """Return the first bytes of a user's file without its byte order mark. Raises UserError with `where` for UTF-16 and
-    UTF-32, which have NUL bytes or another mark."""
+def without_byte_order_mark(raw: bytes, where: str | Path) -> bytes:
+    """Return the start of a file without a UTF-8 byte order mark. `where` names the file in errors. Raises UserError if
+    the text is UTF-16 or UTF-32 (detected by NUL bytes or another mark)."""
     if (encoding := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
         problem = f"{where} cannot be read: it is {encoding[:6].upper()}, not UTF-8 text."
         raise UserError(problem, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
     return raw.removeprefix(BOM_UTF8)
 
 
-def decoded(raw: bytes, where: str | Path) -> str:
-    """Return the text of a user's file: UTF-8, with or without a byte order mark. Raises UserError with `where`."""
+def decode_utf8(raw: bytes, where: str | Path) -> str:
+    """Decode UTF-8 with or without a byte order mark. Raises UserError, which names the file by `where`."""
     try:
-        return unmarked(raw, where).decode()
+        return without_byte_order_mark(raw, where).decode()
     except UnicodeDecodeError as error:
         problem = f"{where} cannot be read: it is not UTF-8 text ({error.reason} at byte {error.start})."
         raise UserError(problem, "Save it as UTF-8.") from None
 
 
 def read_text(path: Path) -> str:
-    """Read a user's file, with lines that end in \\n. Raises OSError, and UserError where it is not UTF-8."""
-    return decoded(path.read_bytes(), path).replace("\r\n", "\n")
+    """Read a UTF-8 file, with line ends converted to \\n. Raises OSError, and UserError if the file is not UTF-8."""
+    return decode_utf8(path.read_bytes(), path).replace("\r\n", "\n")
 
 
-def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
-    """Return the JSON object of a file. Raises `missing` without a file, else UserError with this remedy."""
+def read_json(path: Path, missing: UserError, hint: str) -> dict[str, Any]:
+    """Read a file with one JSON object. Raises `missing` without the file, and UserError with `hint` if it is not a
+    JSON object."""
     try:
         value = json.loads(read_text(path))
     except FileNotFoundError:
         raise missing from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}).", remedy) from None
+        raise UserError(f"{path} cannot be read ({error}).", hint) from None
     if not isinstance(value, dict):
-        raise UserError(f"{path} is not a JSON object.", remedy)
+        raise UserError(f"{path} is not a JSON object.", hint)
     return value
 
 
-# JSON alone: Python takes NaN for a number, reads 1e400 as infinity, and of two values of one key takes the last.
+# Python's json module accepts NaN, reads 1e400 as infinity, and ignores repeated keys. The functions below do not.
 
 
 def strict_json(text: str) -> Any:
-    """Return the value of JSON text. Raises ValueError for invalid JSON, and for a key twice in one object."""
-    return json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=each_once)
+    """Parse JSON text. Raises ValueError for invalid JSON, and for a repeated key in an object."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=object_without_repeated_keys)
 
 
-def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of these pairs. Raises ValueError for a repeated key, of which parsers take the first or the
-    last value."""
+def object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict of these pairs, as a hook for `json.loads`. Raises ValueError for a repeated key, because parsers
+    disagree about which value counts."""
     table = dict(pairs)
     if len(table) < len(pairs):
         known: set[str] = set()
         twice = next(key for key, _ in pairs if key in known or known.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:80]!r} stands twice in one object")
+        raise ValueError(f"an object has the key {twice[:80]!r} twice")
     return table
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is not a JSON number, or too large")
+        raise ValueError(f"{text} is not a JSON number, or is too large")
     return number

@@ -1,4 +1,4 @@
-"""Run decisions pass by pass: a plan's core on a handle of the model's runner."""
+"""Run decisions pass by pass: a decoder core says which tokens to evaluate, and a runner evaluates them."""
 
 from __future__ import annotations
 
@@ -13,96 +13,97 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.core import DecoderCore, Drafts
 from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, Work
-from rtcontrol.models.decode.walk import Entry
+from rtcontrol.models.decode.walk import HeadNode
 
 T = TypeVar("T")
-# A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
-SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
-_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # what was in time last
+# A long prompt is computed in slices of at most MAX_SLICE tokens, and fewer if a slice takes longer than SLICE_S.
+MAX_SLICE, MIN_SLICE, SLICE_S = 64, 4, 0.008
+_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # tokens that the runner computes in SLICE_S
 
 
 @dataclass
 class InFlightDecode:
-    """A decision in progress on a handle; `fresh` tokens of its prompt are computed for it. `fault` is the error that
-    ended it."""
+    """A decision in progress. `handle` is its place in the runner's cache, which had `reused` tokens of the prompt and
+    computes `fresh` ones. Setting `stop` cancels the decision. `error` is the exception that ended it."""
 
-    deciding: Any  # a core's
+    steps: Any  # a `DecisionSteps` of the decoder core
     handle: Any
     stop: threading.Event
     reused: int
     fresh: int
-    fault: Exception | None = None
+    error: Exception | None = None
 
     @property
-    def working(self) -> bool:
-        if self.fault is None and self.deciding.work is not None and self.stop.is_set():
-            self.fault = Cancelled()
-        return self.fault is None and self.deciding.work is not None
+    def in_progress(self) -> bool:
+        if self.error is None and self.steps.work is not None and self.stop.is_set():
+            self.error = Cancelled()
+        return self.error is None and self.steps.work is not None
 
     def feed(self, answers: Sequence[Any]) -> None:
         try:
-            self.deciding.feed(answers)
-        except Exception as fault:
-            self.fault = fault
-            if isinstance(fault, NotFinite):
-                self.handle.forget()  # what such scores came from is not used again
+            self.steps.feed(answers)
+        except Exception as error:
+            self.error = error
+            if isinstance(error, NotFinite):
+                self.handle.forget()  # discard the cache, which may have NaN too
 
     def decision(self) -> Decision:
-        """Return the decision, or raise the error that ended it."""
-        if self.fault is not None:
-            raise self.fault
-        decision = self.deciding.decision
+        """Return the finished decision, or raise the error that ended it."""
+        if self.error is not None:
+            raise self.error
+        decision = self.steps.decision
         assert decision is not None
         fresh = self.fresh if decision.forward_passes else 0
         return replace(decision, tokens=decision.tokens + fresh, reused_tokens=self.reused)
 
 
 def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[None, None, None]:
-    """Run passes, each for all open decisions, until all are complete; yield between passes. An error of one decision
-    is stored as its `fault` and does not affect the others."""
-    while working := [d for d in decisions if d.working]:
-        for i in range(0, len(working), runner.caps.batch):
-            now = working[i : i + runner.caps.batch]
-            for decode, answers in zip(now, _answers(runner, now), strict=True):
+    """Run forward passes for all decisions together until all are complete, and yield after each pass. An error of one
+    decision is stored in its `error`, and does not affect the others."""
+    while in_progress := [d for d in decisions if d.in_progress]:
+        for i in range(0, len(in_progress), runner.caps.batch):
+            now = in_progress[i : i + runner.caps.batch]
+            for decode, answers in zip(now, _run_pass(runner, now), strict=True):
                 if not isinstance(answers, Exception):
                     decode.feed(answers)
                 else:
-                    decode.fault = answers
+                    decode.error = answers
             yield
 
 
-def _answers(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[Any]:
-    work = [Work(d.handle, d.deciding.work, d.stop) for d in decisions if d.deciding.work is not None]
+def _run_pass(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[Any]:
+    """Return the answers to each decision, or its exception. After an exception, halve the batch to find its cause."""
+    work = [Work(d.handle, d.steps.work, d.stop) for d in decisions if d.steps.work is not None]
     try:
         return runner.run(work)
-    except Exception as fault:
+    except Exception as error:
         if len(work) == 1:
-            return [fault]
+            return [error]
     half = len(work) // 2
-    return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
+    return [*_run_pass(runner, decisions[:half]), *_run_pass(runner, decisions[half:])]
 
 
-def in_time(runner: Runner) -> int:
-    """Return how many tokens a slice of a prompt has; few for an unknown runner, which may be slow."""
-    return max(_slices.get(runner, 0), LEAST_SLICE)
+def slice_tokens(runner: Runner) -> int:
+    """Return how many tokens the runner computes in SLICE_S, as last measured; MIN_SLICE before any measurement."""
+    return max(_slices.get(runner, 0), MIN_SLICE)
 
 
-def learn(runner: Runner, tokens: int, seconds: float) -> None:
-    """Record how long so many tokens took."""
+def record_slice_time(runner: Runner, tokens: int, seconds: float) -> None:
+    """Record that the runner computed `tokens` tokens in `seconds`, to choose the size of the next slices."""
     _slices[runner] = int(tokens * SLICE_S / seconds)
 
 
 def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
-    """Compute a long prompt except its last slice; yield between slices."""
-    while handle.fresh > (size := min(in_time(runner), SLICE)):
-        began = time.perf_counter()
+    """Compute a long prompt except its last slice, which the next pass computes; yield after each slice."""
+    while handle.fresh > (size := min(slice_tokens(runner), MAX_SLICE)):
+        started = time.perf_counter()
         runner.prefill(handle, size)
-        learn(runner, size, time.perf_counter() - began)
+        record_slice_time(runner, size, time.perf_counter() - started)
         yield
 
 
-def result(steps: Generator[None, None, T]) -> T:
-    """Run a generator to its end and return its value."""
+def run_to_end(steps: Generator[None, None, T]) -> T:
+    """Run a generator to its end, without a pause at its yields, and return its value."""
     while True:
         try:
             next(steps)
@@ -111,9 +112,9 @@ def result(steps: Generator[None, None, T]) -> T:
 
 
 class Decoding:
-    """Decides after one prefix, one decision at a time; `cancel` may be called from another thread.
+    """Runs decisions whose prompts have one common prefix. Any thread may call `cancel`.
 
-    Without a `budget` the layout of passes is chosen by the cost of a pass on the runner.
+    Without a `budget`, the number of nodes in a pass is chosen by the measured cost of a pass.
     """
 
     def __init__(
@@ -124,67 +125,67 @@ class Decoding:
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
-        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # for people
-        self._others: list[Any] = []  # of decisions that are made together
+        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # for the report
+        self._batch_handles: list[Any] = []  # for `decide_all`
         self._stop = threading.Event()
         self._drafts = Drafts()
         self._last: InFlightDecode | None = None
 
-    def begin(self, suffix: Sequence[int], standing: Call | None = None) -> InFlightDecode:
-        """Start a decision after prefix + `suffix`, for `evaluate`; `standing` is the active call, for hysteresis.
+    def start(self, suffix: Sequence[int], active_call: Call | None = None) -> InFlightDecode:
+        """Start a decision for the prompt prefix + `suffix`; `evaluate` runs it. `active_call` is for hysteresis.
 
-        Raises UserError where the context is too long.
+        Raises UserError if the prompt is too long.
         """
         self._stop.clear()
-        self._last = self.begin_on(self.handle, suffix, self._drafts, self._stop, standing)
+        self._last = self.start_on(self.handle, suffix, self._drafts, self._stop, active_call)
         return self._last
 
-    def another(self) -> Any:
-        """Return another handle with the same prefix, for `begin_on`."""
+    def copy_handle(self) -> Any:
+        """Return another handle with the same prefix, for `start_on`."""
         return self.runner.copy(self.handle, self._prefix)
 
-    def begin_on(
+    def start_on(
         self,
         handle: Any,
         suffix: Sequence[int],
         drafts: Drafts | None,
         stop: threading.Event,
-        standing: Call | None = None,
+        active_call: Call | None = None,
     ) -> InFlightDecode:
-        """Start a decision on a handle of `another`; `stop` ends it before its next pass. Raises UserError where the
-        context is too long."""
-        if drafts is not None and handle.slots - len(self._prefix) - len(suffix) < self.core.most:
+        """Start a decision on a handle from `copy_handle`. Setting `stop` cancels it before its next pass. Without
+        `drafts` no tokens are guessed. Raises UserError if the prompt is too long."""
+        if drafts is not None and handle.slots - len(self._prefix) - len(suffix) < self.core.max_nodes:
             drafts = None
         prompt = [*self._prefix, *suffix]
         reused = handle.start(prompt, reserve=self.core.reserve)
-        steady = {} if standing is None else {"standing": standing}
-        return InFlightDecode(self.core.begin(drafts, suffix, **steady), handle, stop, reused, len(prompt) - reused)
+        options = {} if active_call is None else {"active_call": active_call}
+        return InFlightDecode(self.core.start(drafts, suffix, **options), handle, stop, reused, len(prompt) - reused)
 
-    def in_steps(self, decode: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
-        """Evaluate a started decision; the caller may stop at any yield: between passes, and with `sliced` every few
-        milliseconds of a long prompt."""
+    def evaluate_in_steps(self, decode: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
+        """Evaluate a started decision, and yield between forward passes, where the caller may stop. With `sliced` a
+        long prompt is computed in several passes of a few milliseconds."""
         if sliced:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [decode])
 
-    def decided(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
-        """Decide after prefix + each suffix in the same passes, each with the result or error that it has alone."""
+    def decide_all(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
+        """Run a decision for each prompt prefix + suffix in shared passes; each may have a result or an error."""
         self._stop.clear()
         batch, decodes = self.runner.caps.batch, list[InFlightDecode]()
-        while len(self._others) < min(len(suffixes), batch):
-            self._others.append(self.another())
+        while len(self._batch_handles) < min(len(suffixes), batch):
+            self._batch_handles.append(self.copy_handle())
         for i in range(0, len(suffixes), batch):
-            each = zip(self._others, suffixes[i : i + batch], strict=False)
-            now = [self.begin_on(handle, suffix, None, self._stop) for handle, suffix in each]
-            result(evaluate(self.runner, now))
+            each = zip(self._batch_handles, suffixes[i : i + batch], strict=False)
+            now = [self.start_on(handle, suffix, None, self._stop) for handle, suffix in each]
+            run_to_end(evaluate(self.runner, now))
             decodes += now
         return decodes
 
     @property
-    def visited(self) -> Sequence[Entry]:
-        """Return (head, trie node) of the choices of the last call."""
-        return () if self._last is None else self._last.deciding.visited
+    def visited(self) -> Sequence[HeadNode]:
+        """Return (head index, trie node) of each choice that led to the last call."""
+        return () if self._last is None else self._last.steps.visited
 
     def cancel(self) -> None:
-        """Stop the current decision before its next pass."""
+        """Cancel the current decision before its next forward pass."""
         self._stop.set()

@@ -1,4 +1,4 @@
-"""Confidence intervals of shares."""
+"""Confidence intervals of proportions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ Z_95 = 1.96
 
 
 def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Return Wilson's score interval of a share (E. B. Wilson, 1927), by default at 95 %; (0, 1) without counts."""
+    """Return Wilson's score interval of successes / count (E. B. Wilson, 1927), by default at 95 %; (0, 1) if `count`
+    is 0."""
     if count == 0:
         return 0.0, 1.0
     share, spread = successes / count, z * z / count
@@ -19,7 +20,8 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
 
 
 def share(right: int, count: int) -> dict[str, Any]:
-    """Return counts, share and 95 % interval for a document; the share is None without counts."""
+    """Return a JSON object with counts, share of right results and its 95 % interval; the share is None if `count` is
+    0."""
     return {
         "right": right,
         "count": count,

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for clients that are used from any thread."""
+"""Run an asyncio event loop on a separate thread, so that any thread can start coroutines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines on a daemon thread until `end`; any thread may start them."""
+    """An event loop on a daemon thread, which runs until `end` is called. All methods are thread-safe."""
 
     def __init__(self, name: str) -> None:
         self._lock, self._ended = threading.Lock(), False
@@ -24,24 +24,24 @@ class LoopThread:
     def ended(self) -> bool:
         return self._ended
 
-    def start(self, work: Callable[..., Coroutine[Any, Any, T]], *given: Any, **named: Any) -> Future[T] | None:
-        """Start `work` on the thread; return a future of its result, None after `end`."""
+    def start(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> Future[T] | None:
+        """Start the coroutine function `work` on the thread. Return a future of its result, or None after `end`."""
         with self._lock:
-            return None if self._ended else asyncio.run_coroutine_threadsafe(work(*given, **named), self._loop)
+            return None if self._ended else asyncio.run_coroutine_threadsafe(work(*args, **kwargs), self._loop)
 
-    def call(self, act: Callable[..., object], *given: Any) -> None:
-        """Call `act` on the thread soon; do nothing after `end`."""
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Schedule a call of `function` on the thread; do nothing after `end`."""
         with self._lock:
             if not self._ended:
-                self._loop.call_soon_threadsafe(act, *given)
+                self._loop.call_soon_threadsafe(function, *args)
 
-    def end(self, last: Callable[[], Awaitable[object]]) -> None:
-        """Cancel all tasks, await `last`, and end the thread. A second call does nothing."""
+    def end(self, cleanup: Callable[[], Awaitable[object]]) -> None:
+        """Cancel all tasks, await `cleanup()`, and end the thread. Further calls do nothing."""
         with self._lock:
             ended, self._ended = self._ended, True
         if not ended:
-            with contextlib.suppress(RuntimeError):  # Python ends
-                asyncio.run_coroutine_threadsafe(_end(last), self._loop)
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+                asyncio.run_coroutine_threadsafe(_end(cleanup), self._loop)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -51,10 +51,10 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-async def _end(last: Callable[[], Awaitable[object]]) -> None:
+async def _end(cleanup: Callable[[], Awaitable[object]]) -> None:
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    await last()
+    await cleanup()
     asyncio.get_running_loop().stop()

@@ -1,4 +1,4 @@
-"""Quantise a checkpoint's weights with llmcompressor in another environment, calibrated on the checkpoint's prompts."""
+"""Quantise a checkpoint's weights with llmcompressor, which runs in a separate Python environment."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.checkpoint.checkpoint import chats, read_config
+from rtcontrol.models.checkpoint.checkpoint import is_chat_model, read_config
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.torch_runner import ONE_THREAD
 
 SCHEMES = ("awq", "gptq", "int8")
 PYTHON = "RTCONTROL_QUANT_PYTHON"
-GROUPS = (128, 64, 32)  # inputs that share a scale: the most that divides all widths
-COPIED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "st_template.json")
+GROUP_SIZES = (128, 64, 32)  # numbers of inputs that may share a scale, the preferred one first
+COPIED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "st_template.json")
 INSTALL = (
-    "It pins other versions than rtcontrol and needs another environment: `python -m venv quant && "
-    f"quant/bin/pip install llmcompressor`, then train.python=quant/bin/python (or {PYTHON})."
+    "llmcompressor needs other package versions than rtcontrol, so install it in another environment: `python -m venv "
+    f"quant && quant/bin/pip install llmcompressor`, then set train.python=quant/bin/python (or {PYTHON})."
 )
 
 
-def sequences(decider: STDecider, situations: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Return the model's inputs for each (observation, instruction): the prompt with each head and its chosen value."""
+def calibration_sequences(decider: STDecider, situations: Sequence[tuple[str, str]]) -> list[list[int]]:
+    """Return token sequences for calibration: for each (observation, instruction) and each head, the prompt, the head
+    token and the value that the model chooses."""
     ids = []
     prefix = decider.template.prefix_ids(decider.plan.tools)
     for observation, instruction in situations:
@@ -41,82 +42,84 @@ def sequences(decider: STDecider, situations: Sequence[tuple[str, str]]) -> list
 
 
 def interpreter(option: Path | None) -> Path:
-    """Return the interpreter with llmcompressor: from the option, the environment, or this one. Raises UserError."""
+    """Return the Python interpreter to use: the option, the environment variable's, or this one. Raises UserError if it
+    has no llmcompressor."""
     path = option or Path(os.environ.get(PYTHON) or sys.executable)
     check = "import importlib.util as u, sys; sys.exit(u.find_spec('llmcompressor') is None)"
     try:
-        done = subprocess.run([str(path), "-c", check], capture_output=True, timeout=60)
+        process = subprocess.run([str(path), "-c", check], capture_output=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{path} is not an interpreter that runs ({error}).", INSTALL) from None
-    if done.returncode:
-        raise UserError(f"{path} has no llmcompressor.", INSTALL)
+        raise UserError(f"{path} is not a working Python interpreter ({error}).", INSTALL) from None
+    if process.returncode:
+        raise UserError(f"llmcompressor is not installed for {path}.", INSTALL)
     return path
 
 
 def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]], python: Path) -> None:
-    """Write the checkpoint `folder`, quantised and calibrated on the token sequences `ids`, to the new folder `out`.
-    Raises UserError."""
-    group = new_folder(folder, scheme, out)
+    """Quantise the checkpoint in `folder` and write it to the new folder `out`. `ids` are the token sequences for
+    calibration; `python` is the interpreter that has llmcompressor. Raises UserError."""
+    group = check_quantization(folder, scheme, out)
     if not ids:
-        raise UserError("There is nothing to calibrate on.", "Give at least one prompt.")
+        raise UserError("There are no prompts for calibration.", "Give at least one prompt.")
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         file, fresh = Path(temporary, "job.json"), Path(temporary, "model")
         job = {"model": str(folder), "out": str(fresh), "scheme": scheme, "ids": [list(i) for i in ids], "group": group}
         file.write_text(json.dumps(job))
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        if size(folder) < ONE_THREAD:
-            env.setdefault("OMP_NUM_THREADS", "1")  # of 203 s with two of two busy cores 20 were left
+        if weight_bytes(folder) < ONE_THREAD:
+            env.setdefault("OMP_NUM_THREADS", "1")  # on two busy cores: 20 s instead of 203
         program = Path(__file__).with_name("quantizer.py")
-        done = subprocess.run([str(python), str(program), str(file)], env=env, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        process = subprocess.run([str(python), str(program), str(file)], env=env, capture_output=True, text=True)
+        if process.returncode:
+            last = (process.stderr.strip().splitlines() or ["no message"])[-1]
             log = out.with_name(f"{out.name}.log")
-            log.write_text(done.stdout + done.stderr)
-            raise UserError(f"llmcompressor could not quantise {folder}: {last}", f"Its output: {log}")
-        for name in COPIED:
+            log.write_text(process.stdout + process.stderr)
+            raise UserError(f"llmcompressor could not quantise {folder}: {last}", f"See its output in {log}.")
+        for name in COPIED_FILES:
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, fresh / name)
-        _without_nulls(fresh / "config.json")
+        _remove_nulls(fresh / "config.json")
         fresh.rename(out)
 
 
-def new_folder(folder: Path, scheme: str, out: Path) -> int:
-    """Return how many inputs share a scale. Raises UserError for what cannot be quantised, or written."""
+def check_quantization(folder: Path, scheme: str, out: Path) -> int:
+    """Return how many inputs share a scale, and create the parent folder of `out`. Raises UserError if the checkpoint
+    cannot be quantised with this scheme, or `out` cannot be written."""
     config = read_config(folder)
     if scheme not in SCHEMES:
         raise UserError(f"Unknown scheme {scheme!r}.", f"Choose {', '.join(SCHEMES)}.")
-    if chats(str(folder)):
-        message = f"{folder} is a chat model: its prompts cannot be calibrated on here."
-        raise UserError(message, "Quantise it elsewhere (docs/engines.md has what is read), or give an ST checkpoint.")
+    if is_chat_model(str(folder)):
+        message = f"{folder} is a chat model, which this command cannot quantise."
+        raise UserError(message, "Use another tool (docs/engines.md lists the supported formats), or an ST checkpoint.")
     if config.get("quantization_config"):
-        raise UserError(f"{folder} is quantised already.", "Give the original.")
+        raise UserError(f"{folder} is already quantised.", "Give the original checkpoint.")
     if out.exists():
-        raise UserError(f"{out} is there already.", "Give a folder that is not.")
+        raise UserError(f"{out} already exists.", "Give a new folder.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}).", "Give another --out.") from None
     widths = [config[k] for k in ("hidden_size", "intermediate_size") if isinstance(config.get(k), int)]
-    fits = next((g for g in GROUPS if all(w % g == 0 for w in widths)), 0)
-    if not fits and scheme != "int8":
-        why = f"its widths {', '.join(map(str, widths))} are not multiples of {GROUPS[-1]}"
-        raise UserError(f"{folder} has no groups of inputs for 4 bits: {why}.", "Choose int8.")
-    return fits
+    group = next((g for g in GROUP_SIZES if all(w % g == 0 for w in widths)), 0)
+    if not group and scheme != "int8":
+        why = f"its layer widths {', '.join(map(str, widths))} are not multiples of {GROUP_SIZES[-1]}"
+        raise UserError(f"{folder} cannot be quantised to 4 bits: {why}.", "Choose the scheme int8.")
+    return group
 
 
-def _without_nulls(path: Path) -> None:
-    """Remove null fields, since older readers refuse unknown fields."""
+def _remove_nulls(path: Path) -> None:
+    """Remove null fields from a config's quantisation settings, since older readers reject fields they do not know."""
 
-    def kept(value: Any) -> Any:
+    def cleaned(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: kept(v) for k, v in value.items() if v is not None}
-        return [kept(v) for v in value] if isinstance(value, list) else value
+            return {k: cleaned(v) for k, v in value.items() if v is not None}
+        return [cleaned(v) for v in value] if isinstance(value, list) else value
 
     config = json.loads(path.read_text("utf-8"))
-    config["quantization_config"] = kept(config["quantization_config"])
+    config["quantization_config"] = cleaned(config["quantization_config"])
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def size(folder: Path) -> int:
-    """Return the bytes of its weights."""
+def weight_bytes(folder: Path) -> int:
+    """Return the size of a checkpoint's weight files in bytes."""
     return sum(p.stat().st_size for p in folder.glob("*.safetensors"))

@@ -1,6 +1,7 @@
-"""Quantise a checkpoint; run by the interpreter that has llmcompressor, without imports of this package.
+"""A script that quantises a checkpoint. It imports nothing of rtcontrol, as it runs in llmcompressor's environment.
 
-Its argument is a JSON file: `model` and `out` (folders), `scheme`, and `ids`, the token sequences for calibration.
+Its argument is a JSON file with the keys `model` and `out` (folders), `scheme`, `ids` (token sequences for
+calibration) and `group` (how many inputs share a scale).
 """
 
 from __future__ import annotations
@@ -10,26 +11,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
-EVERY: dict[str, Any] = {"targets": ["Linear"], "ignore": ["lm_head"]}
+COMMON: dict[str, Any] = {"targets": ["Linear"], "ignore": ["lm_head"]}
 
 
 def recipe(scheme: str, group: int) -> list[Any]:
-    """Return the modifiers of a scheme; `group` inputs share a scale where weights have 4 bits."""
+    """Return llmcompressor's modifiers for a scheme. In schemes with 4 bits, `group` inputs share a scale."""
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
     if scheme == "int8":
-        return [QuantizationModifier(scheme="W8A16", **EVERY)]
+        return [QuantizationModifier(scheme="W8A16", **COMMON)]
     weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": group, "symmetric": scheme == "gptq"}
-    groups = {"group_0": {"targets": EVERY["targets"], "weights": weights}}
+    groups = {"group_0": {"targets": COMMON["targets"], "weights": weights}}
     if scheme == "gptq":
-        return [GPTQModifier(config_groups=groups, ignore=EVERY["ignore"])]
+        return [GPTQModifier(config_groups=groups, ignore=COMMON["ignore"])]
     from llmcompressor.modifiers.awq import AWQModifier
 
-    return [AWQModifier(config_groups=groups, ignore=EVERY["ignore"])]
+    return [AWQModifier(config_groups=groups, ignore=COMMON["ignore"])]
 
 
 def main(model: str, out: str, scheme: str, ids: list[list[int]], group: int) -> None:
-    """Quantise and write weights and config to `out`."""
+    """Quantise the checkpoint `model`, and write weights and config to `out`."""
     import torch
     from datasets import Dataset
     from llmcompressor import oneshot
@@ -38,7 +39,7 @@ def main(model: str, out: str, scheme: str, ids: list[list[int]], group: int) ->
     if not torch.accelerator.is_available():
         from llmcompressor.pipelines.cache import IntermediatesCache
 
-        # Memory is pinned for copies to a GPU; without one torch refuses to, and llmcompressor 0.14 asks all the same.
+        # Without a GPU torch cannot pin memory, but llmcompressor 0.14 tries to.
         IntermediatesCache.pin_memory = lambda *_, **__: None
     data = Dataset.from_dict({"input_ids": ids, "attention_mask": [[1] * len(i) for i in ids]})
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=False, use_safetensors=True)

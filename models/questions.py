@@ -1,8 +1,8 @@
-"""Answer questions about one state in one packed pass: a probability for every option, without text.
+"""Answer multiple-choice questions about a state text: a probability for every option, from one packed forward pass.
 
-All questions share the state as their prompt. A question is a branch after it: its text, the token before an answer,
-and a trie of its options as the tokenizer writes them, each with its end. An option's probability is the product of the
-softmax over the alternatives at each branching node on its path.
+The state is the common prompt of all questions. Each question is a branch after this prompt: the question's tokens, the
+token that starts an answer, and a trie of the options' tokens, each with an end token. An option's probability is the
+product of its softmax probabilities at the branching nodes of its path.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import Any
 
 from rtcontrol.models.checkpoint.chat_template import ChatTemplate
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
-from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, closing, opening
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, head_end, head_start
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decode.core import common_start
+from rtcontrol.models.decode.core import common_prefix_length
 from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import in_time, learn, prefill_in_slices, result
+from rtcontrol.models.in_flight import prefill_in_slices, record_slice_time, run_to_end, slice_tokens
 
-LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree has no room for so many
-MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it
+LONG_TOKENS = 256  # a question with more tokens is evaluated alone, with its text in the prompt and not in the tree
+MAX_NODES = 2048  # trie nodes of one question's options: other sessions wait while they are evaluated
 ANSWER = "Answer with one of these options, and nothing else."
-Path = tuple[int, ...]  # the tokens that were written of an answer
+Path = tuple[int, ...]  # the tokens of an answer so far
 
 
 @dataclass(frozen=True, slots=True)
 class StateQuestion:
-    """The text of a question, and the texts of its options, at least two."""
+    """A multiple-choice question with at least two options."""
 
     text: str
     options: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """A checkpoint's ids for a state (they start with `prefix`), for a question up to its answer, and for an option
-    with its `end`."""
+class QuestionEncoder:
+    """Functions that return the token ids of a state (which start with `prefix`), of a question up to the start of its
+    answer, and of an option. `end` is the token that ends an option."""
 
     tokenizer: STTokenizer
     prefix: list[int]
@@ -54,64 +54,65 @@ class Wording:
         return [*self.tokenizer.encode(text), self.end]
 
 
-def wording_of(template: PromptTemplate | ChatTemplate, tokenizer: STTokenizer) -> Wording:
-    """Return the wording of a checkpoint. Raises UserError.
+def question_encoder(template: PromptTemplate | ChatTemplate, tokenizer: STTokenizer) -> QuestionEncoder:
+    """Return the encoder for a checkpoint. Raises UserError.
 
-    For an ST checkpoint an answer is the first argument's head; for a chat checkpoint it is the model's turn, after a
-    user's turn with state and question.
+    An ST checkpoint answers in the first argument head. A chat checkpoint answers in an assistant message, after a user
+    message with the state and the question.
     """
     encode, special_id = tokenizer.encode, tokenizer.special_id
     if isinstance(template, PromptTemplate):
-        head = special_id(opening(ARGUMENTS[0]))
-        return Wording(
+        head = special_id(head_start(ARGUMENTS[0]))
+        return QuestionEncoder(
             tokenizer,
             template.prefix_ids(()),
             template.state_ids,
             lambda text: [*template.question_ids(text), head],
-            special_id(closing(ARGUMENTS[0])),
+            special_id(head_end(ARGUMENTS[0])),
         )
     turn = template.user_turn()
-    return Wording(
+    return QuestionEncoder(
         tokenizer,
         turn.prefix,
         lambda text: [*turn.prefix, *encode(f"{turn.before}{text}")],
-        lambda text: [*encode(f"\n\n{text}\n\n{ANSWER}{turn.behind}"), *turn.rest],
-        template.ending(),
+        lambda text: [*encode(f"\n\n{text}\n\n{ANSWER}{turn.after}"), *turn.rest],
+        template.end_token_id(),
     )
 
 
-class Branch:
-    """A question in tokens: the path to its answer (`lead` is all but the last token of a long one), the path of each
-    option, and the tokens that may follow where there are several. `nodes` lead there, parents first; there are
-    `parting` of them, and none where these are more than MOST_NODES.
+class QuestionBranch:
+    """The token trie of a question. `chain` has the tokens up to the answer; those of a long question are
+    `prompt_part`, except the last. `paths` has each option's tokens, `choices` the tokens that may follow each
+    branching node.
 
+    `nodes` are the trie nodes to evaluate, parents first, in number `branching`; none if there are more than MAX_NODES.
     Raises UserError for options with the same tokens.
     """
 
-    def __init__(self, question: StateQuestion, wording: Wording) -> None:
-        chain = wording.question(question.text)
-        cut = len(chain) - 1 if len(chain) > LONG else 0
-        self.lead, self.chain = chain[:cut], chain[cut:]
-        self.paths: list[Path] = [tuple(wording.option(text)) for text in question.options]
+    def __init__(self, question: StateQuestion, encoder: QuestionEncoder) -> None:
+        chain = encoder.question(question.text)
+        cut = len(chain) - 1 if len(chain) > LONG_TOKENS else 0
+        self.prompt_part, self.chain = chain[:cut], chain[cut:]
+        self.paths: list[Path] = [tuple(encoder.option(text)) for text in question.options]
         if len(set(self.paths)) < len(self.paths):
             twice = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
-            raise UserError(f"Two options are written like {twice[:80]!r}, in the same tokens.", "Rename one of them.")
-        # In order, each shares most with one of its neighbours; where it is alone nothing is chosen any more.
+            raise UserError(f"Two options have the same tokens as {twice[:80]!r}.", "Rename one of them.")
+        # In sorted order each path has its longest common prefix with a neighbour; after that prefix it is alone.
         ordered = sorted(self.paths)
-        ends = [0, *map(common_start, ordered, ordered[1:]), 0]
-        self.parting = sum(max(0, b - a) for a, b in pairwise(ends))
+        ends = [0, *map(common_prefix_length, ordered, ordered[1:]), 0]
+        self.branching = sum(max(0, b - a) for a, b in pairwise(ends))
         follows: dict[Path, dict[int, None]] = {}
         for path, (above, below) in zip(ordered, pairwise(ends), strict=True):
-            for i in range(above, max(above, below) + 1) if self.parting <= MOST_NODES else ():
+            for i in range(above, max(above, below) + 1) if self.branching <= MAX_NODES else ():
                 follows.setdefault(path[:i], {})[path[i]] = None
         self.choices = {path: tuple(sorted(ids)) for path, ids in follows.items() if len(ids) > 1}
         self.nodes = sorted(filter(None, follows), key=len)
 
     def __len__(self) -> int:
-        return len(self.lead) + len(self.chain) + len(self.nodes)
+        return len(self.prompt_part) + len(self.chain) + len(self.nodes)
 
     def probabilities(self, scores: Mapping[Path, Sequence[float]]) -> list[float]:
-        """Return the probability of each option from the finite scores at each choice."""
+        """Return the probability of each option, given the finite scores of the `choices` at each node."""
         shares: dict[Path, dict[int, float]] = {}
         for path, ids in self.choices.items():
             best = max(scores[path])
@@ -120,15 +121,15 @@ class Branch:
             shares[path] = {i: weight / total for i, weight in zip(ids, weights, strict=True)}
         deep = max(map(len, shares), default=0) + 1
         products = [math.prod(shares[p[:i]][t] for i, t in enumerate(p[:deep]) if p[:i] in shares) for p in self.paths]
-        # Once or twice: numbers below 1 are closer to another than those above.
-        while rounded := 1.0 - math.fsum(products):
-            products[products.index(max(products))] += rounded
+        # Correct rounding until the sum is exactly 1, which takes one or two steps.
+        while rounding_error := 1.0 - math.fsum(products):
+            products[products.index(max(products))] += rounding_error
         return products
 
 
-def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path, int]]]]:
-    """Return one tree of all branches, with common starts merged; and for each branch where the scores of its choices
-    are among the tree's answers: the ids, and the row."""
+def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[Path, tuple[Path, int]]]]:
+    """Merge branches into one tree with shared prefixes. Also return, for each branch, where the tree's answers have
+    the scores of each choice: the ids of the ask, and the row."""
     placed: dict[tuple[int, int], int] = {}
     depths: list[int] = []
 
@@ -156,14 +157,15 @@ def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path
     )
 
 
-KEPT, SHORT = 1024, 2048  # encoded questions, of at most so many characters; longer ones take their time each
-TOGETHER = 128  # tokens that one pass may carry however long it takes
+MAX_CACHED = 1024  # encoded questions
+SHORT_CHARACTERS = 2048  # questions with more characters are not cached
+MIN_PASS_TOKENS = 128  # a pass may have so many tokens, even if it takes long
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The probabilities of each question's options, in order, with a `math.fsum` of 1. `tokens` went through the model,
-    `kept` of them for the state; `reused_tokens` came from the cache."""
+    """The probabilities of each question's options, which sum to 1. `tokens` counts the tokens that the model computed,
+    `kept` those of them that belong to the state and stay cached; `reused_tokens` came from the cache."""
 
     probabilities: list[list[float]]
     forward_passes: int
@@ -173,31 +175,32 @@ class Answers:
 
 
 class QuestionDecider:
-    """Answers questions with a checkpoint, whose weights are shared by all its deciders. The last state stays cached.
-    Not thread-safe."""
+    """Answers questions about a state with a checkpoint. The last state stays cached; the model's weights are shared
+    with other deciders. Not thread-safe."""
 
     def __init__(self, spec: DeciderSpec) -> None:
-        began = time.perf_counter()
+        started = time.perf_counter()
         self.spec, (checkpoint, self.runner) = spec, spec.load()
-        self.wording = wording_of(checkpoint.template, checkpoint.tokenizer)
-        self._kept = lru_cache(KEPT)(lambda question: Branch(question, self.wording))
-        self.handle, self.prefix = self.runner.open(self.wording.prefix)
-        self.load_ms = (time.perf_counter() - began) * 1e3
+        self.encoder = question_encoder(checkpoint.template, checkpoint.tokenizer)
+        self._cached_branch = lru_cache(MAX_CACHED)(lambda question: QuestionBranch(question, self.encoder))
+        self.handle, self.prefix = self.runner.open(self.encoder.prefix)
+        self.load_ms = (time.perf_counter() - started) * 1e3
 
     def answer(self, state: str, questions: Sequence[StateQuestion]) -> Answers:
-        """Answer all questions, in one pass if they fit the context together. Raises UserError, and NotFinite."""
-        return result(self.answer_in_steps(state, questions, sliced=False))
+        """Answer all questions, in one pass if they fit the context together. Raises UserError for questions that do
+        not fit the context, and NotFinite."""
+        return run_to_end(self.answer_in_steps(state, questions, sliced=False))
 
     def answer_in_steps(
         self, state: str, questions: Sequence[StateQuestion], sliced: bool = True
     ) -> Generator[None, None, Answers]:
-        """Answer as `answer`; the caller may stop at any yield, with `sliced` also within a long state, after a long
-        question, and between passes of a few milliseconds."""
-        runner, handle, prompt = self.runner, self.handle, self.wording.state(state)
-        branches: list[Branch] = []
+        """Do the same as `answer`, as a generator that yields between passes, where the caller may stop it. With
+        `sliced` a pass takes a few milliseconds, and long states and questions are computed in several passes."""
+        runner, handle, prompt = self.runner, self.handle, self.encoder.state(state)
+        branches: list[QuestionBranch] = []
         for question in questions:
-            short = len(question.text) + sum(map(len, question.options)) <= SHORT
-            branches.append(self._kept(question) if short else Branch(question, self.wording))
+            short = len(question.text) + sum(map(len, question.options)) <= SHORT_CHARACTERS
+            branches.append(self._cached_branch(question) if short else QuestionBranch(question, self.encoder))
             if sliced and not short:
                 yield
         self._check(len(prompt), branches)
@@ -207,55 +210,58 @@ class QuestionDecider:
         passes = 0
         while len(probabilities) < len(branches):
             room = handle.slots - len(prompt)
-            now = _first(branches[len(probabilities) :], min(room, max(in_time(runner), TOGETHER)) if sliced else room)
-            tree, rows = packed(now)
-            handle.start([*prompt, *now[0].lead], reserve=len(tree.tokens))
+            most = min(room, max(slice_tokens(runner), MIN_PASS_TOKENS)) if sliced else room
+            now = _first_branches(branches[len(probabilities) :], most)
+            tree, rows = pack_branches(now)
+            handle.start([*prompt, *now[0].prompt_part], reserve=len(tree.tokens))
             if sliced:
                 yield from prefill_in_slices(runner, handle)
-            began, count = time.perf_counter(), handle.fresh + len(tree.tokens)
+            started, count = time.perf_counter(), handle.fresh + len(tree.tokens)
             (answers,) = runner.run([Work(handle, tree)])
-            if count >= TOGETHER:  # of fewer the pass itself takes most
-                learn(runner, count, time.perf_counter() - began)
+            if count >= MIN_PASS_TOKENS:  # a smaller pass has mostly fixed costs
+                record_slice_time(runner, count, time.perf_counter() - started)
             by_ids = {ask.ids: answer for ask, answer in zip(tree.asks, answers, strict=True)}
-            for branch, own in zip(now, rows, strict=True):
-                scores = {path: by_ids[ids][row] for path, (ids, row) in own.items()}
+            for branch, places in zip(now, rows, strict=True):
+                scores = {path: by_ids[ids][row] for path, (ids, row) in places.items()}
                 if not math.isfinite(sum(map(sum, scores.values()))):
                     handle.forget()
                     raise NotFinite
                 probabilities.append(branch.probabilities(scores))
-            tokens, passes = tokens + len(now[0].lead) + len(tree.tokens), passes + 1
+            tokens, passes = tokens + len(now[0].prompt_part) + len(tree.tokens), passes + 1
             yield
         return Answers(probabilities, passes, tokens, fresh, reused)
 
-    def _check(self, state: int, branches: Sequence[Branch]) -> None:
-        """Raise UserError for a question that does not fit after the state, or whose options take too many nodes."""
+    def _check(self, state: int, branches: Sequence[QuestionBranch]) -> None:
+        """Raise UserError if a question does not fit the context after the state, or its options have too many
+        nodes."""
         slots = self.handle.slots
         for i, branch in enumerate(branches, start=1):
-            if branch.parting > MOST_NODES:
+            if branch.branching > MAX_NODES:
                 raise UserError(
-                    f"The options of question {i} part after {branch.parting} tokens, more than {MOST_NODES}.",
-                    "Give shorter options, or such as differ in their first words.",
+                    f"The options of question {i} differ only after {branch.branching} tokens, more than {MAX_NODES}.",
+                    "Give shorter options, or options that differ in their first words.",
                 )
-        if branches and state + (most := max(map(len, branches))) > slots:
-            where = f"question {list(map(len, branches)).index(most) + 1}"
+        if branches and state + (max_nodes := max(map(len, branches))) > slots:
+            where = f"question {list(map(len, branches)).index(max_nodes) + 1}"
             raise UserError(
-                f"The state of {state} tokens and the {most} of {where} are {state + most - slots} more than the "
-                f"model's context of {slots}.",
+                f"The state has {state} tokens and {where} has {max_nodes}: together {state + max_nodes - slots} more "
+                f"than the model's context of {slots}.",
                 "Shorten them, or give fewer options.",
             )
 
     def info(self) -> dict[str, Any]:
-        """Return model and engine for the report."""
+        """Return figures about model and engine for the report."""
         info = {"model": str(self.spec.model), **self.runner.caps.to_dict()}
         return {**info, "prefix_tokens": self.prefix.tokens, "load_ms": round(self.load_ms, 1)}
 
 
-def _first(branches: Sequence[Branch], most: int) -> Sequence[Branch]:
-    """Return the first branches with at most `most` nodes in all; at least one, and a long one alone."""
+def _first_branches(branches: Sequence[QuestionBranch], max_nodes: int) -> Sequence[QuestionBranch]:
+    """Return as many of the first branches as have at most `max_nodes` nodes in all, but at least one. A branch with a
+    `prompt_part` is returned alone."""
     count, nodes = 1, len(branches[0])
-    while count < len(branches) and not (branches[0].lead or branches[count].lead):
+    while count < len(branches) and not (branches[0].prompt_part or branches[count].prompt_part):
         nodes += len(branches[count])
-        if nodes > most:
+        if nodes > max_nodes:
             break
         count += 1
     return branches[:count]

@@ -1,7 +1,7 @@
-"""JSON over HTTP from untrusted servers: with a time limit, a bounded size, and no compression.
+"""An HTTP client for JSON from untrusted servers, with limits for the time and size of an answer.
 
-A compressed answer is refused before it is unpacked: 65 kB of zstd hold gigabytes. The time limit is for the whole
-request, so that headers or a body that arrive byte by byte end with it.
+Compressed answers are rejected without decompressing them, because 65 kB of zstd can expand to gigabytes. The time
+limit applies to the whole request, so a server cannot exceed it by sending an answer byte by byte.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pydantic_core import from_json
 
 from rtcontrol.models.loop_thread import LoopThread
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 ENCODING = {"accept-encoding": "identity"}
 
 
 class WebError(Exception):
-    """An answer that cannot be used: `loss` is "timeout", "connection", or "malformed" for a fault of the server."""
+    """A request without a usable answer. `loss` is the kind of failure: "timeout", "connection" or "malformed"."""
 
     def __init__(self, loss: str, message: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class WebError(Exception):
 
 @dataclass(frozen=True)
 class WebAnswer:
-    """An answer; `headers` by their names in lower case."""
+    """The answer to a request. The names of `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -41,50 +41,50 @@ class WebAnswer:
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """Return the JSON value. Raises ValueError for invalid or too deep JSON."""
-        # Python's own parser goes as deep as its stack.
+        """Parse the body as JSON. Raises ValueError for invalid or too deeply nested JSON."""
+        # Not json.loads, whose recursion is limited by the stack only.
         return from_json(self.body)
 
 
-def packed_by(headers: Mapping[str, str]) -> str | None:
-    """Return the compression that these headers name; None without one."""
+def compression_of(headers: Mapping[str, str]) -> str | None:
+    """Return the compression that an answer's headers name, or None if it is not compressed."""
     named = headers.get("content-encoding", "").strip()
     return None if named.lower() in ("", "identity") else named[:80]
 
 
 class WebClient:
-    """Posts JSON to one address, or gets it, on persistent connections and a separate thread; thread-safe. Without
-    `proxies` those of the environment are ignored."""
+    """A thread-safe client that sends requests to one URL on persistent connections, from a separate thread. With
+    `proxies` it uses the proxies of the environment variables."""
 
     def __init__(
         self,
         url: str,
         headers: Mapping[str, str],
         connections: int = 1,
-        most_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_BYTES,
         proxies: bool = True,
     ):
         import httpx
 
-        self._url, self._most_bytes = url, most_bytes
+        self._url, self._max_bytes = url, max_bytes
         limits = httpx.Limits(max_connections=connections)
         sent = {"content-type": "application/json", **ENCODING, **headers}
         self._client = httpx.AsyncClient(headers=sent, timeout=None, limits=limits, trust_env=proxies)
         self._thread = LoopThread("web client")
 
     def post(self, body: Any, limit_s: float) -> Future[WebAnswer]:
-        """Return a future of the answer; cancelling it closes the request. It raises WebError, as this method does
-        after `close`."""
+        """Send a POST request with a JSON body, and return a future of the answer. Cancelling the future cancels the
+        request. The future raises WebError; so does this method after `close`."""
         return self._start("POST", limit_s, json=body)
 
     def get(self, limit_s: float) -> Future[WebAnswer]:
-        """Send a GET request, as `post` without a body."""
+        """Send a GET request, and return a future as `post` does."""
         return self._start("GET", limit_s)
 
     def _start(self, method: str, limit_s: float, **content: Any) -> Future[WebAnswer]:
         future = self._thread.start(self._request, method, limit_s, **content)
         if future is None:
-            raise WebError("connection", "the client was closed")
+            raise WebError("connection", "the client is closed")
         return future
 
     async def _request(self, method: str, limit_s: float, **content: Any) -> WebAnswer:
@@ -93,15 +93,15 @@ class WebClient:
         body = bytearray()
         try:
             async with asyncio.timeout(limit_s), self._client.stream(method, self._url, **content) as answer:
-                if packed := packed_by(answer.headers):
+                if compression := compression_of(answer.headers):
                     raise WebError(
                         "malformed",
-                        f"the server sent a compressed answer ({packed}), although the request does not allow it",
+                        f"the server sent a compressed answer ({compression}), although the request does not allow it",
                     )
                 async for part in answer.aiter_raw():
                     body += part
-                    if len(body) > self._most_bytes:
-                        raise WebError("malformed", f"the answer is larger than {self._most_bytes} bytes")
+                    if len(body) > self._max_bytes:
+                        raise WebError("malformed", f"the answer is larger than {self._max_bytes} bytes")
         except TimeoutError:
             raise WebError("timeout", f"no answer within {limit_s * 1e3:.0f} ms") from None
         except httpx.HTTPError as error:

@@ -1,4 +1,4 @@
-"""Find, check and read a checkpoint: tokenizer, prompt template, and training metadata."""
+"""Find, check and read checkpoints: tokenizer, prompt template and training metadata."""
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve
 

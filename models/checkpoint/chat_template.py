@@ -1,4 +1,4 @@
-"""Chat templates: the prompt of a chat model, and the text of a tool call around the decided values."""
+"""Chat templates: render the prompt of a chat model, and describe the syntax in which the model writes tool calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 
 @dataclass(frozen=True)
 class CallSyntax:
-    """The text of a tool call in one family of chat models. A call is `opening` NAME `arguments` KEY VALUE `separator`
-    KEY VALUE ... `closing`, or `opening` NAME `empty` without arguments. `key` is the format of a key. A text has a
-    `quote` on both sides, and JSON's escapes if the quote is JSON's; `space` precedes a value and follows its inner
-    separators. `orders` is the text that tells the model to call tools, in a message of `role`."""
+    """The syntax of a tool call in one family of chat models. A call is `opening` NAME `arguments` KEY VALUE
+    `separator` KEY VALUE ... `closing`; a call without arguments is `opening` NAME `empty`. `key` formats a key. A
+    string has a `quote` on both sides. `space` precedes each value, and follows separators within a value.
+    `system_text`, in a message of `role`, tells the model to call tools."""
 
     opening: str
     arguments: str
@@ -34,14 +34,14 @@ class CallSyntax:
     quote: str = '"'
     space: str = " "
     role: str = "system"
-    orders: str = (
+    system_text: str = (
         "You control a robot or a game character in real time. Each message tells an instruction and what is observed. "
         "Answer with exactly one function call."
     )
 
     @property
     def escaped(self) -> bool:
-        """Return whether texts have JSON's escapes."""
+        """Return whether strings are escaped as in JSON."""
         return self.quote == '"'
 
 
@@ -69,9 +69,9 @@ GEMMA = CallSyntax(
     quote="<escape>",
     space="",
     role="developer",
-    orders="You are a model that can do function calling with the following functions",  # otherwise it calls none
+    system_text="You are a model that can do function calling with the following functions",  # required by the model
 )
-# Strings in a chat template that identify the family, the more specific ones first.
+# (string in the chat template, syntax of the family that this string identifies); more specific strings come first.
 FAMILIES = (
     ("<start_function_call>", GEMMA),
     ("[ARGS]", MISTRAL_NAMED),
@@ -83,56 +83,57 @@ FAMILIES = (
 
 
 def syntax_of(chat_template: str, where: str) -> CallSyntax:
-    """Return the syntax of a chat template. Raises UserError for an unknown one."""
-    for sign, syntax in FAMILIES:
-        if sign in chat_template:
+    """Return the call syntax that a chat template uses; `where` names the checkpoint in errors. Raises UserError if the
+    syntax is unknown, or the template ignores tools."""
+    for marker, syntax in FAMILIES:
+        if marker in chat_template:
             return syntax
     if "tools" not in chat_template:
-        raise UserError(f"{where}: its chat template leaves out the tools.", "Use a checkpoint that calls tools.")
+        raise UserError(f"{where}: its chat template ignores tools.", "Use a checkpoint that can call tools.")
     raise UserError(
-        f"{where}: its chat template has no known form of tool calls (Qwen, Llama 3, Mistral, FunctionGemma).",
-        "Use one of these, or a server that runs it: --model chat:URL#NAME (docs/engines.md).",
+        f"{where}: its chat template writes tool calls in none of the known forms (Qwen, Llama 3, Mistral, "
+        "FunctionGemma).",
+        "Use such a checkpoint, or run this one on a server: --model chat:URL#NAME (docs/engines.md).",
     )
 
 
-def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
-    """Return the text of a value in a call, without the closing quote of a text; if `within`, without both quotes."""
+def call_value_text(syntax: CallSyntax, value: Any, inside_quotes: bool) -> str:
+    """Return the text of an argument's value. A string has no closing quote, and no opening one if `inside_quotes`."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)[1:-1] if syntax.escaped else value
-        return text if within else f"{syntax.space}{syntax.quote}{text}"
+        return text if inside_quotes else f"{syntax.space}{syntax.quote}{text}"
     return f"{syntax.space}{json_text(value, syntax.space)}"
 
 
 def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[int]:
-    """Return the tokens of a value: plain text, except for an opening quote that is an added token."""
+    """Return the token ids of a value's text. An opening quote that is an added token is encoded as this token."""
     if syntax.quote in tokenizer.specials and text.startswith(syntax.quote):
         return [tokenizer.special_id(syntax.quote), *tokenizer.encode(text.removeprefix(syntax.quote))]
     return tokenizer.encode(text)
 
 
-# Some templates write today's date, but a prompt must not change during a run.
+# Some templates insert today's date. A fixed date is used instead, so that the prompt does not change during a run.
 DATE = "26 Jul 2024"  # the default of Llama 3
-DATED = (
+FIXED_DATE = (
     f"{{%- macro strftime_now(form) -%}}{{{{ '2024-07-26' if form.startswith('%Y') else '{DATE}' }}}}{{%- endmacro %}}"
 )
 
 
 @dataclass(frozen=True)
 class UserTurn:
-    """A prompt with a gap for the user's words: the ids of its `prefix`, the texts `before` and `behind` the words, and
-    the ids after them (`rest`)."""
+    """A prompt with a gap for the user's text: the token ids of its `prefix`, the texts directly `before` and `after`
+    the gap, and the token ids of the `rest`."""
 
     prefix: list[int]
     before: str
-    behind: str
+    after: str
     rest: list[int]
 
 
 class ChatTemplate:
-    """The prompt template of a chat checkpoint. Raises UserError if the checkpoint has no template for tools."""
+    """The prompt template of a chat checkpoint. Raises UserError if the checkpoint has no usable chat template."""
 
     profile = "chat"
-    content = False  # a chat model has no content head
     overflow: Overflow = "merge"
 
     def __init__(self, folder: Path, tokenizer: STTokenizer) -> None:
@@ -140,114 +141,115 @@ class ChatTemplate:
         self._where, reason = str(folder), "there is none"
         try:
             files = sorted([*folder.glob("tokenizer*"), *folder.glob("chat_template*")])
-            self._renderer = _renderer(folder, tuple((p.name, p.stat().st_mtime_ns) for p in files))
+            self._renderer = _load_renderer(folder, tuple((p.name, p.stat().st_mtime_ns) for p in files))
             template = self._renderer.chat_template and self._renderer.get_chat_template()
         except Exception as error:  # a template may raise anything
             template, reason = None, str(error).partition("\n")[0][:200]
         if not template:
             raise UserError(
                 f"{folder} is neither an ST model nor a chat model: its chat template cannot be used ({reason}).",
-                "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
-                f"`rtcontrol models adopt --base {folder} --out FOLDER`, to be trained.",
+                "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or convert it with "
+                f"`rtcontrol models adopt --base {folder} --out FOLDER`, and train the result.",
             )
         self._template = str(template)
         self._turn = UserTurn([], "", "", [])
 
     @cached_property
     def syntax(self) -> CallSyntax:
-        """Return the syntax of a call. Raises UserError if the template does not show the syntax."""
+        """Return the syntax of a tool call. Raises UserError if it is unknown."""
         return syntax_of(self._template, self._where)
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """Return the ids up to the last control token before the user's words, which are the part to cache."""
-        orders = {"role": self.syntax.role, "content": self.syntax.orders}
-        self._turn = self._opened([orders], tools)
+        """Return the token ids of the prompt's cacheable part: all up to the last control token before the user's
+        text."""
+        system_text = {"role": self.syntax.role, "content": self.syntax.system_text}
+        self._turn = self._with_user_turn([system_text], tools)
         return self._turn.prefix
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Return everything after the prefix, up to the start of a call."""
+        """Return the token ids of the prompt after the prefix, up to where the model starts a call."""
         calls = "; ".join(history[-HISTORY_LIMIT:])
         content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
-        return [*self._tokenizer.encode(f"{self._turn.before}{content}{self._turn.behind}"), *self._turn.rest]
+        return [*self._tokenizer.encode(f"{self._turn.before}{content}{self._turn.after}"), *self._turn.rest]
 
     def user_turn(self) -> UserTurn:
-        """Return the prompt of a user message alone, without tools or orders. Raises UserError if the template cannot
-        write one."""
-        return self._opened([], ())
+        """Return the prompt of a user message alone, without tools or a system message. Raises UserError if the
+        template cannot render it."""
+        return self._with_user_turn([], ())
 
-    def ending(self) -> int:
-        """Return the control token that ends the model's answer. Raises UserError if there is none."""
-        words = f"SAID{secrets.token_hex(8)}"
+    def end_token_id(self) -> int:
+        """Return the id of the control token that ends the model's answer. Raises UserError if it is unknown."""
+        words = f"ANSWER{secrets.token_hex(8)}"
         turns = [{"role": "user", "content": words.lower()}, {"role": "assistant", "content": words}]
         with suppress(UserError):
-            pieces = iter(self._filled(turns, (), add_generation_prompt=False))
+            pieces = iter(self._render(turns, (), add_generation_prompt=False))
             if any(isinstance(piece, str) and words in piece for piece in pieces):
                 for piece in pieces:
                     if isinstance(piece, int):
                         return piece
         if (end := self._renderer.eos_token) in self._tokenizer.specials:
             return self._tokenizer.special_id(end)
-        problem = f"{self._where}: nothing tells how an answer ends."
-        raise UserError(problem, "Name the `eos_token` in its tokenizer_config.json.")
+        problem = f"{self._where}: the token that ends an answer is unknown."
+        raise UserError(problem, "Set `eos_token` in its tokenizer_config.json.")
 
-    def _opened(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
-        """Return the prompt of these messages and a user message with a gap."""
+    def _with_user_turn(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
+        """Return the prompt of the messages `before` and a user message with a gap for its text."""
         place = f"CONTENT{secrets.token_hex(8)}"
-        pieces = self._filled([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
+        pieces = self._render([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
         if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
-            raise self._unusable("leaves out the user's turn")
+            raise self._unusable("leaves out the user's message")
         at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and place in piece)
-        text, _, behind = str(pieces[at]).partition(place)
-        # The end of a line is a separate token, so that the text before it (in Llama 3 the tools) is cached, too.
+        text, _, after = str(pieces[at]).partition(place)
+        # Cut after a line break, which is a separate token, so that the text before it (Llama 3: the tools) is cached.
         cut = text.rfind("\n") + 1
         encode = self._tokenizer.encode_pieces
-        return UserTurn(encode([*pieces[:at], text[:cut]]), text[cut:], behind, encode(pieces[at + 1 :]))
+        return UserTurn(encode([*pieces[:at], text[:cut]]), text[cut:], after, encode(pieces[at + 1 :]))
 
-    def _filled(
+    def _render(
         self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **options: bool
     ) -> list[int | str]:
-        """Return the output of the template: ids of control tokens, and the texts between them. Texts of tools never
-        become control tokens."""
+        """Render messages with the template; return ids of control tokens, and the texts between them. Text in tool
+        definitions never becomes a control token."""
         words = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
         try:
             text = self._renderer.apply_chat_template(
                 messages,
-                tools=_replaced([t.to_openai() for t in tools], words) or None,
+                tools=_replace_words([t.to_openai() for t in tools], words) or None,
                 tokenize=False,
                 enable_thinking=False,
                 date_string=DATE,
-                chat_template=DATED + self._template,
+                chat_template=FIXED_DATE + self._template,
                 **options,
             )
         except Exception as error:  # a template may raise any error
             reason = (str(error) or repr(error)).splitlines()[0][:200]
-            raise self._unusable(f"takes no tools, or no turn of the system or user alone ({reason})") from None
-        if tools and _replaced(tools[0].name, words) not in text:
-            raise self._unusable("leaves out the tools")
+            raise self._unusable(f"does not accept tools, or a system or user message alone ({reason})") from None
+        if tools and _replace_words(tools[0].name, words) not in text:
+            raise self._unusable("ignores tools")
         marks = {word: mark for mark, word in words.items()}
-        pieces = self._tokenizer.pieces(text)
-        return [_replaced(piece, marks) if isinstance(piece, str) else piece for piece in pieces]
+        pieces = self._tokenizer.split_added_tokens(text)
+        return [_replace_words(piece, marks) if isinstance(piece, str) else piece for piece in pieces]
 
-    def _unusable(self, fault: str) -> UserError:
+    def _unusable(self, problem: str) -> UserError:
         return UserError(
-            f"{self._where}: its chat template {fault}.", "Use a checkpoint that was trained to call tools."
+            f"{self._where}: its chat template {problem}.", "Use a checkpoint that was trained to call tools."
         )
 
 
 @lru_cache(maxsize=4)
-def _renderer(folder: Path, files: Any) -> Any:
-    """Load transformers' tokenizer, which takes seconds for a large vocabulary."""
+def _load_renderer(folder: Path, files: Any) -> Any:
+    """Load transformers' tokenizer of a folder, cached by the names and times of its `files`."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
-def _replaced(value: Any, words: Mapping[str, str]) -> Any:
-    """Return a JSON value with `words` replaced in all its texts, the longest first."""
+def _replace_words(value: Any, words: Mapping[str, str]) -> Any:
+    """Replace words in all strings of a JSON value by the values of `words`, longer words first."""
     if isinstance(value, str):
         for word in sorted(words, key=len, reverse=True):
             value = value.replace(word, words[word])
         return value
     if isinstance(value, Mapping):
-        return {_replaced(str(k), words): _replaced(v, words) for k, v in value.items()}
-    return [_replaced(v, words) for v in value] if isinstance(value, list | tuple) else value
+        return {_replace_words(str(k), words): _replace_words(v, words) for k, v in value.items()}
+    return [_replace_words(v, words) for v in value] if isinstance(value, list | tuple) else value

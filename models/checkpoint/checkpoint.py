@@ -1,4 +1,4 @@
-"""Find and check a checkpoint: weights, tokenizer with the ST tokens, prompt template."""
+"""Find a checkpoint by name, path or hub id, check that it is safe to load, and open it."""
 
 from __future__ import annotations
 
@@ -15,99 +15,100 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError, read_json, user_path
 
-CODE = ("auto_map", "custom_generate", "custom_pipelines")
-KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
-FILES = ("vocab_file", "merges_file", "spm_file", "fast_tokenizer_files")
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+CODE_KEYS = ("auto_map", "custom_generate", "custom_pipelines")
+KERNEL_KEYS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+FILE_KEYS = ("vocab_file", "merges_file", "spm_file", "fast_tokenizer_files")
+PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
-def check(folder: Path) -> None:
-    """Raise UserError for a checkpoint that names code, another base model or files outside its folder, or whose
-    weights are pickles only. Loading never runs or opens such things, and without them the model would differ from what
-    its authors meant."""
+def check_folder(folder: Path) -> None:
+    """Raise UserError if a checkpoint's configuration refers to code, another base model or files outside its folder,
+    or if it has only pickled weights. rtcontrol never runs or opens those, and the model would differ without them."""
     for path in sorted({*folder.glob("*config*.json"), *folder.glob("*.index.json")}):
         try:
             settings = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
-            continue  # the reader of this file reports the error
+            continue  # the loader of this file reports the error
         for key, value in _entries(settings):
-            if value and (why := _wrong(key, value)):
+            if value and (why := _rejection(key, value)):
                 raise UserError(
-                    f"{path} {why} ({key}: {str(value)[:120]!r}). Nothing that a checkpoint names is run or opened.",
-                    f"Use one without. Where transformers knows its kind of model by itself, remove {key} there.",
+                    f"{path} refers to {why} ({key}: {str(value)[:120]!r}), which is never run or opened.",
+                    f"Use a checkpoint without {key}, or remove it if transformers knows the model without it.",
                 )
-    pickles = sorted(path.name for kind in PICKLES for path in folder.glob(kind) if path.name != "training_args.bin")
+    paths = (path for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
+    pickles = sorted(path.name for path in paths if path.name != "training_args.bin")
     if pickles and not any(folder.glob("*.safetensors")):
         raise UserError(
-            f"{folder}: its weights are a pickle ({pickles[0]}), which may run code when it is read.",
-            "Use a copy in safetensors; its authors, or the hub's page of the model, mostly have one.",
+            f"{folder}: its weights are a pickle ({pickles[0]}), which can run code when it is loaded.",
+            "Use a copy in safetensors format; the hub's page of the model often has one.",
         )
 
 
-def _wrong(key: str, value: Any) -> str:
-    if key in CODE:
-        return "names code of its own"
-    if key in KERNELS and any("/" in str(one) for one in (value.values() if isinstance(value, dict) else [value])):
-        return "names code of a hub"
+def _rejection(key: str, value: Any) -> str:
+    """Return what a setting refers to that is never loaded, or an empty string."""
+    if key in CODE_KEYS:
+        return "code in the checkpoint"
+    if key in KERNEL_KEYS and any("/" in str(v) for v in (value.values() if isinstance(value, dict) else [value])):
+        return "code on a hub"
     if key == "base_model_name_or_path":
-        return "names another model, which it would be loaded with"
-    if key in FILES and any(_outside(one) for one in (value if isinstance(value, list) else [value])):
-        return "names a file elsewhere"
-    if key == "weight_map" and isinstance(value, dict) and any(map(_outside, value.values())):
-        return "names a file elsewhere"
+        return "another model as its base"
+    if key in FILE_KEYS and any(_is_outside(entry) for entry in (value if isinstance(value, list) else [value])):
+        return "a file in another folder"
+    if key == "weight_map" and isinstance(value, dict) and any(map(_is_outside, value.values())):
+        return "a file in another folder"
     return ""
 
 
-def _outside(name: Any) -> bool:
-    return not isinstance(name, str) or name in (".", "..") or any(sign in name for sign in "/\\\0")
+def _is_outside(name: Any) -> bool:
+    return not isinstance(name, str) or name in (".", "..") or any(character in name for character in "/\\\0")
 
 
 def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each key and value, at any depth."""
-    left = [settings]
-    while left:
-        part = left.pop()
+    """Yield each (key, value) pair of a JSON value, at any depth."""
+    pending = [settings]
+    while pending:
+        part = pending.pop()
         if isinstance(part, dict):
             yield from part.items()
-        left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
 
 
 ZOO = Path(__file__).resolve().parents[1] / "zoo"
 
 
-def zoo() -> list[str]:
+def bundled_models() -> list[str]:
     """Return the names of the bundled checkpoints."""
     return sorted(p.parent.name for p in ZOO.glob("*/config.json"))
 
 
 def resolve(model: str) -> Path:
-    """Return the folder of a model, given by a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or
-    OWNER/NAME:SUBFOLDER, downloaded if needed), in this order. Raises UserError for an unknown or ambiguous name, and
-    as `check` does."""
+    """Return the folder of a model. `model` is a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or
+    OWNER/NAME:SUBFOLDER, downloaded if needed), tried in this order. Raises UserError for an unknown or ambiguous name,
+    and for an unsafe checkpoint (see `check_folder`)."""
     path = user_path(model)
     if "/" not in model and (ZOO / model / "config.json").is_file():
         if (path / "config.json").is_file() and path.resolve() != ZOO / model:
             raise UserError(
-                f"{model!r} is a bundled model, and a folder here that holds one.",
-                f"Write ./{model} for the folder, or {ZOO / model} for the bundled one.",
+                f"{model!r} is the name of a bundled model and of a checkpoint folder here.",
+                f"Write ./{model} for the folder, or {ZOO / model} for the bundled model.",
             )
         return ZOO / model
     if path.is_dir():
-        check(path)
+        check_folder(path)
         return path
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
-    nowhere = f"There is no folder {model!r}{where}, and no bundled model of that name"
-    others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder"
-    others = f"{others} in Hugging Face format"
-    if not path.exists() and hub.is_id(model):
-        folder = hub.fetch(model, nowhere, f"{others}.")
-        check(folder)
+    problem = f"There is no folder {model!r}{where}, and no bundled model of that name"
+    hint = f"Bundled: {', '.join(bundled_models()) or 'none'}. Or give the path of a checkpoint folder"
+    hint = f"{hint} in Hugging Face format"
+    if not path.exists() and hub.is_hub_id(model):
+        folder = hub.fetch(model, problem, f"{hint}.")
+        check_folder(folder)
         return folder
     if path.is_file():
-        raise UserError(f"{model} is a file, no checkpoint folder.", f"Give the folder that it is in: {path.parent}.")
+        raise UserError(f"{model} is a file, not a checkpoint folder.", f"Give the folder: {path.parent}.")
     raise UserError(
-        f"{nowhere}; it is not a hub's OWNER/NAME[:SUBFOLDER] either.",
-        f"{others}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
+        f"{problem}; it is not a hub id OWNER/NAME[:SUBFOLDER] either.",
+        f"{hint}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
     )
 
 
@@ -115,28 +116,28 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return `config.json` as a dict. Raises UserError if the folder is not a checkpoint."""
     hint = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
     if (folder / "model" / "config.json").is_file():  # the result of `models train`
-        hint = f"Give what was trained there: {folder / 'model'}."
+        hint = f"Give the trained model in it: {folder / 'model'}."
     missing = UserError(f"{folder} is not a checkpoint: it has no config.json.", hint)
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
 
-def chats(model: str) -> bool:
-    """Return whether a model is a chat model: with a chat template, and without ST tokens in its tokenizer. Raises
-    UserError as `resolve` does."""
+def is_chat_model(model: str) -> bool:
+    """Return whether a model has a chat template, and a tokenizer without ST tokens. Raises UserError as `resolve`
+    does."""
     folder = resolve(model)
     try:
-        written = (folder / "tokenizer.json").read_text("utf-8")
+        tokenizer_text = (folder / "tokenizer.json").read_text("utf-8")
         template = any(folder.glob("chat_template*")) or (
             '"chat_template"' in (folder / "tokenizer_config.json").read_text("utf-8")
         )
     except (OSError, ValueError):
         return False  # the loader of this file reports the error
-    return template and not all(f'"{token}"' in written for token in ST_TOKENS)
+    return template and not all(f'"{token}"' in tokenizer_text for token in ST_TOKENS)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint, in the ST format if its tokenizer has the ST tokens, else as a chat model."""
+    """An opened checkpoint: an ST checkpoint if its tokenizer has the ST tokens, otherwise a chat model."""
 
     folder: Path
     config: dict[str, Any]
@@ -145,16 +146,15 @@ class Checkpoint:
 
     @classmethod
     def open(cls, model: str) -> Checkpoint:
-        """Open a checkpoint by name, path or hub id. Raises UserError, with a hint, if a part is missing."""
+        """Open a checkpoint by name, path or hub id. Raises UserError if a part is missing or invalid."""
         folder = resolve(model)
         config = read_config(folder)
         tokenizer = STTokenizer.load(folder / "tokenizer.json")
         rows = config.get("vocab_size")
         if isinstance(rows, int) and tokenizer.size > rows:
             raise UserError(
-                f"{folder}: its tokenizer has {tokenizer.size} tokens, its model only {rows} rows of embeddings.",
-                "The special tokens were added without resizing the model: use the tokenizer and weights that belong "
-                "together.",
+                f"{folder}: its tokenizer has {tokenizer.size} tokens, but its model has only {rows} embeddings.",
+                "Tokens were added without resizing the model: use weights and tokenizer that belong together.",
             )
         if any(t not in tokenizer.specials for t in ST_TOKENS):
             return cls(folder, config, tokenizer, ChatTemplate(folder, tokenizer))

@@ -1,9 +1,8 @@
-"""Prompt templates: the text that a checkpoint puts around tools, instruction, history and observation.
+"""Prompt templates of ST checkpoints, which combine tools, instruction, history and observation into a prompt.
 
-The file `st_template.json` is next to the weights. Its `template` is a string with `{variables}`; special tokens in it
-are encoded as control tokens, the text between two of them in one piece. Variables: `{tools}` (one JSON a line),
-`{instruction}`, `{history}`, `{observation}`, `{environment}` (the observation as a JSON list of strings, as in
-published checkpoints).
+The template is in the file `st_template.json` next to the weights: a string with special tokens and variables. The
+variables are `{tools}` (one JSON object per line), `{instruction}`, `{history}`, `{observation}`, and `{environment}`
+(the observation as a JSON list of strings, as published SimpleTool checkpoints have it).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SIMPLETOOL_V1_TURNS = (
     "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
     "<|im_start|>assistant\n"
 )
-# The observation is part of the query, before the instruction.
+# In version 2 the observation is a part of the query, before the instruction.
 SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n", "").replace(
     "{instruction}", "{observation}\n\n{instruction}"
 )
@@ -42,28 +41,28 @@ SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n"
 
 @dataclass(frozen=True)
 class PromptPart:
-    """A piece of a template: the id of a special token, or a series of literals and variable names."""
+    """A part of a template: the id of a special token, or the text before the next one as literals and variables."""
 
     special: int | None
-    pieces: tuple[tuple[bool, str], ...] = ()  # (is a variable, literal or name)
+    pieces: tuple[tuple[bool, str], ...] = ()  # (True, variable name) or (False, literal)
 
-    def constant(self, variables: Sequence[str]) -> bool:
+    def uses_only(self, variables: Sequence[str]) -> bool:
+        """Return whether all variables in this part are among `variables`."""
         return all(not is_variable or name in variables for is_variable, name in self.pieces)
 
 
 class PromptTemplate:
-    """A prompt template that is compiled for one tokenizer."""
+    """A prompt template, parsed for one tokenizer. `where` names its file in errors."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
-        # Whether the weights were trained to write the content head: the published ones were.
-        self.content = bool(config.get("content", self.profile.startswith("simpletool")))
+
         self._separator = str(config.get("history_separator", ", "))
         self._tokenizer = tokenizer
         template: Any = config.get("template")
         if self.overflow not in ("merge", "cut"):
-            raise UserError(f"{where}: unknown overflow {self.overflow!r}.", "Write merge or cut.")
+            raise UserError(f"{where}: unknown overflow {self.overflow!r}.", "Write 'merge' or 'cut'.")
         named = {v for v in VARIABLES if f"{{{v}}}" in str(template)}
         complete = {"tools", "instruction"} <= named and named & {"observation", "environment"}
         if not isinstance(template, str) or not complete:
@@ -71,45 +70,45 @@ class PromptTemplate:
                 f"{where}: no usable 'template'.", "It must be a string with {tools}, {instruction} and {observation}."
             )
         self.parts = _parse(template, tokenizer)
-        self._cut = self._find_cut()
-        self._last: dict[PromptPart, tuple[str, list[int]]] = {}
+        self._prefix_parts = self._count_prefix_parts()
+        self._cached_ids: dict[PromptPart, tuple[str, list[int]]] = {}
 
     @classmethod
     def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
-        """Read the template next to the weights. Raises UserError if the file is missing or broken."""
+        """Read the template next to the weights. Raises UserError if the file is missing or invalid."""
         path = folder / FILE_NAME
         missing = UserError(
-            f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
+            f"{folder} has no {FILE_NAME}, which defines the prompt's layout.",
             "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
         )
         return cls(read_json(path, missing, RESTORE), tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """Return the cached part of a prompt: the ids that depend on the tools alone, up to the last special token."""
-        return self._encode(self.parts[: self._cut], {"tools": tools_text(tools)})
+        """Return the token ids of the cacheable part: up to the last special token before anything but the tools."""
+        return self._encode(self.parts[: self._prefix_parts], {"tools": tools_text(tools)})
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Return the ids after the prefix, up to the head tokens."""
+        """Return the token ids after the prefix, up to where head tokens follow."""
         values = {
             "instruction": instruction,
             "observation": observation,
             "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
             "history": self._separator.join(history[-HISTORY_LIMIT:]),
         }
-        return self._encode(self.parts[self._cut :], values)
+        return self._encode(self.parts[self._prefix_parts :], values)
 
     def state_ids(self, state: str) -> list[int]:
-        """Return the common start of questions about a state: the ids up to the observation, without tools, calls and
-        instruction."""
-        shown = json.dumps([state], ensure_ascii=False)
-        return self._encode(self._around_state()[0], {**EMPTY, "observation": state, "environment": shown})
+        """Return the token ids of a prompt for questions about a state: the template up to the observation, without
+        tools, history and instruction."""
+        state_json = json.dumps([state], ensure_ascii=False)
+        return self._encode(self._split_after_state()[0], {**EMPTY, "observation": state, "environment": state_json})
 
     def question_ids(self, question: str) -> list[int]:
-        """Return the ids after a state, up to the head tokens. The question replaces the instruction, or gets a line
-        after the state."""
-        return self._encode(self._around_state()[1], {**EMPTY, "instruction": question})
+        """Return the token ids of a question after `state_ids`, up to where head tokens follow. The question takes the
+        place of the instruction, or a new line if the template has the instruction before the state."""
+        return self._encode(self._split_after_state()[1], {**EMPTY, "instruction": question})
 
-    def _around_state(self) -> tuple[list[PromptPart], list[PromptPart]]:
+    def _split_after_state(self) -> tuple[list[PromptPart], list[PromptPart]]:
         at, cut = max(
             (i, j + 1)
             for i, part in enumerate(self.parts)
@@ -117,22 +116,22 @@ class PromptTemplate:
             if piece in ((True, "observation"), (True, "environment"))
         )
         pieces, rest = self.parts[at].pieces, self.parts[at + 1 :]
-        behind: list[PromptPart] = [PromptPart(None, pieces[cut:]), *rest]
-        if not any((True, "instruction") in part.pieces for part in behind):
-            behind[0] = PromptPart(None, ((False, "\n"), (True, "instruction"), *pieces[cut:]))
-        return [*self.parts[:at], PromptPart(None, pieces[:cut])], behind
+        after: list[PromptPart] = [PromptPart(None, pieces[cut:]), *rest]
+        if not any((True, "instruction") in part.pieces for part in after):
+            after[0] = PromptPart(None, ((False, "\n"), (True, "instruction"), *pieces[cut:]))
+        return [*self.parts[:at], PromptPart(None, pieces[:cut])], after
 
-    def _find_cut(self) -> int:
-        changing = next((i for i, p in enumerate(self.parts) if not p.constant(("tools",))), len(self.parts))
+    def _count_prefix_parts(self) -> int:
+        changing = next((i for i, p in enumerate(self.parts) if not p.uses_only(("tools",))), len(self.parts))
         return max((i + 1 for i in range(changing) if self.parts[i].special is not None), default=0)
 
     def _encode_text(self, part: PromptPart, text: str) -> list[int]:
-        if not part.constant(("instruction", "history")):
+        if not part.uses_only(("instruction", "history")):
             return self._tokenizer.encode(text)
-        known = self._last.get(part)  # these mostly stay the same from tick to tick
-        if known is None or known[0] != text:
-            known = self._last[part] = (text, self._tokenizer.encode(text))
-        return known[1]
+        cached = self._cached_ids.get(part)  # instruction and history rarely change
+        if cached is None or cached[0] != text:
+            cached = self._cached_ids[part] = (text, self._tokenizer.encode(text))
+        return cached[1]
 
     def _encode(self, parts: Sequence[PromptPart], values: Mapping[str, str]) -> list[int]:
         ids: list[int] = []
@@ -146,13 +145,13 @@ class PromptTemplate:
 
 
 def tools_text(tools: Sequence[ToolSchema]) -> str:
-    """Return the text of the tools in the prompt: one canonical JSON object per line."""
+    """Return the value of `{tools}`: one canonical JSON object per line."""
     return "\n".join(t.canonical_json() for t in tools)
 
 
 def _parse(template: str, tokenizer: STTokenizer) -> tuple[PromptPart, ...]:
     parts: list[PromptPart] = []
-    for piece in tokenizer.pieces(template):
+    for piece in tokenizer.split_added_tokens(template):
         if isinstance(piece, int):
             parts.append(PromptPart(piece))
             continue

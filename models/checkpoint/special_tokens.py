@@ -11,11 +11,11 @@ HEADS = ("content", FUNCTION, *ARGUMENTS)
 ST_TOKENS = (*(t for head in HEADS for t in (f"<{head}>", f"</{head}>")), NULL)
 
 
-def opening(head: str) -> str:
-    """Return the token that starts a head: `<function>` for `function`."""
+def head_start(head: str) -> str:
+    """Return the token that starts a head: `<function>` for the head `function`."""
     return f"<{head}>"
 
 
-def closing(head: str) -> str:
-    """Return the token that ends a head."""
+def head_end(head: str) -> str:
+    """Return the token that ends a head: `</function>` for the head `function`."""
     return f"</{head}>"

@@ -1,1 +1,1 @@
-"""Training and evaluation rows: one format, read from public sets and chats, synthesised, counted and written."""
+"""Rows for training and evaluation, which are read from public data sets and chats, or synthesised."""

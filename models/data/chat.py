@@ -1,4 +1,4 @@
-"""Chats in OpenAI's format, one a line: `messages` with calls, and `tools`. Mobile Actions is such a set."""
+"""Read chats in OpenAI's format: objects with `tools` and `messages`, which contain function calls."""
 
 from __future__ import annotations
 
@@ -8,163 +8,164 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.conversation import ConversationTurn, Made, Unpaired, results_of
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
-from rtcontrol.models.data.types import arguments_of, list_of, tool
+from rtcontrol.models.conversation import CallWithResult, ConversationTurn, UnpairedResult, match_results
+from rtcontrol.models.data.sample import DroppedSample, Sample, UnusableSample
+from rtcontrol.models.data.types import parse_arguments, parse_list, tool_definition
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.definition import definition
 
-CONTEXT = ("system", "developer")
-RESULT = ("tool", "function")
-TEXTS = ("text", "input_text", "output_text")
-WRITTEN = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # starts a call in an answer's text
-SHAPE = "a line that is not a chat with tools"
+CONTEXT_ROLES = ("system", "developer")
+RESULT_ROLES = ("tool", "function")
+TEXT_TYPES = ("text", "input_text", "output_text")
+CALL_MARKERS = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # start of a call that is written in an answer's text
+WRONG_SHAPE = "a line that is not a chat with tools"
 Message = Mapping[str, Any]
 
 
-def chat(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample | Dropped]:
-    """Yield a sample for each answer with calls; the calls before it and their results are its history.
+def chat_samples(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample | DroppedSample]:
+    """Yield a sample for each assistant message with calls. Its history are the calls before it, with their results.
 
-    Arguments, tools, calls and messages may be values or their JSON. An answer of `weight` 0 is history only. A call
-    after an answer in words is dropped, since the prompt does not show those words. Raises Unusable for a chat without
-    a call, and where no further one can be read.
+    Arguments, tools, calls and messages may be values or JSON texts. A message of `weight` 0 yields no sample, but its
+    calls are in the history of later ones. Raises UnusableSample for a chat without a call, for invalid values, and for
+    a call after an answer in plain text, since prompts do not contain such answers.
     """
-    messages, tools = list_of(value["messages"], "messages"), [_tool(each) for each in list_of(value["tools"], "tools")]
+    messages = parse_list(value["messages"], "messages")
+    tools = [_tool(each) for each in parse_list(value["tools"], "tools")]
     schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
-    results, weight = _results(messages), _weight(value)
+    results, weight = _match_results(messages), _weight(value)
     calls: list[list[Call]] = []
     context: list[str] = []
     query: list[str] = []
-    any_call = in_words = False
+    has_call = has_text_answer = False
     for index, message in enumerate(messages):
         role, content = message["role"], message.get("content")
-        calls.append([_call(body, schemas) for _, body in _bodies(message)])
-        if role in CONTEXT:
-            context.append(_text(content))
+        calls.append([_call(body, schemas) for _, body in _call_bodies(message)])
+        if role in CONTEXT_ROLES:
+            context.append(_message_text(content))
         elif role == "user":
-            follows = index > 0 and messages[index - 1]["role"] in ("user", *CONTEXT)
-            query = [*query, _text(content)] if follows else [_text(content)]
+            follows = index > 0 and messages[index - 1]["role"] in ("user", *CONTEXT_ROLES)
+            query = [*query, _message_text(content)] if follows else [_message_text(content)]
         elif role == "assistant":
-            any_call |= bool(calls[index])
+            has_call |= bool(calls[index])
             message_weight = weight * _weight(message)
             if not calls[index]:
-                _check_words(content)
-                in_words |= bool(message_weight)
+                _check_no_written_calls(content)
+                has_text_answer |= bool(message_weight)
                 continue
             if not message_weight:
-                yield Dropped("an answer of weight 0", where, f"messages[{index}]", source)
+                yield DroppedSample("an answer of weight 0", where, f"messages[{index}]", source)
                 continue
-            if in_words:
-                raise Unusable("a call in a later turn")
+            if has_text_answer:
+                raise UnusableSample("a call in a later turn")
             if not any(map(str.strip, query)):
-                raise Unusable("no query")
+                raise UnusableSample("no query")
             row_id = str(value.get("id", where.rpartition("/")[2]))
             texts = "\n".join(query), "\n".join(filter(None, context)).strip()
             shown, history = tuple(calls[index]), _history(messages, calls, results, index)
             yield Sample(row_id, source, where, *texts, tuple(tools), shown, history, message_weight)
-        elif role not in RESULT:
-            raise Unusable("a message of another role", str(role))
-    if not any_call:
-        raise Unusable("no call")
+        elif role not in RESULT_ROLES:
+            raise UnusableSample("a message with an unknown role", str(role))
+    if not has_call:
+        raise UnusableSample("no call")
 
 
 def _history(
     messages: Sequence[Message], calls: Sequence[Sequence[Call]], results: Mapping[tuple[int, int], int], before: int
 ) -> tuple[str, ...]:
-    """Return the texts of the calls before this message, with those results that are before it too."""
+    """Return the texts of the calls before the message with index `before`, each with its result if that is earlier."""
     history = []
     for index in range(before):
         for k, call in enumerate(calls[index]):
             end = results.get((index, k), before)
-            result = _result(messages[end].get("content")) if end < before else None
-            history.append(Made(call, result).text())
+            result = _result_text(messages[end].get("content")) if end < before else None
+            history.append(CallWithResult(call, result).text())
     return tuple(history)
 
 
-def _bodies(message: Message) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Return id and function of each call."""
+def _call_bodies(message: Message) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Return (id, function object) of each call in a message."""
     calls = message.get("tool_calls")
-    return [(call.get("id"), call.get("function", call)) for call in list_of(calls, "tool_calls")] if calls else []
+    return [(call.get("id"), call.get("function", call)) for call in parse_list(calls, "tool_calls")] if calls else []
 
 
 def _call(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> Call:
-    return Call(body["name"], _without_nulls(arguments_of(body.get("arguments")), schemas.get(body["name"], {})))
+    return Call(body["name"], _drop_null_args(parse_arguments(body.get("arguments")), schemas.get(body["name"], {})))
 
 
-def _without_nulls(value: Any, schema: Any) -> Any:
-    """Drop nulls of arguments that may be left out, at all depths: strict mode writes them so, and so do tables, whose
-    columns include those of other tools."""
+def _drop_null_args(value: Any, schema: Any) -> Any:
+    """Drop null arguments that are optional, at all depths. They come from OpenAI's strict mode, and from tables that
+    have columns for the arguments of all tools."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, list):
-        return [_without_nulls(item, schema.get("items", {})) for item in value]
-    if isinstance(value, Mapping):  # of alternatives that which has all that it requires
+        return [_drop_null_args(item, schema.get("items", {})) for item in value]
+    if isinstance(value, Mapping):  # choose the first alternative whose required properties are all present
         arms = [arm for key in ("anyOf", "oneOf") for arm in schema.get(key, ())]
         schema = next((a for a in arms if all(value.get(k) is not None for k in a.get("required", ()))), schema)
     if not isinstance(value, Mapping) or "properties" not in schema:
         return value
-    kept, parts = schema.get("required", ()), schema["properties"]
-    return {k: _without_nulls(v, parts.get(k, {})) for k, v in value.items() if v is not None or k in kept}
+    required, parts = schema.get("required", ()), schema["properties"]
+    return {k: _drop_null_args(v, parts.get(k, {})) for k, v in value.items() if v is not None or k in required}
 
 
-def _results(messages: Sequence[Message]) -> dict[tuple[int, int], int]:
-    """Return the message that has the result of each call, by (message, number in it)."""
+def _match_results(messages: Sequence[Message]) -> dict[tuple[int, int], int]:
+    """Return, by (message index, index of the call in it), the index of the message with the call's result."""
     turns = []
     for message in messages:
-        calls = [(call_id or None, str(body["name"])) for call_id, body in _bodies(message)]
-        result = (message.get("tool_call_id") or None, message.get("name")) if message["role"] in RESULT else None
+        calls = [(call_id or None, str(body["name"])) for call_id, body in _call_bodies(message)]
+        result = (message.get("tool_call_id") or None, message.get("name")) if message["role"] in RESULT_ROLES else None
         turns.append(ConversationTurn(calls, result, message["role"] == "user"))
     try:
-        return results_of(turns)
-    except Unpaired as error:
-        raise Unusable("a result of no call before it", f"messages[{error.index}]") from None
+        return match_results(turns)
+    except UnpairedResult as error:
+        raise UnusableSample("a result without an earlier call", f"messages[{error.index}]") from None
 
 
-def _weight(of: Mapping[str, Any]) -> float:
-    weight = of.get("weight")
+def _weight(item: Mapping[str, Any]) -> float:
+    weight = item.get("weight")
     if weight is None:
         return 1.0
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-        raise Unusable("a weight that is not a number, zero or above", repr(weight)[:80])
+        raise UnusableSample("a weight that is not a number of at least 0", repr(weight)[:80])
     return float(weight)
 
 
 def _tool(value: Any) -> dict[str, Any]:
     try:
-        body = definition(_columns(value))
+        body = definition(_drop_nulls(value))
     except UserError as error:
-        raise Unusable("a tool that cannot be decoded", error.what) from None
-    return tool(body.name, body.description, body.schema)
+        raise UnusableSample("a tool that cannot be decoded", error.what) from None
+    return tool_definition(body.name, body.description, body.schema)
 
 
-def _columns(value: Any) -> Any:
-    """Return a value without the nulls of a table, whose columns include those of other tools."""
+def _drop_nulls(value: Any) -> Any:
+    """Return a value without null fields, which tables with columns for all tools contain."""
     if isinstance(value, Mapping):
-        return {k: _columns(v) for k, v in value.items() if v is not None}
+        return {k: _drop_nulls(v) for k, v in value.items() if v is not None}
     return value
 
 
-def _check_words(content: Any) -> None:
-    """Raise Unusable for an answer with calls written in its text."""
+def _check_no_written_calls(content: Any) -> None:
+    """Raise UnusableSample if an answer's text contains calls, or the answer has other content than text."""
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    if any(part.get("type") not in (*TEXTS, "refusal", "thinking", "reasoning") for part in parts):
-        raise Unusable("a message that is not all text")
-    if any(mark in str(part.get("text")) for part in parts for mark in WRITTEN):
-        raise Unusable("calls that are written in an answer's text")
+    if any(part.get("type") not in (*TEXT_TYPES, "refusal", "thinking", "reasoning") for part in parts):
+        raise UnusableSample("a message with other content than text")
+    if any(mark in str(part.get("text")) for part in parts for mark in CALL_MARKERS):
+        raise UnusableSample("calls in the text of an answer")
 
 
-def _result(content: Any) -> str:
-    """Return a call's result: a text, as a message has it, or the JSON of any other value."""
+def _result_text(content: Any) -> str:
+    """Return a call's result as text; a value that is not a message's content becomes JSON."""
     typed = isinstance(content, list) and all(isinstance(part, Mapping) and "type" in part for part in content)
     if content is None or typed or isinstance(content, str):
-        return _text(content)
+        return _message_text(content)
     return json.dumps(content, ensure_ascii=False)
 
 
-def _text(content: Any) -> str:
-    """Return a message's text: of a string, a list of parts of text, or nothing."""
+def _message_text(content: Any) -> str:
+    """Return the text of a message's content, which is a string, a list of text parts, or None."""
     if content is None or isinstance(content, str):
         return content or ""
-    if any(part.get("type") not in TEXTS for part in content):
-        raise Unusable("a message that is not all text")
+    if any(part.get("type") not in TEXT_TYPES for part in content):
+        raise UnusableSample("a message with other content than text")
     return "\n".join(part["text"] for part in content)

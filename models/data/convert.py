@@ -1,4 +1,4 @@
-"""Convert samples of any set to rows, one per call, with tools in head order; count samples without rows by reason."""
+"""Convert samples of data sets to rows, one per call, with arguments in head order. Count dropped samples by reason."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any, Literal
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
-from rtcontrol.models.data.sample import HALF, Dropped, Sample, Tally, Unusable
+from rtcontrol.models.data.sample import LONE_SURROGATE, DroppedSample, Sample, Tally, UnusableSample
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
-# "train": calls shuffled, numbers of their declared type, rows that their tools forbid dropped, each row once. "eval":
-# calls and values as given, every sample that can be shown kept: one that cannot be answered correctly counts as wrong.
+# "train": shuffle a sample's calls, convert numbers to their declared types, drop illegal calls and duplicate rows.
+# "eval": keep calls and values as they are, also illegal ones, for which no answer counts as right.
 Purpose = Literal["train", "eval"]
-NOT_TAKEN = "a value that its parameter does not take"
-REPEATED = "a row that was there before"
+INVALID_VALUE = "a value that its parameter does not allow"
+DUPLICATE = "a duplicate row"
 PAPER = "18,20,18,17,15,12"
-OVER = "over its share of rows with as many arguments"
+OVER_SHARE = "more rows with this number of arguments than its share"
 
 
-def rows(
-    samples: Iterable[Sample | Dropped | Row], tally: Tally, purpose: Purpose = "train", seed: int = 0
+def convert_rows(
+    samples: Iterable[Sample | DroppedSample | Row], tally: Tally, purpose: Purpose = "train", seed: int = 0
 ) -> Iterator[Row]:
-    """Yield the rows of a source; rows of a file keep their history."""
+    """Convert samples to rows and yield them. Rows from a file of rows keep their history."""
     numbers: dict[str, int] = {}
     row_numbers: dict[str, int] = {}
     keys: set[int] = set()
     for sample in samples:
-        if isinstance(sample, Dropped):
+        if isinstance(sample, DroppedSample):
             tally.samples[sample.source] += 1
             tally.drop(sample)
             continue
@@ -44,60 +44,61 @@ def rows(
         try:
             if isinstance(sample, Sample):
                 tally.samples[source] += 1
-                candidates = decompose(replace(sample, id=sample.id + _number(sample.id, numbers)), purpose, seed)
+                unique_id = sample.id + _unique_suffix(sample.id, numbers)
+                candidates = rows_of_sample(replace(sample, id=unique_id), purpose, seed)
             else:
-                number = _number(sample.id, row_numbers)  # of the file, where several have rows of one id
+                number = _unique_suffix(sample.id, row_numbers)  # several files may have rows with the same id
                 row = replace(sample, id=sample.id + number, sample=sample.sample + number)
                 tally.samples[source] += row.sample not in numbers
                 numbers.setdefault(row.sample, 1)
-                candidates = [_in_head_order(row, purpose)]
-            problems = [problem for row in candidates if (problem := _problem(row)) is not None]
+                candidates = [_row_in_head_order(row, purpose)]
+            problems = [problem for row in candidates if (problem := _row_error(row)) is not None]
             if problems and purpose == "train":
                 raise problems[0]
-        except Unusable as error:
-            tally.drop(Dropped(error.reason, where, error.detail, source))
+        except UnusableSample as error:
+            tally.drop(DroppedSample(error.reason, where, error.detail, source))
             continue
         if problems:
-            tally.note(Dropped(problems[0].reason, where, problems[0].detail, source))
+            tally.note(DroppedSample(problems[0].reason, where, problems[0].detail, source))
         for row in candidates:
             key = hash((row.question, *(tool.canonical_json() for tool in row.tools), row.call and row.call.text()))
             if purpose == "train" and key in keys:
-                tally.drop(Dropped(REPEATED, where, "", source))
+                tally.drop(DroppedSample(DUPLICATE, where, "", source))
                 continue
             keys.add(key)
             tally.rows[source] += 1
             yield row
 
 
-def _number(name: str, numbers: dict[str, int]) -> str:
-    """Return a suffix that makes a repeated id unique."""
+def _unique_suffix(name: str, numbers: dict[str, int]) -> str:
+    """Return a suffix that makes an id unique: empty, or `~2` for the second sample with the same id."""
     numbers[name] = numbers.get(name, 0) + 1
     return "" if numbers[name] == 1 else f"~{numbers[name]}"
 
 
-def decompose(sample: Sample, purpose: Purpose, seed: int = 0) -> list[Row]:
-    """Return one row per call, in head order. For evaluation the calls keep their order; for training they are shuffled
-    by the sample's id and `seed` before their prefixes become histories, so that a history may hold any other calls.
-    Raises Unusable."""
-    tools = tuple(canonical(tool) for tool in sample.tools)
+def rows_of_sample(sample: Sample, purpose: Purpose, seed: int = 0) -> list[Row]:
+    """Return one row for each call of a sample; the history of a row contains the calls before it. For training the
+    calls are shuffled first, by `seed` and the sample's id, so that a history may contain any other calls. Raises
+    UnusableSample."""
+    tools = tuple(canonical_tool(tool) for tool in sample.tools)
     if len({tool.name for tool in tools}) < len(tools):
-        raise Unusable("two tools of one name")
+        raise UnusableSample("two tools with the same name")
     if not sample.calls:
-        raise Unusable("no call")
+        raise UnusableSample("no call")
     row = Row(sample.instruction, sample.observation, None, sample.history, tools)
     row = replace(row, sample=sample.id, source=sample.source, weight=sample.weight, where=sample.where)
     calls = [_call_in_head_order(call, tools, purpose) for call in sample.calls]
     if purpose == "train":
         random.Random(f"{seed}:{sample.id}").shuffle(calls)
-    history, made = list(sample.history), []
+    history, rows = list(sample.history), []
     for n, call in enumerate(calls, 1):
         row_id = sample.id if len(calls) == 1 else f"{sample.id}/{n}"
-        made.append(replace(row, id=row_id, history=tuple(history), call=call))
+        rows.append(replace(row, id=row_id, history=tuple(history), call=call))
         history.append(call.text())
-    return made
+    return rows
 
 
-def _in_head_order(row: Row, purpose: Purpose) -> Row:
+def _row_in_head_order(row: Row, purpose: Purpose) -> Row:
     return replace(
         row,
         call=row.call and _call_in_head_order(row.call, row.tools, purpose),
@@ -108,26 +109,26 @@ def _in_head_order(row: Row, purpose: Purpose) -> Row:
 def _call_in_head_order(call: Call, tools: Sequence[ToolSchema], purpose: Purpose) -> Call:
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
-        raise Unusable("a call of a function that is not shown", call.name)
-    return declared(ordered(call, tool), tool) if purpose == "train" else ordered(call, tool)
+        raise UnusableSample("a call of an unknown function", call.name)
+    return with_declared_types(in_head_order(call, tool), tool) if purpose == "train" else in_head_order(call, tool)
 
 
-def _problem(row: Row) -> Unusable | None:
+def _row_error(row: Row) -> UnusableSample | None:
     try:
         check_row(row)
-    except Unusable as error:
+    except UnusableSample as error:
         return error
     return None
 
 
 def check_row(row: Row) -> None:
-    """Raise Unusable where the row's tools do not allow its call."""
+    """Raise UnusableSample if the row's tools do not allow its call."""
     if row.call is not None:
         check_call(row.call, next(tool for tool in row.tools if tool.name == row.call.name))
 
 
-def canonical(tool: Mapping[str, Any]) -> ToolSchema:
-    """Return a tool in head order. Raises Unusable."""
+def canonical_tool(tool: Mapping[str, Any]) -> ToolSchema:
+    """Read a tool definition (cached). Raises UnusableSample if it is invalid."""
     return _canonical(json.dumps(tool, ensure_ascii=False))
 
 
@@ -137,58 +138,58 @@ def _canonical(text: str) -> ToolSchema:
         text.encode()
         return ToolSchema.from_openai(json.loads(text))
     except UnicodeEncodeError:
-        raise Unusable(HALF) from None
+        raise UnusableSample(LONE_SURROGATE) from None
     except UserError as error:
-        raise Unusable("a tool that cannot be decoded", error.what) from None
+        raise UnusableSample("a tool that cannot be decoded", error.what) from None
 
 
-def ordered(call: Call, tool: ToolSchema) -> Call:
-    """Return the call with its arguments in head order; unknown ones come last."""
+def in_head_order(call: Call, tool: ToolSchema) -> Call:
+    """Return a call with its arguments in the order of the tool's heads; unknown arguments come last."""
     known = [p.name for p in tool.parameters if p.name in call.arguments]
     return Call(call.name, {k: call.arguments[k] for k in (*known, *(k for k in call.arguments if k not in known))})
 
 
-def declared(call: Call, tool: ToolSchema) -> Call:
-    """Return the call with its values as heads write them: numbers of the declared type, no null for an argument that
-    may be left out. Raises Unusable for an integer that does not fit a float."""
+def with_declared_types(call: Call, tool: ToolSchema) -> Call:
+    """Return a call with numbers converted to their declared types, and without nulls for optional arguments. Raises
+    UnusableSample for an integer that does not fit in a float."""
     arguments = dict(call.arguments)
     for p in tool.parameters:
         if p.name in arguments:
             try:
                 arguments[p.name] = as_declared(arguments[p.name], p.schema)
             except OverflowError:
-                raise Unusable(NOT_TAKEN, f"{tool.name}.{p.name}") from None
+                raise UnusableSample(INVALID_VALUE, f"{tool.name}.{p.name}") from None
             if arguments[p.name] is None and not p.required:
                 del arguments[p.name]
     return Call(call.name, arguments)
 
 
 def check_call(call: Call, tool: ToolSchema) -> None:
-    """Raise Unusable for a call that the tool does not allow: no head can write it."""
+    """Raise UnusableSample if the tool does not allow a call, so that no model could write it."""
     parameters = {p.name: p for p in tool.parameters}
     for name in call.arguments:
         if name not in parameters:
-            raise Unusable("an argument that its tool does not have", f"{tool.name}.{name}")
+            raise UnusableSample("an unknown argument", f"{tool.name}.{name}")
     for p in tool.parameters:
         if p.required and p.name not in call.arguments:
-            raise Unusable("a required argument that is missing", f"{tool.name}.{p.name}")
-        if p.name in call.arguments and not _takes(p, call.arguments[p.name]):
+            raise UnusableSample("a missing required argument", f"{tool.name}.{p.name}")
+        if p.name in call.arguments and not _accepts(p, call.arguments[p.name]):
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
-            raise Unusable(NOT_TAKEN, detail)
+            raise UnusableSample(INVALID_VALUE, detail)
     if tool.rules is not None and tool.rules.fault(call.arguments) is not None:
-        raise Unusable("arguments that may not stand together", f"{tool.name}: {tool.rules.keywords}")
+        raise UnusableSample("arguments that may not be combined", f"{tool.name}: {tool.rules.keywords}")
 
 
-def _takes(parameter: Parameter, value: Any) -> bool:
+def _accepts(parameter: Parameter, value: Any) -> bool:
     if value is None and parameter.nullable:
         return True
     domain = parameter.domain
     return domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.takes(value)
 
 
-def shares_of(text: str) -> dict[int, float]:
-    """Read `18,20,18,17,15,12` as shares of 1 to 6 arguments; seven numbers are shares of 0 to 6; `paper` means the
-    paper's. Raises UserError."""
+def parse_shares(text: str) -> dict[int, float]:
+    """Parse six numbers such as `18,20,18,17,15,12`: the shares of rows with 1 to 6 arguments. Seven numbers are for 0
+    to 6 arguments; `paper` means the shares of the SimpleTool paper. Raises UserError."""
     try:
         numbers = [float(part) for part in (PAPER if text == "paper" else text).split(",")]
     except ValueError:
@@ -196,36 +197,35 @@ def shares_of(text: str) -> dict[int, float]:
     whole = len(numbers) in (MAX_HEADS, MAX_HEADS + 1) and all(0 <= n < math.inf for n in numbers)
     if not whole or sum(numbers) <= 0:
         raise UserError(
-            f"{text!r} are not shares.", f"Write six numbers (1 to 6 arguments) or seven (0 to 6): {PAPER}."
+            f"{text!r} is not a list of shares.",
+            f"Write six numbers (1 to 6 arguments) or seven (0 to 6): {PAPER}.",
         )
     first = MAX_HEADS + 1 - len(numbers)
     return {first + n: number / sum(numbers) for n, number in enumerate(numbers)}
 
 
-def balanced(rows: Sequence[Row], shares: Mapping[int, float], seed: int, tally: Tally) -> list[Row]:
-    """Return rows in order whose calls have these shares by number of arguments, as in the paper: as few rows as
-    possible are dropped, at random by `seed`. More than six arguments count as six; rows without a call or without a
-    share stay.
+def balance(convert_rows: Sequence[Row], shares: Mapping[int, float], seed: int, tally: Tally) -> list[Row]:
+    """Drop as few random rows as possible, so that the rows have these `shares` by their call's number of arguments.
 
-    Raises UserError where no row has a count that has a share.
+    More than six arguments count as six. Rows without a call, or whose number has no share, are kept. Raises UserError.
     """
     classes: dict[int, list[int]] = {count: [] for count, share in shares.items() if share}
-    kept = set(range(len(rows)))
-    for index, row in enumerate(rows):
+    kept = set(range(len(convert_rows)))
+    for index, row in enumerate(convert_rows):
         if row.call is not None and (count := min(len(row.call.arguments), MAX_HEADS)) in shares:
             classes.setdefault(count, []).append(index)
             kept.discard(index)
     if empty := [count for count, indices in classes.items() if not indices]:
         raise UserError(
             f"No row has a call of {empty[0]} arguments, whose share is {shares[empty[0]]:.0%}.",
-            "Add rows that do (rtcontrol data synthesise), or give other shares.",
+            "Add such rows (rtcontrol data synthesise), or give other shares.",
         )
     total = min(len(indices) / shares[count] for count, indices in classes.items() if shares[count])
     rng = random.Random(seed)
     for count, indices in sorted(classes.items()):
-        # The floor of a share, short of what rounding takes away.
+        # Round down, but allow for rounding errors.
         kept |= set(rng.sample(indices, min(len(indices), math.floor(total * shares[count] + 1e-9))))
-    for index in sorted({*range(len(rows))} - kept):
-        tally.drop(Dropped(OVER, rows[index].id, "", rows[index].source))
-        tally.rows[rows[index].source] -= 1
-    return [row for index, row in enumerate(rows) if index in kept]
+    for index in sorted({*range(len(convert_rows))} - kept):
+        tally.drop(DroppedSample(OVER_SHARE, convert_rows[index].id, "", convert_rows[index].source))
+        tally.rows[convert_rows[index].source] -= 1
+    return [row for index, row in enumerate(convert_rows) if index in kept]

@@ -1,6 +1,6 @@
-"""The row format: the input of the model, and the right call (design, section 9).
+"""The row format for training and evaluation: the input of the model, and the right call.
 
-A line of a file is one JSON object. A sample with several calls is several rows, and right only when all of them are.
+Files have one row per line, as a JSON object. A sample with several calls has several rows.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError, strict_json, unmarked
-from rtcontrol.models.files import part_of
+from rtcontrol.models.errors import UserError, strict_json, without_byte_order_mark
+from rtcontrol.models.files import part_path
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 MAX_WEIGHT = 1e6
-EXAMPLE = '{"instruction": "...", "observation": "...", "tools": [...], "call": {"name": "...", "arguments": {...}}}'
+ROW_FORMAT = '{"instruction": "...", "observation": "...", "tools": [...], "call": {"name": "...", "arguments": {...}}}'
 Tools = tuple[ToolSchema, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A passage of the observation that the content head learns to quote: `rest` follows `start`. If the instruction
-    names it (`named`), `start` is a label too."""
+    """A passage of the observation that the content head learns to repeat: given `start`, write `rest`. If `named`, the
+    instruction names the passage, and the head learns to write `start` too."""
 
     start: str
     rest: str
@@ -41,15 +41,14 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to imitate or to evaluate.
+    """One decision for training or evaluation.
 
-    `call` None: the active call stays. `history` are the calls before, as `Call.text` writes them. `tools` are in head
-    order; empty if all rows have the same, which the encoder knows. `weight` scales the loss. `allowed` are other right
-    calls. `sample` is the id of the sample that the row belongs to, `source` names set and version, `where` is
-    FILE:LINE.
+    `call` is the right call (None: the active call stays), and `allowed` are other right calls. `history` are the texts
+    of the calls before. `tools` may be empty if all rows have the same tools, which the encoder knows. `weight` scales
+    the loss. `sample` is the id of the row's sample, `source` names data set and version, `where` is FILE:LINE.
 
-    For training only: `quotes`; `named`, the words of the instruction that the observation contains; `meant`, the
-    instruction in canonical words ("": it requests nothing).
+    Only for training: `quotes`; `named`, the thing of the observation that the instruction names; `meant`, the
+    instruction in canonical words ("" if it has no meaning).
     """
 
     instruction: str
@@ -69,11 +68,11 @@ class Row:
 
     @property
     def question(self) -> tuple[str, str, tuple[str, ...]]:
-        """Return the input of the model; rows with the same input have the same state."""
+        """Return the input of the model: instruction, observation and history."""
         return self.instruction, self.observation, self.history
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as a line has it."""
+        """Return the row as a JSON object."""
         return {
             **{name: getattr(self, name) for name in ("id", "sample", "source") if getattr(self, name)},
             "instruction": self.instruction,
@@ -87,27 +86,27 @@ class Row:
 
     @classmethod
     def from_dict(cls, value: Any, where: str = "row:1", tools: Tools = (), goal: str | None = None) -> Row:
-        """Read a line's object; `tools` and `goal` are those of a row without tools or instruction.
+        """Read a row from a JSON object. `tools` and `goal` are the defaults for a row without tools or instruction.
 
-        `where` is FILE:LINE, and the id of a row that has none (a recording's). Raises UserError that names it.
+        `where` is FILE:LINE, for errors, and as the id of a row without one. Raises UserError.
         """
         try:
             line = _LINE.validate_python(value, strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
-            message = f"{where}: {place or 'the row'} is {short(first['input'])}: {first['msg']}."
-            raise UserError(message, f"Write one JSON object a line: {EXAMPLE}.") from None
+            message = f"{where}: {place or 'the row'} is {shorten(first['input'])}: {first['msg']}."
+            raise UserError(message, f"Write one JSON object per line: {ROW_FORMAT}.") from None
         instruction = line.get("instruction")
         if instruction is None and goal is None:
-            raise UserError(f"{where}: there is no instruction.", "Write it in the row, or give one for all (--goal).")
-        schemas = _schemas(line["tools"], where) if line.get("tools") else tools
+            raise UserError(f"{where}: the instruction is missing.", "Add it to the row, or give --goal for all rows.")
+        schemas = _parse_tools(line["tools"], where) if line.get("tools") else tools
         call, *allowed = (call and Call.from_dict(call) for call in (line["call"], *line.get("allowed", ())))
         names = {tool.name for tool in schemas}
         for each in (call, *allowed):
             if each is not None and each.name not in names:
-                message = f"{where}: it calls {each.name!r}, which its tools do not have."
-                raise UserError(message, f"They have: {', '.join(sorted(names)) or 'none'}.")
+                message = f"{where}: it calls {each.name!r}, which is not among its tools."
+                raise UserError(message, f"Its tools are: {', '.join(sorted(names)) or 'none'}.")
         row_id = line.get("id", where)
         return cls(
             instruction if instruction is not None else str(goal),
@@ -124,8 +123,8 @@ class Row:
         )
 
 
-def _plain_call(value: Any) -> Any:
-    """Return the JSON of a call, of a `Call` or the name of a tool without arguments."""
+def _call_as_dict(value: Any) -> Any:
+    """Return a call as a dict, given a dict, a `Call`, or the name of a tool without arguments."""
     if isinstance(value, Call):
         return value.to_dict()
     if isinstance(value, str):
@@ -133,7 +132,7 @@ def _plain_call(value: Any) -> Any:
     return {"arguments": {}, **value} if isinstance(value, dict) else value
 
 
-def _listed(value: Any) -> Any:
+def _tuple_to_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -142,11 +141,11 @@ class _Call(TypedDict):
     arguments: dict[str, Any]
 
 
-AnyCall = Annotated[_Call, BeforeValidator(_plain_call)]
+AnyCall = Annotated[_Call, BeforeValidator(_call_as_dict)]
 
 
 class _Line(TypedDict, total=False):
-    """The JSON of a row."""
+    """The JSON object of a row."""
 
     id: str
     sample: str
@@ -154,7 +153,7 @@ class _Line(TypedDict, total=False):
     instruction: str | None
     observation: Required[str]
     tools: list[dict[str, Any]]
-    history: Annotated[list[str], BeforeValidator(_listed)]
+    history: Annotated[list[str], BeforeValidator(_tuple_to_list)]
     call: Required[AnyCall | None]
     allowed: list[AnyCall]
     weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT)]
@@ -163,42 +162,42 @@ class _Line(TypedDict, total=False):
 _LINE = TypeAdapter(_Line)
 
 
-def _schemas(tools: list[dict[str, Any]], where: str) -> Tools:
+def _parse_tools(tools: list[dict[str, Any]], where: str) -> Tools:
     try:
-        return _parsed(json.dumps(tools))
+        return _parse_tools_json(json.dumps(tools))
     except UserError as error:
         raise UserError(f"{where}: {error.what}", error.remedy) from None
 
 
-@lru_cache(maxsize=1024)  # rows repeat their tools; those of one set have the same tuple
-def _parsed(text: str) -> Tools:
+@lru_cache(maxsize=1024)  # so that rows with the same tools share one tuple
+def _parse_tools_json(text: str) -> Tools:
     return tool_schemas(json.loads(text))
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file in order. Raises UserError with file and line, also for two rows with one id."""
+    """Yield the rows of a file in order. Raises UserError for an invalid row, and for two rows with the same id."""
     lines: dict[str, int] = {}
     for line, value in json_lines(path):
         row = Row.from_dict(value, f"{path}:{line}")
         if row.id in lines:
-            message = f"{path}:{line}: the id {row.id!r} is that of line {lines[row.id]} too."
-            raise UserError(message, "Give each row another.")
+            message = f"{path}:{line}: line {lines[row.id]} has the same id {row.id!r}."
+            raise UserError(message, "Give each row its own id.")
         lines[row.id] = line
         yield row
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield line number and value of a file of one JSON value a line. Raises UserError with file and line."""
+    """Yield (line number, value) of a file with one JSON value per line. Raises UserError with file and line."""
     return ((line, json_value(raw, f"{path}:{line}")) for line, raw in raw_lines(path))
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield number and bytes of the lines that are not empty (Unicode line separators do not end a line), without byte
-    order marks, of which concatenated files have several. Raises UserError."""
+    """Yield (line number, bytes) of the lines that are not empty, without byte order marks, of which concatenated files
+    have several. A file `*.gz` is decompressed. Raises UserError."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
             for line, raw in enumerate(lines, 1):
-                text = unmarked(raw, path) if line == 1 else raw.removeprefix(BOM_UTF8)
+                text = without_byte_order_mark(raw, path) if line == 1 else raw.removeprefix(BOM_UTF8)
                 if text.strip():
                     yield line, text
     except (OSError, EOFError, zlib.error) as error:
@@ -207,49 +206,49 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def json_value(raw: bytes, where: str) -> Any:
-    """Return the value of a line. Raises UserError with `where`."""
+    """Parse the JSON value of a line. Raises UserError with `where`."""
     text = ""
     try:
         value = strict_json(text := raw.decode().strip())
-        json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be written
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
     except UnicodeEncodeError:
-        raise UserError(f"{where}: it holds half a character.", "Write whole characters.") from None
+        raise UserError(f"{where}: it contains half a character.", "Write whole characters.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: it is not UTF-8 ({error.reason}).", "Save it as UTF-8.") from None
+        raise UserError(f"{where}: it is not UTF-8 ({error.reason}).", "Save the file as UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: {short(text)} is not JSON ({error}).", "Write one value a line.") from None
+        raise UserError(f"{where}: {shorten(text)} is not JSON ({error}).", "Write one value per line.") from None
     return value
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[TextIO]:
-    """Open a text file that appears once it is complete; until then it is `PATH.part`, which is removed after an error.
+def atomic_writer(path: Path) -> Iterator[TextIO]:
+    """Open a text file for writing as `PATH.part`, which is renamed to `path` at the end, or removed after an error.
 
-    Raises UserError where it cannot be written, as on a full disk.
+    Raises UserError if the file cannot be written.
     """
-    part = part_of(path)
+    part = part_path(path)
     try:
         with part.open("w", encoding="utf-8") as lines:
             yield lines
         part.replace(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another place, or make room.") from error
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Free space, or give another path.") from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> int:
-    """Write a complete file or none; return the number of rows."""
+    """Write rows to a file atomically; return their number. Raises UserError."""
     count = 0
-    with written_whole(path) as lines:
+    with atomic_writer(path) as lines:
         for row in rows:
             lines.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
 
 
-def short(value: Any) -> str:
-    """Return a value as an error shows it."""
+def shorten(value: Any) -> str:
+    """Return a value as text for an error message, shortened to 80 characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
     return repr(text[:77] + "..." if len(text) > 80 else text) if isinstance(value, str) else text[:80]

@@ -1,4 +1,4 @@
-"""Samples as a set has them, and counts of those without rows, with reasons."""
+"""Samples of data sets before their conversion to rows, and counts of dropped samples by reason."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 
-HALF = "half a character (a lone surrogate)"
-# Raised where a sample has another shape than its set's, in any depth.
+LONE_SURROGATE = "half a character (a lone surrogate)"
+# Exceptions from reading a sample whose shape is not that of its data set.
 SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
-EXAMPLES = 3
+MAX_EXAMPLES = 3
 
 
-class Unusable(Exception):
-    """A sample cannot be read: `reason` and `detail` as in `Dropped`."""
+class UnusableSample(Exception):
+    """A sample cannot be converted: a `reason` that other samples may share, and a `detail` of this one."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -25,10 +25,10 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One turn: the query, the other context, the tools (OpenAI-style, JSON Schema's types), and its calls in order.
-    `where` is its file and line.
+    """One sample of a data set: an instruction, other context as `observation`, OpenAI-style tool definitions, and the
+    right calls in order. `where` is its file and line.
 
-    Raises TypeError and Unusable for texts of another type, or that cannot be written.
+    Raises TypeError for texts that are not strings, and UnusableSample for texts that are not valid Unicode.
     """
 
     id: str
@@ -44,16 +44,16 @@ class Sample:
     def __post_init__(self) -> None:
         texts = (self.id, self.instruction, self.observation, *self.history, *(call.name for call in self.calls))
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError("an id, a text or a name is not a string")
+            raise TypeError("an id, text or name is not a string")
         try:
             "".join([*texts, *(call.text() for call in self.calls)]).encode()
         except UnicodeEncodeError:
-            raise Unusable(HALF) from None
+            raise UnusableSample(LONE_SURROGATE) from None
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """A sample without a row: a `reason` shared by many, file and line, and details."""
+class DroppedSample:
+    """A sample that gives no row: a `reason` that other samples may share, file and line, and a detail."""
 
     reason: str
     where: str
@@ -63,7 +63,7 @@ class Dropped:
 
 @dataclass
 class Tally:
-    """Counts by source, and the first places of each reason."""
+    """Counts of samples and rows by source, and of dropped samples by (source, reason), with places of examples."""
 
     samples: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
@@ -71,24 +71,24 @@ class Tally:
     noted: Counter[tuple[str, str]] = field(default_factory=Counter)
     places: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
-    def drop(self, sample: Dropped) -> None:
-        """Count a sample, or a row of one, that is dropped."""
+    def drop(self, sample: DroppedSample) -> None:
+        """Count a dropped sample or row."""
         self._count(self.dropped, sample)
 
-    def note(self, sample: Dropped) -> None:
-        """Count a sample that is kept although its tools do not allow its answer."""
+    def note(self, sample: DroppedSample) -> None:
+        """Count a sample that is kept, although its tools do not allow its calls."""
         self._count(self.noted, sample)
 
-    def _count(self, counts: Counter[tuple[str, str]], sample: Dropped) -> None:
+    def _count(self, counts: Counter[tuple[str, str]], sample: DroppedSample) -> None:
         key = sample.source, sample.reason
         counts[key] += 1
         places = self.places.setdefault(key, [])
-        if len(places) < EXAMPLES:
+        if len(places) < MAX_EXAMPLES:
             place = f"{sample.where}{f' ({sample.detail})' if sample.detail else ''}"
-            places.append(place.encode(errors="backslashreplace").decode())  # a terminal takes no half character
+            places.append(place.encode(errors="backslashreplace").decode())  # a terminal cannot print lone surrogates
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all counts as JSON."""
+        """Return all counts as a JSON object."""
 
         def listed(counts: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
             return [

@@ -1,7 +1,6 @@
-"""Synthesise rows without a model: a tool, random values, and a plain sentence that names them.
+"""Synthesise training rows from templates: a random call of a tool, and a plain sentence that names its values.
 
-The number of arguments follows the shares. The sentences teach that arguments come from the instruction; they do not
-replace real language.
+From these sentences a model learns that arguments come from the instruction. They do not replace real language.
 """
 
 from __future__ import annotations
@@ -13,33 +12,33 @@ from random import Random
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.convert import REPEATED, canonical, check_call, declared
+from rtcontrol.models.data.convert import DUPLICATE, canonical_tool, check_call, with_declared_types
 from rtcontrol.models.data.row import Row, Tools, read_rows
-from rtcontrol.models.data.sample import Dropped, Tally, Unusable
-from rtcontrol.models.data.types import tool
+from rtcontrol.models.data.sample import DroppedSample, Tally, UnusableSample
+from rtcontrol.models.data.types import tool_definition
 from rtcontrol.models.errors import UserError, read_text, strict_json
 from rtcontrol.models.schema.domain import ClosedDomain, json_text
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
 SOURCE = "templates"
-TRIES = 50  # for a row, before there are no more
-WITH = ("{What}: {args}.", "{What} with {args}.", "Please {what}. Take {args}.", "Do this: {about} ({args}).")
-ALONE = ("{What}.", "Please {what}.", "{What}, please.", "Do this: {about}.")
-PAIRS = ("{name} {value}", "{value} as the {name}", "{name}: {value}", "{name} = {value}")
+TRIES = 50  # attempts for a new row, before the tools count as exhausted
+SENTENCES = ("{What}: {args}.", "{What} with {args}.", "Please {what}. Take {args}.", "Do this: {about} ({args}).")
+BARE_SENTENCES = ("{What}.", "Please {what}.", "{What}, please.", "Do this: {about}.")
+PAIR_FORMS = ("{name} {value}", "{value} as the {name}", "{name}: {value}", "{name} = {value}")
 _WORDS = """
 amber anchor basil bridge canyon cedar copper delta ember falcon garden harbour island jasmine lantern maple meadow
 nickel orchid paper quartz raven river saffron silver summit thunder valley velvet willow winter zephyr
 Lisbon Oslo Nairobi Kyoto Lima Quebec Ada Bruno Chen Dalia Emeka Farid
 """
 WORDS = _WORDS.split()
-RANGE = 100  # of a number without bounds
-NOT_SAMPLED = "a parameter whose values cannot be made up"
-LIST = "Write a list of OpenAI-style definitions."
+DEFAULT_RANGE = 100  # of a number without bounds
+NOT_SAMPLED = "a parameter whose values cannot be sampled"
+LIST_HINT = "Write a list of OpenAI-style definitions."
 
 
 def read_tools(path: Path) -> list[Tools]:
-    """Return the definitions of a .json file as one set, or each set of a file of rows (.jsonl). Raises UserError."""
+    """Read one set of tools from a .json list, or all different sets from a file of rows (.jsonl). Raises UserError."""
     try:
         if path.suffix == ".jsonl":
             sets = list({tuple(t.canonical_json() for t in row.tools): row.tools for row in read_rows(path)}.values())
@@ -48,24 +47,24 @@ def read_tools(path: Path) -> list[Tools]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).", "Give a file of tools, or of rows.") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a list of tools ({error}).", LIST) from None
-    except Unusable as error:
-        raise UserError(f"{path}: {error.reason} ({error.detail}).", "Correct it, or leave it out.") from None
+        raise UserError(f"{path} is not a list of tools ({error}).", LIST_HINT) from None
+    except UnusableSample as error:
+        raise UserError(f"{path}: {error.reason} ({error.detail}).", "Correct the tool, or remove it.") from None
     if not any(sets):
-        raise UserError(f"{path} has no tools.", "Give a file with some.")
+        raise UserError(f"{path} has no tools.", "Give a file with tools.")
     return sets
 
 
 def _canonical(definition: Mapping[str, Any]) -> ToolSchema:
     body = definition.get("function", definition)
-    return canonical(tool(body["name"], body.get("description"), body.get("parameters")))
+    return canonical_tool(tool_definition(body["name"], body.get("description"), body.get("parameters")))
 
 
-def rows(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares: Mapping[int, float]) -> Iterator[Row]:
-    """Yield `count` different rows, the same for a seed, whose numbers of arguments follow those `shares` that a tool
-    can have. Raises UserError if the tools give no more."""
+def generate(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares: Mapping[int, float]) -> Iterator[Row]:
+    """Yield `count` different rows, always the same for a `seed`. The number of arguments is random with these
+    `shares`, as far as the tools allow. Raises UserError if the tools do not have so many different rows."""
     rng, keys = Random(seed), set()
-    bounds = [(_required(each), len(each.parameters)) for tools in sets for each in tools]
+    bounds = [(_min_arguments(each), len(each.parameters)) for tools in sets for each in tools]
     possible = {n: share for n, share in shares.items() if share and any(low <= n <= most for low, most in bounds)}
     sizes = possible or shares
     for n in range(count):
@@ -74,51 +73,51 @@ def rows(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares: Map
             tally.samples[SOURCE] += 1
             try:
                 row = _row(n, tools, size, rng)
-            except Unusable as error:
-                tally.drop(Dropped(error.reason, f"row {n}", error.detail, SOURCE))
+            except UnusableSample as error:
+                tally.drop(DroppedSample(error.reason, f"row {n}", error.detail, SOURCE))
                 continue
             key = (row.instruction, row.call and row.call.text(), tuple(each.name for each in tools))
             if key not in keys:
                 break
-            tally.drop(Dropped(REPEATED, f"row {n}", "", SOURCE))
+            tally.drop(DroppedSample(DUPLICATE, f"row {n}", "", SOURCE))
         else:
-            message = f"The tools give fewer than {count} different rows by templates: {n}."
-            raise UserError(message, f"Request {n}, or give more tools.")
+            message = f"From these tools the templates give only {n} different rows, not {count}."
+            raise UserError(message, f"Request {n} rows, or give more tools.")
         keys.add(key)
         tally.rows[SOURCE] += 1
         yield row
 
 
-def _required(schema: ToolSchema) -> int:
-    """Return the fewest arguments of its calls."""
+def _min_arguments(schema: ToolSchema) -> int:
+    """Return the number of required arguments."""
     return sum(p.required for p in schema.parameters)
 
 
 def _row(n: int, tools: Tools, size: int, rng: Random) -> Row:
-    away = [max(_required(each) - size, size - len(each.parameters), 0) for each in tools]
+    away = [max(_min_arguments(each) - size, size - len(each.parameters), 0) for each in tools]
     chosen = rng.choice([each for each, distance in zip(tools, away, strict=True) if distance == min(away)])
-    size = min(max(size, _required(chosen)), len(chosen.parameters))
+    size = min(max(size, _min_arguments(chosen)), len(chosen.parameters))
     optional = [p.name for p in chosen.parameters if not p.required]
-    sampled = set(rng.sample(optional, size - _required(chosen)))
+    sampled = set(rng.sample(optional, size - _min_arguments(chosen)))
     values = {p.name: sample_value(p, rng) for p in chosen.parameters if p.required or p.name in sampled}
-    call = declared(Call(chosen.name, values), chosen)
+    call = with_declared_types(Call(chosen.name, values), chosen)
     check_call(call, chosen)
     name = f"templates_{n}"
     return Row(_sentence(chosen, call, rng), "", call, (), tools, id=name, sample=name, source=SOURCE)
 
 
 def _sentence(schema: ToolSchema, call: Call, rng: Random) -> str:
-    name = _words(schema.name.rpartition(".")[2])
+    name = _as_words(schema.name.rpartition(".")[2])
     about = re.split(r"\.(?:\s|$)", schema.description.strip(), maxsplit=1)[0] or name
-    pair, arguments = rng.choice(PAIRS), list(call.arguments.items())
+    pair, arguments = rng.choice(PAIR_FORMS), list(call.arguments.items())
     rng.shuffle(arguments)
-    args = ", ".join(pair.format(name=_words(key), value=_text(value)) for key, value in arguments)
-    form = rng.choice(WITH if arguments else ALONE)
+    args = ", ".join(pair.format(name=_as_words(key), value=_text(value)) for key, value in arguments)
+    form = rng.choice(SENTENCES if arguments else BARE_SENTENCES)
     return form.format(args=args, what=name, What=name[:1].upper() + name[1:], about=about)
 
 
-def _words(name: str) -> str:
-    """Return `zMax`, `z_max` or `z.max` as words."""
+def _as_words(name: str) -> str:
+    """Return an identifier as words: `z max` for `zMax`, `z_max` or `z.max`."""
     return re.sub(r"[_.\-]+|(?<=[a-z0-9])(?=[A-Z])", " ", name).strip().lower()
 
 
@@ -127,7 +126,7 @@ def _text(value: Any) -> str:
 
 
 def sample_value(parameter: Parameter, rng: Random) -> Any:
-    """Return a random value of a parameter, never null. Raises Unusable for other values than words and numbers."""
+    """Return a random value of a parameter, never null. Raises UnusableSample if values cannot be sampled."""
     domain = parameter.domain
     if isinstance(domain, ClosedDomain):
         return rng.choice(domain.values)
@@ -135,14 +134,14 @@ def sample_value(parameter: Parameter, rng: Random) -> Any:
         return domain.grid.at(rng.randrange(domain.grid.count))
     schema = domain.schema
     if {"pattern", "not", "format", "multipleOf", "minLength", "maxLength"} & schema.keys():
-        raise Unusable(NOT_SAMPLED, parameter.name)
+        raise UnusableSample(NOT_SAMPLED, parameter.name)
     if schema.get("type") == "string":
         return " ".join(rng.sample(WORDS, rng.randint(1, 3)))
     if schema.get("type") not in ("integer", "number"):
-        raise Unusable(NOT_SAMPLED, parameter.name)
+        raise UnusableSample(NOT_SAMPLED, parameter.name)
     high = schema.get("maximum", schema.get("exclusiveMaximum"))
-    low = schema.get("minimum", schema.get("exclusiveMinimum", 0 if high is None or high > 0 else high - RANGE))
-    high = low + RANGE if high is None else high
+    low = schema.get("minimum", schema.get("exclusiveMinimum", 0 if high is None or high > 0 else high - DEFAULT_RANGE))
+    high = low + DEFAULT_RANGE if high is None else high
     if high - low < 2:
-        raise Unusable(NOT_SAMPLED, parameter.name)
+        raise UnusableSample(NOT_SAMPLED, parameter.name)
     return rng.randint(int(low) + 1, int(high) - 1)

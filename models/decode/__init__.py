@@ -1,2 +1,1 @@
-"""Decode calls from scores: compile the values of tools to token tries, choose the nodes to evaluate, read their
-scores."""
+"""Decode calls from model scores: compile tools' legal values to token tries, and choose the nodes to evaluate."""

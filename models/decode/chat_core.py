@@ -1,8 +1,7 @@
-"""Decide one call of a chat model from scores. The result is the call that constrained greedy decoding of the text
-gives.
+"""Decode one call of a chat model. The result equals constrained greedy decoding, but takes fewer forward passes.
 
-A pass carries the certain text, all values that may come next, and, after the likeliest value, the text up to the next
-value, so that text between two values costs no pass. The protocol is that of `decode.core`.
+A pass evaluates the tokens that are already certain, all values that may come next, and the text between the likeliest
+value and the next one. The interface is the same as in `decode.core`.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ import numpy as np
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.chat_plan import ChatPlan, Choice, FreeText, Place
-from rtcontrol.models.decode.core import Drafts, Stepwise
-from rtcontrol.models.decode.draft_tree import FreeHead, Guesses
+from rtcontrol.models.decode.core import DecisionSteps, Drafts
+from rtcontrol.models.decode.draft_tree import FreeHead, GuessSources
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.plan import TrieNode
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, PassCost, Tree
 from rtcontrol.models.decode.walk import best_of
 
-Likely = dict[int, "Likely"]  # a trie of the tokens that may follow
-Behind = deque[tuple[int, list[int], Place]]  # by node: the tokens that follow, and where they lead
+TokenTree = dict[int, "TokenTree"]  # likely continuations, as a trie of tokens
+Texts = deque[tuple[int, list[int], Place]]  # (node, tokens that follow it, position that they lead to)
 
 
 @dataclass(eq=False)
 class NextPass:
-    """The nodes of the next pass, numbered from `base` on. Some nodes ask for scores, others for the best legal
-    token."""
+    """The nodes of the next pass, numbered from `base` on. The pass returns the scores at `scored` nodes, and the best
+    legal token at `masked` nodes."""
 
     base: int
     tokens: list[int] = field(default_factory=list)
@@ -40,69 +39,71 @@ class NextPass:
     masked: list[tuple[int, np.ndarray]] = field(default_factory=list)
 
 
-class Nodes:
-    """All nodes of a decision, with the `rows` and `bests` that are known so far. The `likely` continuations come from
-    `along`. A pass has at most `total` nodes."""
+class DecisionNodes:
+    """The nodes that a decision has evaluated, as a tree of tokens. `rows` has the scores at a node, `bests` the best
+    token with its probability. `likely` has the guessed tokens. A pass has at most `total` nodes."""
 
-    def __init__(self, likely: Likely, total: int) -> None:
+    def __init__(self, likely: TokenTree, total: int) -> None:
         self.rows: dict[int, Sequence[float]] = {}
         self.bests: dict[int, tuple[int, float]] = {}
-        self._along: dict[int, Likely] = {-1: likely}
+        self._likely: dict[int, TokenTree] = {-1: likely}
         self._depths: list[int] = []
         self._edges: dict[tuple[int, int], int] = {}
         self._total = total
 
-    def begin(self) -> NextPass:
+    def new_pass(self) -> NextPass:
         return NextPass(len(self._depths))
 
     def child(self, node: int, token: int) -> int | None:
-        """Return the evaluated node that a token leads to, or None."""
+        """Return the node after `node` and `token`, or None if it is not evaluated."""
         return self._edges.get((node, token))
 
     def forget(self, text: Sequence[int], token: int) -> int:
-        """Mark a token as not evaluated; return the node of the token before it."""
+        """Mark the node after `text` and `token` as not evaluated, and return the node after `text`."""
         at = -1
-        for one in text:
-            at = self._edges[at, one]
+        for text_token in text:
+            at = self._edges[at, text_token]
         del self._edges[at, token]
         return at
 
-    def tree(self, laid: NextPass, columns: Sequence[int]) -> Tree:
-        asks = [Ask([n - laid.base for n in laid.scored], columns)] if laid.scored else []
-        asks += [Ask([n - laid.base], masks=legal[None]) for n, legal in laid.masked]
-        assert laid.tokens, "every pass has nodes"
-        return Tree(laid.tokens, laid.parents, self._depths[laid.base :], asks)
+    def tree(self, next_pass: NextPass, columns: Sequence[int]) -> Tree:
+        asks = [Ask([n - next_pass.base for n in next_pass.scored], columns)] if next_pass.scored else []
+        asks += [Ask([n - next_pass.base], masks=legal[None]) for n, legal in next_pass.masked]
+        assert next_pass.tokens, "every pass has nodes"
+        return Tree(next_pass.tokens, next_pass.parents, self._depths[next_pass.base :], asks)
 
-    def take(self, laid: NextPass, answers: Sequence[Any]) -> None:
-        """Store the answers of a pass."""
+    def store_answers(self, next_pass: NextPass, answers: Sequence[Any]) -> None:
+        """Store the answers to a pass: a row of scores or the best token for each requested node."""
         rest = list(answers)
-        if laid.scored:
-            self.rows.update(zip(laid.scored, rest.pop(0), strict=True))
-        for (node, _), (best,) in zip(laid.masked, rest, strict=True):
+        if next_pass.scored:
+            self.rows.update(zip(next_pass.scored, rest.pop(0), strict=True))
+        for (node, _), (best,) in zip(next_pass.masked, rest, strict=True):
             self.bests[node] = best
 
-    def spread(self, laid: NextPass, at: int, choice: Choice, start: TrieNode, most: int, behind: Behind) -> None:
-        """Add all nodes of a choice that starts at node `at`, in declared order, and queue the texts after its leaves,
-        the likeliest first."""
+    def add_choice(
+        self, next_pass: NextPass, at: int, choice: Choice, start: TrieNode, room: int, texts: Texts
+    ) -> None:
+        """Add all nodes of a choice below its node `start`, which is at node `at`, to the pass. Append the texts that
+        follow its leaves to `texts`, likely ones first."""
         places = {start: at}
-        for node in (start, *choice.needed(start, most)):
+        for node in (start, *choice.needed(start, room)):
             if node not in places:
-                if len(laid.tokens) >= self._total:
+                if len(next_pass.tokens) >= self._total:
                     break
-                places[node] = self.node(laid, places[node[:-1]], node[-1])
+                places[node] = self.node(next_pass, places[node[:-1]], node[-1])
             if len(children := choice.children(node)) > 1 and places[node] not in self.rows:
-                laid.scored.append(places[node])
+                next_pass.scored.append(places[node])
             for token, child in children:
                 if not choice.branches(child):
-                    likely = token in self._along.get(places[node], ())
-                    (behind.appendleft if likely else behind.append)((places[node], [token], (choice, child)))
+                    likely = token in self._likely.get(places[node], ())
+                    (texts.appendleft if likely else texts.append)((places[node], [token], (choice, child)))
 
-    def look_behind(self, laid: NextPass, at: int, tokens: list[int], place: Place, room: int, behind: Behind) -> None:
-        """Add what may follow a choice: the text up to the next choice, and all nodes of that choice if they fit. The
-        likeliest branch gets the text even if the nodes do not fit."""
+    def add_text(self, next_pass: NextPass, at: int, tokens: list[int], place: Place, room: int, texts: Texts) -> None:
+        """Add to the pass the text up to the next choice, and all nodes of that choice if they fit in `room`. After a
+        likely value the text is added even if the nodes do not fit."""
         while tokens and (known := self.child(at, tokens[0])) is not None:
             at, tokens = known, tokens[1:]
-        while True:  # the certain tokens from this place on
+        while True:  # follow the tokens that are certain from this position on
             where, node = place
             if isinstance(where, FreeText):
                 return
@@ -115,37 +116,37 @@ class Nodes:
             else:
                 ((token, child),) = where.children(node)
                 tokens, place = [*tokens, token], (where, child)
-        left = room - len(laid.tokens) - len(tokens)
-        fits = left >= 0 and len(where.needed(node, left)) <= left
-        likely = self._along.get(at, {})
-        if not fits and (left < 0 or not (likely.get(tokens[0]) if tokens else likely)):
+        remaining = room - len(next_pass.tokens) - len(tokens)
+        fits = remaining >= 0 and len(where.needed(node, remaining)) <= remaining
+        likely = self._likely.get(at, {})
+        if not fits and (remaining < 0 or not (likely.get(tokens[0]) if tokens else likely)):
             return
         for token in tokens:
-            at = self.node(laid, at, token)
+            at = self.node(next_pass, at, token)
         if fits:
-            self.spread(laid, at, where, node, left, behind)
+            self.add_choice(next_pass, at, where, node, remaining, texts)
         elif at not in self.rows:
-            laid.scored.append(at)
+            next_pass.scored.append(at)
             for token, child in where.children(node):
-                if token in self._along.get(at, ()):
-                    behind.append((at, [token], (where, child)))
+                if token in self._likely.get(at, ()):
+                    texts.append((at, [token], (where, child)))
 
-    def node(self, laid: NextPass, parent: int, token: int) -> int:
-        """Return the node that a token leads to, and add the node if it is new."""
+    def node(self, next_pass: NextPass, parent: int, token: int) -> int:
+        """Return the node after `parent` and `token`; add it to the pass if it is new."""
         known = self._edges.get((parent, token))
         if known is None:
-            known = self._edges[parent, token] = laid.base + len(laid.tokens)
-            laid.tokens.append(token)
-            laid.parents.append(parent)
+            known = self._edges[parent, token] = next_pass.base + len(next_pass.tokens)
+            next_pass.tokens.append(token)
+            next_pass.parents.append(parent)
             self._depths.append(self._depths[parent] + 1 if parent >= 0 else 0)
-            if (likely := self._along.get(parent, {}).get(token)) is not None:
-                self._along[known] = likely
+            if (likely := self._likely.get(parent, {}).get(token)) is not None:
+                self._likely[known] = likely
         return known
 
 
 class ChatCore:
-    """A decoder of calls for one chat plan. A free value has at most `limit` tokens; a pass looks ahead by `ahead`
-    nodes."""
+    """A decoder core for the tools of one chat plan. A value that is not listed has at most `limit` tokens. A pass has
+    up to `ahead` nodes for text after the next choice."""
 
     def __init__(
         self, plan: ChatPlan, tokenizer: STTokenizer, grammars: Grammars | None, limit: int = MAX_TOKENS
@@ -157,192 +158,191 @@ class ChatCore:
             grammars.check(free.grammar, limit, plan.where(free))
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
-        """Choose how far passes look ahead, by the cost of a pass; return the choice for the report."""
+        """Choose how many nodes a pass looks ahead, by the cost of a pass; return the choice for the report."""
         self.budget = budget or Budget()
-        self.ahead = min(self.budget.total, cost().worth(choosing=False)) if self.budget.per_head > 1 else 0
+        self.ahead = min(self.budget.total, cost().break_even_nodes(choosing=False)) if self.budget.per_head > 1 else 0
         return {"layout": "arguments in sequence", "ahead": self.ahead}
 
     @property
     def reserve(self) -> int:
-        """Return how many nodes every decision takes without guesses."""
+        """Return how many nodes must fit after the prompt, if nothing is guessed."""
         return len(self.plan.opening)
 
     @property
-    def most(self) -> int:
-        """Return how many nodes a decision with guesses may take."""
+    def max_nodes(self) -> int:
+        """Return how many nodes may follow the prompt, if tokens are guessed."""
         return 4 * self.budget.total
 
-    def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> ChatDeciding:
-        """Start a decision with the last call as the guess. Without `drafts` a pass does not look ahead."""
-        return ChatDeciding(self, drafts)
+    def start(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> ChatSteps:
+        """Start a decision. `drafts` has the last call as a guess; without `drafts` passes do not look ahead."""
+        return ChatSteps(self, drafts)
 
 
 @dataclass(eq=False)
 class _Cursor:
-    """The position in a call's text: after node `at` (-1: the prompt's end) the `pending` tokens are certain but not
-    evaluated; then comes `place` (None: the text is complete)."""
+    """The position in a call's text. `text` is evaluated up to node `at` (-1: the prompt's end). The `pending` tokens
+    after it are certain but not evaluated. `place` is the position after them (None: the call is complete)."""
 
     place: Place | None
     pending: list[int]
     at: int = -1
     text: list[int] = field(default_factory=list)
-    head: FreeHead | None = None  # matcher of a free value
-    chosen: int = 0  # tokens of text before its last choice
+    head: FreeHead | None = None  # the free value in progress
+    chosen: int = 0  # tokens of `text` before the last chosen token
 
 
-class ChatDeciding(Stepwise):
-    """A decision in progress, whose call is decoded as text."""
+class ChatSteps(DecisionSteps):
+    """A decision in progress by a chat model, which writes the call as text."""
 
     def __init__(self, core: ChatCore, drafts: Drafts | None) -> None:
         self.core, self.plan = core, core.plan
         self._drafts, self._guessing = drafts or Drafts(), drafts is not None
-        self._known = Nodes(self._drafts.text, core.budget.total)
+        self._nodes = DecisionNodes(self._drafts.text, core.budget.total)
         self._confidence: dict[int, float] = {}
         self._function: int | None = None
         self._arguments: dict[str, Any] = {}
         self._steps = self._decide()
-        self._go(None)
+        self._advance(None)
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
-        line = _Cursor((self.plan.function, ()), list(self.plan.opening))
+        cursor = _Cursor((self.plan.function, ()), list(self.plan.opening))
         while True:
-            self._walk(line)
-            if line.place is None:
-                return self._end(line)
-            laid = self._lay(line)
-            self._known.take(laid, (yield self._known.tree(laid, self.plan.columns)))
+            self._walk(cursor)
+            if cursor.place is None:
+                return self._finish(cursor)
+            next_pass = self._plan_pass(cursor)
+            self._nodes.store_answers(next_pass, (yield self._nodes.tree(next_pass, self.plan.columns)))
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- advance with the scores that are known ------------------------------------------------------------------------
 
-    def _over_known(self, line: _Cursor) -> None:
-        """Skip the pending tokens that are evaluated already."""
-        while line.pending and (node := self._known.child(line.at, line.pending[0])) is not None:
-            line.at = node
-            line.text.append(line.pending.pop(0))
+    def _skip_evaluated(self, cursor: _Cursor) -> None:
+        """Move the cursor over pending tokens that are already evaluated."""
+        while cursor.pending and (node := self._nodes.child(cursor.at, cursor.pending[0])) is not None:
+            cursor.at = node
+            cursor.text.append(cursor.pending.pop(0))
 
-    def _push(self, line: _Cursor, tokens: Sequence[int]) -> None:
-        line.pending += tokens
-        self._over_known(line)
+    def _push(self, cursor: _Cursor, tokens: Sequence[int]) -> None:
+        cursor.pending += tokens
+        self._skip_evaluated(cursor)
 
-    def _walk(self, line: _Cursor) -> None:
-        """Advance to the next choice without scores, or to the end of the text."""
-        self._over_known(line)
-        while line.place is not None:
-            where, node = line.place
+    def _walk(self, cursor: _Cursor) -> None:
+        """Move the cursor to the next choice whose scores are not known, or to the end of the call."""
+        self._skip_evaluated(cursor)
+        while cursor.place is not None:
+            where, node = cursor.place
             if isinstance(where, FreeText):
-                if not self._walk_free(line, where):
+                if not self._walk_free(cursor, where):
                     return
                 continue
             if (leaf := where.leaf(node)) is not None:
-                value, line.place = leaf
+                value, cursor.place = leaf
                 self._take(where, value)
                 continue
             children = where.children(node)
             if len(children) > 1:
-                row = None if line.pending else self._known.rows.get(line.at)
+                row = None if cursor.pending else self._nodes.rows.get(cursor.at)
                 if row is None:
                     return
                 token, child = self._best(where.decides, children, row)
             else:
                 ((token, child),) = children
-                if self.core.budget.forced and (line.pending or line.at not in self._known.rows):
-                    return  # the baseline takes one pass for each token
-            self._push(line, [token])
-            line.place = where, child
+                if self.core.budget.forced and (cursor.pending or cursor.at not in self._nodes.rows):
+                    return  # with `forced` each token takes a pass
+            self._push(cursor, [token])
+            cursor.place = where, child
 
     def _best(
         self, decides: int, children: Sequence[tuple[int, TrieNode]], row: Sequence[float]
     ) -> tuple[int, TrieNode]:
-        """Return the child with the largest score; ties go to the lowest token id. Raises NotFinite."""
+        """Return the child with the largest score (of equal ones the lowest token id). Raises NotFinite."""
         scores = [row[self.plan.column[token]] for token, _ in children]
         best, share = best_of(scores)
-        self._sure(decides, share)
+        self._multiply_confidence(decides, share)
         return children[best]
 
-    def _sure(self, decides: int, probability: float) -> None:
+    def _multiply_confidence(self, decides: int, probability: float) -> None:
         self._confidence[decides] = self._confidence.get(decides, 1.0) * probability
 
     def _take(self, where: Choice, value: Any) -> None:
-        """Store the value of a leaf: a function or an argument; keys and ends are not part of the call."""
+        """Store a chosen value, if it is the function or an argument (and not text between two values)."""
         if where is self.plan.function:
             self._function = value
         elif where.is_value:
             self._arguments[self.plan.tools[where.tool].parameters[where.decides - 1].name] = value
 
-    def _walk_free(self, line: _Cursor, where: FreeText) -> bool:
-        """Continue a free value; return whether the value is complete."""
-        head = line.head
+    def _walk_free(self, cursor: _Cursor, where: FreeText) -> bool:
+        """Decode a free value as far as scores are known; return whether it is complete."""
+        head = cursor.head
         if head is None:
             assert self.core.grammars is not None
             value = self.core.grammars.start(where.grammar, self.core.limit, self.plan.where(where))
-            head = line.head = FreeHead(value, where.ends.tolist(), None, Guesses(self.core.tokenizer))
-            self._push(line, head.chain)
+            head = cursor.head = FreeHead(value, where.ends.tolist(), None, GuessSources(self.core.tokenizer))
+            self._push(cursor, head.chain)
         while True:
             while not head.done:
-                best = None if line.pending else self._known.bests.get(line.at)
+                best = None if cursor.pending else self._nodes.bests.get(cursor.at)
                 if best is None:
                     return False
-                line.chosen = len(line.text)
-                head.take(best)
-                self._push(line, head.chain)
+                cursor.chosen = len(cursor.text)
+                head.accept(best)
+                self._push(cursor, head.chain)
             text = self.core.tokenizer.decode(head.value.tokens)
             name = self.plan.tools[where.tool].parameters[where.decides - 1].name
             try:
                 self._arguments[name] = parse_free(where.domain, text)
                 break
             except DecodeError:
-                if not (line.chosen and head.decide_again()):
+                if not (cursor.chosen and head.retry_last_choice()):
                     raise
-                self._decide_again(line, head)
-        self._sure(where.decides, head.confidence)
+                self._evaluate_again(cursor, head)
+        self._multiply_confidence(where.decides, head.confidence)
         assert head.end is not None
-        self._push(line, [head.end])
-        line.place, line.head = (where.then, (head.end,)), None
+        self._push(cursor, [head.end])
+        cursor.place, cursor.head = (where.then, (head.end,)), None
         return True
 
-    def _decide_again(self, line: _Cursor, head: FreeHead) -> None:
-        """Evaluate the token before the last choice once more, with the illegal choice excluded."""
-        token = line.text[line.chosen - 1]
-        line.text, line.pending = line.text[: line.chosen - 1], [token]
-        line.at = self._known.forget(line.text, token)
-        self._push(line, head.chain[min(head.kept, 1) :])
+    def _evaluate_again(self, cursor: _Cursor, head: FreeHead) -> None:
+        """Schedule the token before the last choice for evaluation again, now without the illegal token."""
+        token = cursor.text[cursor.chosen - 1]
+        cursor.text, cursor.pending = cursor.text[: cursor.chosen - 1], [token]
+        cursor.at = self._nodes.forget(cursor.text, token)
+        self._push(cursor, head.chain[min(head.kept, 1) :])
 
-    # -- what to evaluate ---------------------------------------------------------------------------------------------
+    # -- choose the nodes to evaluate ----------------------------------------------------------------------------------
 
-    def _lay(self, line: _Cursor) -> NextPass:
-        """Return the nodes of the next pass: certain tokens, the choices after them, and what may follow the
-        choices."""
-        laid, budget, at = self._known.begin(), self.core.budget, line.at
-        for token in line.pending[:1] if budget.forced else line.pending:
-            at = self._known.node(laid, at, token)
-        behind: Behind = deque()
-        if line.head is not None and (len(line.pending) <= 1 or not budget.forced):
-            laid.masked.append((at, line.head.stops[0].legal))
+    def _plan_pass(self, cursor: _Cursor) -> NextPass:
+        """Return the nodes of the next pass: certain tokens, values of the next choice, and likely text after them."""
+        next_pass, budget, at = self._nodes.new_pass(), self.core.budget, cursor.at
+        for token in cursor.pending[:1] if budget.forced else cursor.pending:
+            at = self._nodes.node(next_pass, at, token)
+        texts: Texts = deque()
+        if cursor.head is not None and (len(cursor.pending) <= 1 or not budget.forced):
+            next_pass.masked.append((at, cursor.head.stops[0].legal))
         elif budget.forced or budget.per_head == 1:
-            laid.scored.append(at)
-        elif line.place is not None and isinstance(where := line.place[0], Choice):
-            self._known.spread(laid, at, where, line.place[1], budget.total, behind)
-        room = min(budget.total, len(laid.tokens) + self.core.ahead * self._guessing)
-        while behind:
-            self._known.look_behind(laid, *behind.popleft(), room, behind)
-        return laid
+            next_pass.scored.append(at)
+        elif cursor.place is not None and isinstance(where := cursor.place[0], Choice):
+            self._nodes.add_choice(next_pass, at, where, cursor.place[1], budget.total, texts)
+        room = min(budget.total, len(next_pass.tokens) + self.core.ahead * self._guessing)
+        while texts:
+            self._nodes.add_text(next_pass, *texts.popleft(), room, texts)
+        return next_pass
 
-    def _end(self, line: _Cursor) -> Decision:
+    def _finish(self, cursor: _Cursor) -> Decision:
         assert self._function is not None
         self._drafts.tool = self._function
-        self._drafts.text = _nested([*line.text, *line.pending])
+        self._drafts.text = _as_tree([*cursor.text, *cursor.pending])
         tool = self.plan.tools[self._function]
         names = ["function", *(f"arg{k + 1}" for k in range(len(tool.parameters)))]
         sure = {name: self._confidence[k] for k, name in enumerate(names) if k in self._confidence}
         call = Call(tool.name, {p.name: self._arguments[p.name] for p in tool.parameters if p.name in self._arguments})
-        if tool.rules is not None and (fault := tool.rules.fault(call.arguments)) is not None:
-            raise DecodeError(f"Tool {tool.name}: {fault}")
+        if tool.rules is not None and (problem := tool.rules.fault(call.arguments)) is not None:
+            raise DecodeError(f"Tool {tool.name}: {problem}")
         return Decision(call, sure, self.passes, self.nodes, 0)
 
 
-def _nested(path: Sequence[int]) -> Likely:
-    """Return a token sequence as a chain of nested dicts."""
-    root: Likely = {}
+def _as_tree(path: Sequence[int]) -> TokenTree:
+    """Return a token sequence as a TokenTree with one branch."""
+    root: TokenTree = {}
     below = root
     for token in path:
         below = below.setdefault(token, {})

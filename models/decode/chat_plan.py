@@ -1,7 +1,7 @@
-"""The calls of a chat model as choices: token tries whose leaves lead to the next choice.
+"""All legal calls of a chat model as a graph of choices: token tries whose leaves lead to the next choice.
 
-The text is cut at the boundaries of values, and each piece is encoded separately: a name, a value, or the text between
-two values. The path of a value ends with the first token of the text after the value, which distinguishes 7 from 70.
+Names, values and the texts between them are encoded separately. The path of a value in its trie ends with the first
+token of the text after the value, which distinguishes 7 from 70.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.models.checkpoint.chat_template import CallSyntax, encode_value, text_of
+from rtcontrol.models.checkpoint.chat_template import CallSyntax, call_value_text, encode_value
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import TokenTrie, TrieNode
 from rtcontrol.models.errors import UserError
@@ -25,11 +25,11 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 
 @dataclass(eq=False)
 class Choice:
-    """A place where the text of a call may continue in several ways, as a trie of tokens.
+    """The alternatives at one position in a call's text, as a trie of tokens.
 
-    A leaf has the chosen value and the place where the text continues: a node of another choice, or None at the end of
-    the call. `decides` is the index in the confidences: 0 for the function, k for its k-th parameter. `is_value`
-    distinguishes a value from the text between two.
+    A leaf has the chosen value, and the position where the text continues: a node of another choice, or None at the end
+    of the call. The choice counts for the confidence of the function (`decides` is 0) or of the k-th parameter (k).
+    `is_value` is True if the alternatives are values, and False if they are texts between two values.
     """
 
     tool: int
@@ -39,18 +39,19 @@ class Choice:
     _sorted: dict[TrieNode, list[tuple[int, TrieNode]]] = field(default_factory=dict)
 
     def insert(self, path: Sequence[int], value: Any, then: Place | None) -> bool:
-        """Add a leaf. Return False if another value has this path or a part of the path."""
+        """Add a leaf for `value`, after which the text continues at `then`. Return False, and add nothing, if another
+        leaf's path is the same, a part of this path or a continuation of it."""
         leaf = tuple(path)
         if self.trie.children(leaf) or any(leaf[:end] in self.trie.leaves for end in range(len(leaf) + 1)):
             return False
         return self.trie.insert(leaf, 0, (value, then))
 
     def leaf(self, node: TrieNode) -> tuple[Any, Place | None] | None:
-        """Return the value of a leaf and the place where the text continues; None for another node."""
+        """Return the value of a leaf and the position where the text continues; None if the node is not a leaf."""
         return self.trie.leaves[node][0] if node in self.trie.leaves else None
 
     def branches(self, node: TrieNode) -> bool:
-        """Return whether a node, or one below, has more than one continuation."""
+        """Return whether more than one leaf is below a node."""
         return bool(self.trie.tools(node)[1])
 
     def needed(self, start: TrieNode, limit: int) -> list[TrieNode]:
@@ -58,7 +59,8 @@ class Choice:
         return self.trie.needed(1, start, limit + 2)[1:]
 
     def children(self, node: TrieNode) -> list[tuple[int, TrieNode]]:
-        """Return (token, node) by token id: ties go to the lowest."""
+        """Return the (token, node) pairs of the children, sorted by token id, so that of equal scores the lowest id
+        wins."""
         children = self._sorted.get(node)
         if children is None:
             children = self._sorted[node] = self.trie.legal_children(node, 1)
@@ -67,8 +69,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class FreeText:
-    """An unlisted value, which is decoded under a `grammar`. The value may end before one of the tokens `ends`, with
-    which the choice `then` starts."""
+    """A value that is not listed, and is decoded under a `grammar`. It ends before one of the tokens `ends`, which are
+    the first tokens of the choice `then`."""
 
     tool: int
     decides: int
@@ -82,9 +84,9 @@ Place = tuple[Choice | FreeText, TrieNode]
 
 
 class ChatPlan:
-    """All calls of some tools in one syntax. `opening` are the tokens of every call's start, `function` is the first
-    choice. `grammars` compiles the grammars of free values (None: there are no free values). Raises UserError for
-    values that cannot be distinguished."""
+    """All legal calls of some tools in one syntax. Each call starts with the tokens `opening`, followed by the choice
+    `function`. `grammars` compiles the grammars of values that are not listed (None if all are). Raises UserError for
+    values that cannot be distinguished by their tokens."""
 
     def __init__(self, tools: Sequence[ToolSchema], tokenizer: STTokenizer, syntax: CallSyntax, grammars: Any) -> None:
         self.tools, self.syntax = tuple(tools), syntax
@@ -98,25 +100,25 @@ class ChatPlan:
         for i, tool in enumerate(self.tools):
             follow = self._follow(i, tool, -1, False)
             for first, _ in follow.children(()):
-                path = [*tokenizer.encode(_inner(syntax, tool.name)), first]
+                path = [*tokenizer.encode(_escaped(syntax, tool.name)), first]
                 if not self.function.insert(path, i, (follow, (first,))):
-                    raise UserError(f"The tool name {tool.name!r} has the tokens of another's.", "Rename one of them.")
+                    raise UserError(f"The tool name {tool.name!r} has the same tokens as another.", "Rename one.")
         self.columns = tuple(sorted({t for choice in self.all for t in choice.trie.choices}))
         self.column = {token: i for i, token in enumerate(self.columns)}
 
     def where(self, free: FreeText) -> str:
-        """Return how errors name a free value."""
+        """Return the tool and parameter of a free value, for error messages."""
         tool = self.tools[free.tool]
         return f"Tool {tool.name}, parameter {tool.parameters[free.decides - 1].name}"
 
     def _quoted(self, p: Parameter) -> bool:
-        """Return whether all values are texts, so that the quote before them belongs to the key."""
+        """Return whether all values are strings, so that the quote before a value can be a part of the key's text."""
         if p.nullable:
             return False
         return p.domain.is_string if isinstance(p.domain, Free) else all(isinstance(v, str) for v in p.domain.values)
 
     def _key(self, p: Parameter) -> str:
-        written = self.syntax.key.replace("{}", _inner(self.syntax, p.name))
+        written = self.syntax.key.replace("{}", _escaped(self.syntax, p.name))
         return f"{written}{self.syntax.space}{self.syntax.quote}" if self._quoted(p) else written
 
     def _end(self, follow: Choice, quoted: bool, empty: bool = False) -> None:
@@ -124,8 +126,8 @@ class ChatPlan:
         follow.insert(self._tokenizer.encode_marked(text), None, None)
 
     def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
-        """Return the choice after the k-th value (-1: the name): another key, or the end. `quoted` says if that value
-        is a text."""
+        """Return the choice after the k-th value (-1: after the name): the next key, or the end of the call. `quoted`
+        says whether that value is a string."""
         if (known := self._follows.get((i, k, quoted))) is not None:
             return known
         follow = self._follows[i, k, quoted] = Choice(i, k + 2)
@@ -135,7 +137,7 @@ class ChatPlan:
             if (i, n) not in self._values:
                 self._values[i, n] = self._value(i, tool, n, partial(self._follow, i, tool, n))
             if not follow.insert(self._tokenizer.encode_marked(between + self._key(p)), n, self._values[i, n]):
-                raise UserError(f"Tool {tool.name}, {p.name}: its name has the tokens of another's.", "Rename it.")
+                raise UserError(f"Tool {tool.name}, {p.name}: its name has the same tokens as another.", "Rename it.")
             if p.required:
                 break
         else:
@@ -144,15 +146,14 @@ class ChatPlan:
         return follow
 
     def _value(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
-        """Return the place where the k-th value is chosen. `then` returns the choice after this value, given whether
-        the value is a text."""
+        """Return the position where the k-th value is chosen. `then(is_string)` returns the choice after the value."""
         p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
         if isinstance(p.domain, Free):
             if p.nullable:
                 raise UserError(
-                    f"{where}: a value that is not listed may not be null in a chat model's call.",
-                    "List its values, bound it, or require it.",
+                    f"{where}: a chat model cannot decode a value that may be null, unless all values are listed.",
+                    "List its values, set bounds, or do not allow null.",
                 )
             grammar = self._grammars.compile(p.domain, where, quoted and self.syntax.escaped, self.syntax.space)
             ends = np.array([token for token, _ in then(quoted).children(())])
@@ -161,7 +162,7 @@ class ChatPlan:
         choice = Choice(i, k + 1, is_value=True)
         values = [*p.domain.values, *[None] * p.nullable]
         for value in values:
-            text = text_of(self.syntax, value, quoted)
+            text = call_value_text(self.syntax, value, quoted)
             follow = then(isinstance(value, str))
             for first, _ in follow.children(()):
                 path = [*encode_value(self._tokenizer, text, self.syntax), first]
@@ -174,5 +175,5 @@ class ChatPlan:
         return choice, ()
 
 
-def _inner(syntax: CallSyntax, name: str) -> str:
+def _escaped(syntax: CallSyntax, name: str) -> str:
     return json.dumps(name, ensure_ascii=False)[1:-1] if syntax.escaped else name

@@ -1,9 +1,8 @@
-"""Decide one call from scores: choose the nodes to evaluate next, then the call (design, section 4).
+"""Decode one call of an ST checkpoint: say which trie nodes to evaluate next, and choose the call from their scores.
 
-`DecoderCore.begin` starts a decision. While the decision has `work`, the caller evaluates that tree after the prompt
-and feeds the answers to the tree's asks. The core does not know the engine: an engine without tree attention gets a
-budget of one node a head. Decisions of one batch may be at different steps, and each may wait or be cancelled between
-two steps.
+`DecoderCore.start` starts a decision. While the decision has `work`, the caller evaluates that tree of tokens after the
+prompt, and passes the answers to `feed`. The core is independent of the engine: for an engine without tree attention
+the budget is one node per head. Between two steps a decision can wait or be cancelled.
 """
 
 from __future__ import annotations
@@ -18,34 +17,34 @@ import numpy as np
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.draft_tree import Best, FreeHead, Guesses, Stop
+from rtcontrol.models.decode.draft_tree import Best, ChoicePoint, FreeHead, GuessSources
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
-from rtcontrol.models.decode.hysteresis import SteadyWalk
+from rtcontrol.models.decode.hysteresis import HysteresisWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
-from rtcontrol.models.decode.walk import Entry, HeadState, Walk, Walker, choose_layout
+from rtcontrol.models.decode.walk import HeadNode, HeadState, Walk, Walker, choose_layout
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ABSENT
 
-AHEAD = 24  # nodes of a pass
-GUESSED = 256  # nodes of a decision, for each free head
-Take = Callable[[Any], None]  # a part of the answer to an ask
-Start = tuple[int, str, bool]  # the start of a free value: the head, the grammar, and whether the value may be null
+MAX_AHEAD = 24  # nodes of a pass for guesses from the grammar alone
+MAX_GUESSED = 256  # guessed nodes of a decision, for each free value (one that is generated, not chosen from a list)
+Request = tuple[Ask, Callable[[Any], None]]  # an ask, and the function that stores its answer
+FreeStart = tuple[int, str, bool]  # head index and grammar of a free value, and whether it may be null
 
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses for the next decision: the tool of the last call, the tokens of the last free value by head and tool,
-    and, for a chat model, the tokens of the whole `text` as a tree."""
+    """Guesses for the next decision, from the last one: the `tool`, the `tokens` of free values by (head, tool), and
+    for a chat model the tokens of the call's whole `text` as a tree."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     text: dict[int, Any] = field(default_factory=dict)
 
 
-class Stepwise:
-    """A decision in steps: evaluate `work` and `feed` the answers until there is a `decision`. Steps raise NotFinite
-    and DecodeError."""
+class DecisionSteps:
+    """A decision in progress. The caller evaluates `work` and calls `feed` with the answers until `decision` is set.
+    `feed` may raise NotFinite and DecodeError."""
 
     _steps: Generator[Tree, Sequence[Any], Decision]
     work: Tree | None = None
@@ -53,13 +52,13 @@ class Stepwise:
     passes = nodes = 0
 
     def feed(self, answers: Sequence[Any]) -> None:
-        """Take the answers to the `asks` of the current tree, in the order of the asks."""
+        """Continue with the answers to the `asks` of the current `work`, in their order."""
         assert self.work is not None
         self.passes += 1
         self.nodes += len(self.work.tokens)
-        self._go(answers)
+        self._advance(answers)
 
-    def _go(self, answers: Sequence[Any] | None) -> None:
+    def _advance(self, answers: Sequence[Any] | None) -> None:
         try:
             self.work = self._steps.send(answers)  # type: ignore[arg-type]
         except StopIteration as done:
@@ -67,11 +66,11 @@ class Stepwise:
 
 
 class DecoderCore:
-    """A decoder of calls for one plan. A free value has at most `limit` tokens. A pass spends at most `ahead` nodes on
-    looking ahead, and `depth` tokens on a guessed value (None: on all tokens of the value)."""
+    """A decoder core for the tools of one plan. A free value (generated, not chosen from a list) has at most `limit`
+    tokens. A pass has up to `ahead` nodes for guesses from grammars, and `depth` tokens of a guessed value."""
 
     depth: int | None = None
-    ahead = AHEAD
+    ahead = MAX_AHEAD
 
     def __init__(
         self,
@@ -86,11 +85,11 @@ class DecoderCore:
         self.plan, self.tokenizer, self._limit = plan, tokenizer, limit
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
         free = {tool for _, tool in self.domains}
-        self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
+        self.only_free = free.pop() if len(free) == 1 else None  # the tool with free values if there is only one
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
         self.set_budget(budget or Budget())
-        self.starts: dict[tuple[int, int], Start] = {}  # by head and tool
-        self.firsts: dict[Start, Stop] = {}  # ids of the first token, unless that token is forced text
+        self.starts: dict[tuple[int, int], FreeStart] = {}  # by head and tool
+        self.firsts: dict[FreeStart, ChoicePoint] = {}  # the legal first tokens, unless the first token is certain
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
@@ -108,136 +107,136 @@ class DecoderCore:
                 self.firsts[start] = head.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
-        """Set how many nodes the following passes may carry."""
+        """Set how many nodes the following passes may have."""
         self.walker = Walker(self.plan, budget)
 
     def where(self, k: int, tool: int) -> str:
-        """Return how errors name a head of a tool."""
+        """Return the tool and the parameters of its head `k`, for error messages."""
         return (
             f"Tool {self.plan.tools[tool].name}, {', '.join(p.name for p in self.plan.slots[tool][k - 1].parameters)}"
         )
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
-        """Set a budget, or choose one by the cost of a pass; return the choice and its reasons for the report."""
+        """Set the budget (None: choose one by the cost of a pass); return the choice and its reasons for the report."""
         chosen, layout = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
         self.set_budget(chosen)
         if self.domains:
-            self.ahead = min(self.ahead, cost().worth())
+            self.ahead = min(self.ahead, cost().break_even_nodes())
         return layout
 
     @property
     def reserve(self) -> int:
-        """Return how many nodes every decision takes without guesses."""
+        """Return how many nodes must fit after the prompt, if nothing is guessed."""
         return len(self.walker.first)
 
     def free_head(
         self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
     ) -> FreeHead:
-        """Return a new free value of a tool's head; `values` and `prompt` are sources of guesses."""
+        """Return a new free value for head `k` of a tool; with `guessing`, guess tokens from `values` and `prompt`."""
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self.starts[k, tool]
         room = most if guessing and (most := self.walker.budget.per_head) > 1 else 0
         (quote, *_) = self.tokenizer.encode('"')
         ends = None if self.domains[k, tool].is_string else quote
-        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED, self.depth)
+        guesses = GuessSources(self.tokenizer, values, prompt, ends, room, self.ahead, MAX_GUESSED, self.depth)
         value = self._grammars.start(grammar, self._limit, self.where(k, tool))
         return FreeHead(value, [head.end_id], head.null_id if null else None, guesses)
 
     @property
-    def most(self) -> int:
-        """Return how many nodes a decision with guesses may take."""
-        return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
+    def max_nodes(self) -> int:
+        """Return how many nodes may follow the prompt, if tokens are guessed."""
+        return len(self.walker.first) + (self._limit + MAX_GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
-    def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = (), standing: Call | None = None) -> Deciding:
-        """Start a decision. `drafts` and the text of `prompt` give guesses of free values, which change the number of
-        passes, not the call; `drafts` is updated to this decision. Without `drafts` nothing is guessed. `standing` is
-        the active call, for hysteresis."""
-        return Deciding(self, drafts, prompt, standing)
+    def start(
+        self, drafts: Drafts | None = None, prompt: Sequence[int] = (), active_call: Call | None = None
+    ) -> HeadSteps:
+        """Start a decision. Free values are guessed from `drafts` (which this decision updates; None: no guesses) and
+        `prompt`; guesses save passes, but never change the call. `active_call` is for hysteresis."""
+        return HeadSteps(self, drafts, prompt, active_call)
 
 
-class Deciding(Stepwise):
-    """A decision in progress, by the heads of an ST checkpoint."""
+class HeadSteps(DecisionSteps):
+    """A decision in progress by the heads of an ST checkpoint."""
 
     def __init__(
-        self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: Call | None = None
+        self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], active_call: Call | None = None
     ) -> None:
         self.core, self.plan = core, core.plan
-        self._steady: SteadyWalk | None = None
-        if core.hysteresis is not None and standing is not None:
-            self._steady = SteadyWalk(core.walker, core.tokenizer, core.hysteresis, standing)
+        self._hysteresis: HysteresisWalk | None = None
+        if core.hysteresis is not None and active_call is not None:
+            self._hysteresis = HysteresisWalk(core.walker, core.tokenizer, core.hysteresis, active_call)
         self.heads = [HeadState() for _ in self.plan.heads]
-        self.visited: list[Entry] = []  # the choices that led to the decision
+        self.visited: list[HeadNode] = []  # the choices that led to the decision
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
-        self._bests: dict[Start, Best] = {}
+        self._bests: dict[FreeStart, Best] = {}
         self._steps = self._decide()
-        self._go(None)
+        self._advance(None)
 
     @property
     def guesses(self) -> tuple[int, int]:
-        """Return how many nodes were guessed, and how many guesses were right."""
+        """Return (number of guessed nodes, number of right guesses)."""
         return sum(s.guessed for s in self._free.values()), sum(s.right for s in self._free.values())
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
         walker, heads = self.core.walker, self.heads
-        walk = None if self._steady is None else self._steady.walk
+        walk = None if self._hysteresis is None else self._hysteresis.walk
         walks, tool = walker.start, None
         while True:
-            tree, takes = self._tree(walker.wanted(heads, tool, walks) if self.nodes else walker.first)
+            tree, takes = self._tree(walker.next_nodes(heads, tool, walks) if self.nodes else walker.first)
             assert tree.tokens or not self.passes, "every later pass has nodes"
             if tree.tokens:
                 answers = yield tree
                 for take, answer in zip(takes, answers, strict=True):
                     take(answer)
-                self._settle(tool)
-            tool, walks, free = walker.look(heads, walk)
+                self._accept_guesses(tool)
+            tool, walks, free = walker.walk_heads(heads, walk)
             if tool == NO_TOOL:
-                return self._end(None, walks, {})
+                return self._finish(None, walks, {})
             if tool is None:
                 continue
-            heads_free = [self._go_on(k, tool) for k in free]
+            heads_free = [self._free_head_of(k, tool) for k in free]
             waits = any(w.pending for w in walks.values())
             while not waits and all(s is not None and s.done for s in heads_free):
                 if (values := self._free_values(tool)) is not None:
-                    return self._end(tool, walks, values)
+                    return self._finish(tool, walks, values)
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
 
     def _free_values(self, tool: int) -> dict[int, Any] | None:
-        """Return the free values of a call by head, or None if an illegal value is decided a second time.
+        """Return the free values of a call by head. If a value is illegal, retry its last token and return None.
 
-        Raises DecodeError if the second value is illegal too, or if there is no alternative.
+        Raises DecodeError if the retried value is illegal too, or there is no other token.
         """
         values: dict[int, Any] = {}
         for k, state in ((k, state) for (k, called), state in self._free.items() if called == tool):
             try:
                 values[k] = self.plan.slots[tool][k - 1].null[0] if state.null else self._value(k, tool, state)
             except DecodeError:
-                if not state.decide_again():
+                if not state.retry_last_choice():
                     raise
                 return None
         return values
 
-    def _settle(self, tool: int | None) -> None:
+    def _accept_guesses(self, tool: int | None) -> None:
         for at, state in list(self._free.items()):
             try:
                 if state.bests:
-                    state.settle()
-            except DecodeError as fault:  # a guess about a tool that is not decided yet
-                if tool is not None or isinstance(fault, NotFinite):
+                    state.accept_guesses()
+            except DecodeError as error:  # ignore it if the value is guessed for a tool that is not decided yet
+                if tool is not None or isinstance(error, NotFinite):
                     raise
                 del self._free[at]
 
-    # -- what to evaluate ---------------------------------------------------------------------------------------------
+    # -- choose the nodes to evaluate ----------------------------------------------------------------------------------
 
-    def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Take]]:
-        """Return the tree of the next pass (trie nodes and tokens of free heads) and the functions that take its
-        answers."""
+    def _tree(self, wanted: Sequence[HeadNode]) -> tuple[Tree, list[Callable[[Any], None]]]:
+        """Return the tree of the next pass (`wanted` trie nodes, tokens of free values) and handlers of its answers."""
         base, heads = self.nodes, self.plan.heads
         # the tool whose free values are guessed before the function is decided
         likely = self.core.only_free if self._drafts.tool is None else self._drafts.tool
         nodes: list[tuple[int, int, int]] = []  # token, parent and depth
-        requests: list[tuple[Ask, Take]] = []
+        requests: list[Request] = []
         for k, n in wanted:
             slots = self.heads[k].slots
             slots[n] = base + len(nodes)
@@ -246,29 +245,30 @@ class Deciding(Stepwise):
             needed: Sequence[int] = range(len(nodes))
             if self.core.walker.budget.paths:
                 needed = [i for i, (k, n) in enumerate(wanted) if len(heads[k].trie.children(n)) > 1]
-            requests.append((Ask(needed, self.core.walker.columns), partial(self._file, [wanted[i] for i in needed])))
+            store = partial(self._store_rows, [wanted[i] for i in needed])
+            requests.append((Ask(needed, self.core.walker.columns), store))
         for k in (k for k, n in wanted if n == ROOT and heads[k].free):
             node = self.heads[k].slots[ROOT]
             firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
-            requests += self._asked(firsts, self._bests)
+            requests += self._build_asks(firsts, self._bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
-                with suppress(DecodeError):  # the tool may not be called
-                    state = self._begun(k, likely, node)
-                    if state.chain or state.tree:  # else the loop above asks for the first token
+                with suppress(DecodeError):  # no error, since another tool may be called
+                    state = self._new_free_head(k, likely, node)
+                    if state.chain or state.tree:  # otherwise `firsts` asks for the first token
                         self._free[k, likely] = state
         for state in self._free.values():
             if not state.done:
-                nodes += state.carried(base + len(nodes))
-                requests += self._asked(
+                nodes += state.next_nodes(base + len(nodes))
+                requests += self._build_asks(
                     [(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests
                 )
         tokens, parents, depths = zip(*nodes, strict=True) if nodes else ((), (), ())
         return Tree(tokens, parents, depths, [ask for ask, _ in requests]), [take for _, take in requests]
 
-    def _asked(self, stops: Sequence[tuple[int, Any, Stop]], bests: dict[Any, Best]) -> Iterator[tuple[Ask, Take]]:
-        """Yield the asks at some nodes: for the scores of few ids, or for the best of many."""
+    def _build_asks(self, stops: Sequence[tuple[int, Any, ChoicePoint]], bests: dict[Any, Best]) -> Iterator[Request]:
+        """Yield asks for (node, key, choice point): for all scores if few tokens are legal, else for the best token."""
         base = self.nodes
-        assert all(node >= base for node, _, _ in stops), "only this pass's nodes are asked"
+        assert all(node >= base for node, _, _ in stops), "asks are about nodes of this pass"
         if few := [entry for entry in stops if entry[2].few]:
             ids = sorted({i for _, _, stop in few for i in stop.few})
 
@@ -281,34 +281,32 @@ class Deciding(Stepwise):
             def of_many(answers: Sequence[Best]) -> None:
                 bests.update((key, best) for (_, key, _), best in zip(many, answers, strict=True))
 
-            yield (
-                Ask([node - base for node, _, _ in many], masks=np.stack([stop.legal for _, _, stop in many])),
-                of_many,
-            )
+            masks = np.stack([stop.legal for _, _, stop in many])
+            yield Ask([node - base for node, _, _ in many], masks=masks), of_many
 
-    # -- answers ------------------------------------------------------------------------------------------------------
+    # -- use the answers -----------------------------------------------------------------------------------------------
 
-    def _file(self, entries: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
+    def _store_rows(self, entries: Sequence[HeadNode], rows: Sequence[Sequence[float]]) -> None:
         for (k, n), row in zip(entries, rows, strict=True):
             self.heads[k].rows[n] = row
 
-    def _begun(self, k: int, tool: int, node: int) -> FreeHead:
-        """Return a new free head whose head token is at this node, and add all its guesses."""
+    def _new_free_head(self, k: int, tool: int, node: int) -> FreeHead:
+        """Return a new free value, with guesses, whose head token is at `node`."""
         last = self._drafts.tokens.get((k, tool))
         state = self.core.free_head(k, tool, self._guessing, () if last is None else (last,), self._prompt)
         state.nodes.append(node)
         return state
 
-    def _go_on(self, k: int, tool: int) -> FreeHead | None:
-        """Return a free head of the called tool, created after its head token is evaluated; before that, None."""
+    def _free_head_of(self, k: int, tool: int) -> FreeHead | None:
+        """Return the free value of head `k` of the called tool, or None if its head token is not evaluated yet."""
         state = self._free.get((k, tool))
         if state is None and ROOT in self.heads[k].slots:
-            state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[ROOT])
+            state = self._free[k, tool] = self._new_free_head(k, tool, self.heads[k].slots[ROOT])
             if (best := self._bests.get(self.core.starts[k, tool])) is not None:
-                state.take(best)
+                state.accept(best)
         return state
 
-    def _end(self, tool: int | None, walks: dict[int, Walk], values: Mapping[int, Any]) -> Decision:
+    def _finish(self, tool: int | None, walks: dict[int, Walk], values: Mapping[int, Any]) -> Decision:
         heads, call, self._drafts.tool = self.plan.heads, None, tool
         self.visited = [(k, n) for k, w in walks.items() for n in w.visited]
         confidence = {heads[k].name: w.confidence for k, w in sorted(walks.items())}
@@ -324,7 +322,7 @@ class Deciding(Stepwise):
             if rules is not None and (fault := rules.fault(arguments)) is not None:
                 raise DecodeError(f"Tool {self.plan.tools[tool].name}: {fault}")
             call = Call(self.plan.tools[tool].name, arguments)
-        kept = {} if self._steady is None else self._steady.kept
+        kept = {} if self._hysteresis is None else self._hysteresis.kept
         return Decision(call, confidence, self.passes, self.nodes, 0, kept=kept)
 
     def _value(self, k: int, tool: int, state: FreeHead) -> Any:
@@ -332,10 +330,10 @@ class Deciding(Stepwise):
         return parse_free(self.core.domains[k, tool], self.core.tokenizer.decode(state.value.tokens))
 
 
-def common_start(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     """Return the length of the common prefix of two sequences."""
     low, high = 0, min(len(a), len(b))
-    while low < high:  # whole slices are compared far faster than one id after another
+    while low < high:  # bisection, since comparing slices is much faster than a loop over tokens
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
             low = middle

@@ -1,7 +1,7 @@
-"""Decode a free value in few passes: one pass evaluates the forced text, followed by a tree of guesses.
+"""Decode a free value (one that is generated, not chosen from a list) in few passes, by guessing tokens ahead.
 
-A guess changes no value: each token is still the best legal one. A right guess saves the pass that would have decided
-that token.
+A pass evaluates the tokens that are certain, followed by a tree of guessed tokens. A right guess saves a pass. Guesses
+never change the value, since each token is still the best legal one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rtcontrol.models.decode.grammar import FreeValue
 from rtcontrol.models.decode.protocol import DecodeError, NotFinite
 from rtcontrol.models.decode.walk import best_of
 
-FEW = 24  # legal tokens up to which all of them are guessed
-COPIED = 32  # characters of the prompt that are guessed as a continuation
-PLACES = 2  # places in the prompt that give guesses
-Path = tuple[int, ...]  # guessed tokens, after the certain ones
-Best = tuple[int, float]  # the legal id with the largest score (ties: the lowest id), its probability among legal ones
+FEW = 24  # if at most so many tokens are legal, all of them are guessed
+MAX_COPIED = 32  # characters of the prompt that are guessed after a matching word
+MAX_MATCHES = 2  # matching words in the prompt
+Path = tuple[int, ...]  # guessed tokens after the certain ones
+Best = tuple[int, float]  # the best legal token (of equal ones the lowest id), and its probability among legal tokens
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """The sources of guesses: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
-    `quote` is the token that ends a JSON text (None: no JSON). Guesses take at most `room` nodes of a pass, `ahead` of
-    them from the grammar alone, and `most` of a decision; at most `depth` tokens are guessed (None: all)."""
+class GuessSources:
+    """Guesses for a free value, and their limits. `values` are token sequences of earlier values, `prompt` is text that
+    the value may repeat, `quote` is the token that ends a string in JSON (None: no JSON). Guesses take up to `room`
+    nodes of a pass (`ahead` of them from the grammar alone), `most` of a decision, and `depth` tokens each."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()
@@ -43,32 +43,32 @@ class Guesses:
     depth: int | None = None
 
     def after(self, tokens: list[int]) -> Iterator[Sequence[int]]:
-        """Return likely continuations of these tokens."""
+        """Yield likely continuations of the value's `tokens`."""
         for value in self.values:
             if list(value[: len(tokens)]) == tokens:
                 yield value[len(tokens) :][: self.depth]
         word = re.search(r"[^\s\"\[\]{}:,]+$", self.tokenizer.decode(tokens)) if self.prompt and tokens else None
         if word is not None:
             places = list(re.finditer(rf"(?<!\w){re.escape(word.group())}", self.prompt))
-            for place in reversed(places[-PLACES:]):
-                yield self.tokenizer.encode(self.prompt[place.end() : place.end() + COPIED])[: self.depth]
+            for place in reversed(places[-MAX_MATCHES:]):
+                yield self.tokenizer.encode(self.prompt[place.end() : place.end() + MAX_COPIED])[: self.depth]
 
 
 @dataclass(frozen=True, eq=False)
-class Stop:
-    """A place where a value may continue in several ways: the `legal` ids [vocabulary] after the guesses of `path`
-    (empty: after the last certain token)."""
+class ChoicePoint:
+    """A position at which a value may continue with several tokens. `legal` is their mask [vocabulary]; `path` are the
+    guessed tokens before the position (empty: directly after the certain tokens)."""
 
     legal: np.ndarray
     path: Path = ()
 
     @cached_property
     def few(self) -> list[int]:
-        """Return the legal ids if they are few, else an empty list."""
+        """Return the legal token ids if there are at most FEW, else an empty list."""
         return np.flatnonzero(self.legal).tolist() if np.count_nonzero(self.legal) <= FEW else []
 
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
-        """Return the best of the few legal ids, from the scores of more ids. Raises NotFinite."""
+        """Return the best of the few legal tokens, given the scores of `ids`. Raises NotFinite."""
         by_id = dict(zip(ids, scores, strict=True))
         best, share = best_of([by_id[i] for i in self.few])
         return self.few[best], share
@@ -76,30 +76,30 @@ class Stop:
 
 @dataclass(slots=True)
 class FreeHead:
-    """A free value that is being decoded, until one of the `ends` or the null token ends the value.
+    """A free value that is being decoded, until one of the tokens `ends` or the null token.
 
-    `nodes` are the places of its evaluated tokens, the head token first. The next pass evaluates the `chain` of certain
-    tokens, then the guesses of a `tree`, at `places`. The `stops` ask for the token that follows; `bests` are the
-    answers. `guessed` counts guessed nodes, `right` the right ones.
+    `nodes` are the node numbers of its evaluated tokens, starting with the head token. The next pass evaluates the
+    `chain` of certain tokens, and the guesses of the `tree`, whose node numbers are `places`. At the choice points
+    `stops` it asks for the best next token; `bests` are the answers. `guessed` and `right` count guesses.
     """
 
     value: FreeValue
     ends: Sequence[int]
     null_id: int | None
-    guesses: Guesses
+    guesses: GuessSources
     nodes: list[int] = field(default_factory=list)
     chain: list[int] = field(default_factory=list)
     tree: list[Path] = field(default_factory=list)
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[ChoicePoint] = field(default_factory=list)
     places: dict[Path, int] = field(default_factory=dict)
     bests: dict[Path, Best] = field(default_factory=dict)
     confidence: float = 1.0
     end: int | None = None  # the token that ended the value
     guessed: int = 0
     right: int = 0
-    again: bool = False  # whether a whole value was illegal and is decided again
-    _last: tuple[int, int] | None = None  # the last chosen token, and how many tokens precede it
-    _edges: dict[Path, Stop] = field(default_factory=dict)  # the node after a stop's path and a token
+    again: bool = False  # True if a complete value was illegal, and its last choice is retried
+    _last: tuple[int, int] | None = None  # (number of tokens before the last chosen token, this token)
+    _edges: dict[Path, ChoicePoint] = field(default_factory=dict)  # by the path of a choice point and a token
 
     @property
     def done(self) -> bool:
@@ -112,8 +112,8 @@ class FreeHead:
     def __post_init__(self) -> None:
         self._extend([])
 
-    def carried(self, first: int) -> Iterator[tuple[int, int, int]]:
-        """Yield token, parent and depth of each node of the next pass, numbered from `first` on."""
+    def next_nodes(self, first: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (token, parent, depth) of each node of the next pass; the nodes are numbered from `first` on."""
         number = itertools.count(first)
         for token in self.chain:
             yield token, self.nodes[-1], len(self.nodes)
@@ -123,8 +123,8 @@ class FreeHead:
             yield path[-1], self.places[path[:-1]], len(self.nodes) + len(path) - 1
             self.places[path] = next(number)
 
-    def settle(self) -> None:
-        """Accept the tokens that the evaluated tree confirms; `bests` has the best token at each stop."""
+    def accept_guesses(self) -> None:
+        """Accept the guessed tokens that were the best ones, and the best token after them, as `bests` says."""
         bests, stop = self.bests, self.stops[0]
         while (known := self._edges.get((*stop.path, bests[stop.path][0]))) is not None:
             self.confidence *= _probability(bests[stop.path])
@@ -133,10 +133,10 @@ class FreeHead:
             self.value.push(*known.path[len(stop.path) :])
             self.right += len(known.path) - len(stop.path)
             stop = known
-        self.take(bests[stop.path])
+        self.accept(bests[stop.path])
 
-    def take(self, best: Best) -> None:
-        """Accept the best token after the last certain one, if no other node was evaluated."""
+    def accept(self, best: Best) -> None:
+        """Accept the best token as the next one of the value."""
         self.confidence *= _probability(best)
         self._last = len(self.value.tokens), best[0]
         if self._is_end(best[0]):
@@ -148,16 +148,16 @@ class FreeHead:
 
     @property
     def kept(self) -> int:
-        """Return how many tokens precede the last choice."""
+        """Return how many tokens precede the last chosen token."""
         return 0 if self._last is None else self._last[0]
 
-    def decide_again(self) -> bool:
-        """Take back the last choice once, because the value was illegal; return False if there is no alternative.
+    def retry_last_choice(self) -> bool:
+        """Remove the last chosen token of an illegal value, so that another one is chosen; do this at most once.
 
-        Raises DecodeError if no other token may follow.
+        Return False if nothing can be retried. Raises DecodeError if no other token is legal.
         """
         if self.again or self._last is None or (self._last[0] == 0 and self.nodes):
-            return False  # the head token is not evaluated again
+            return False  # the head token would have to be evaluated again
         self.again, self.end = True, None
         length, token = self._last
         self.value.pop(len(self.value.tokens) - length)
@@ -168,7 +168,7 @@ class FreeHead:
 
     def _extend(self, certain: list[int]) -> None:
         more, legal = self._forced()
-        self.chain, self.tree, self.stops, self._edges, self.bests = [*certain, *more], [], [Stop(legal)], {}, {}
+        self.chain, self.tree, self.stops, self._edges, self.bests = [*certain, *more], [], [ChoicePoint(legal)], {}, {}
         if np.count_nonzero(legal) == 1:
             self._finish(int(legal.argmax()))
         elif (room := min(self.guesses.room, self.guesses.most - self.guessed)) > 0:
@@ -182,14 +182,14 @@ class FreeHead:
 
     def _finish(self, token: int) -> None:
         self.end, self.tree, self.stops = token, [], []
-        self.bests = {}  # so that `settle` changes nothing any more
+        self.bests = {}  # so that `accept_guesses` is not called again
 
     def _forced(self) -> tuple[list[int], np.ndarray]:
-        """Push the forced tokens; return these tokens and the ids that may follow: several ids, or the end alone."""
+        """Append the tokens that must follow; return them, and a mask of the tokens that may follow (or end it)."""
         forced: list[int] = []
         while True:
             if self.value.tokens or self.null_id is None:
-                forced += self.value.forced()
+                forced += self.value.push_forced()
             legal = self.value.legal(self.ends, self.null_id)
             token = int(legal.argmax())
             if np.count_nonzero(legal) > 1 or self._is_end(token):
@@ -197,8 +197,8 @@ class FreeHead:
             self.value.push(token)
             forced.append(token)
 
-    def _guess(self, stop: Stop, tokens: Sequence[int], room: int) -> None:
-        """Add guessed tokens after a stop, as far as they are legal and within `room` nodes."""
+    def _guess(self, stop: ChoicePoint, tokens: Sequence[int], room: int) -> None:
+        """Add guessed tokens after a choice point to the tree, as far as they are legal and fit in `room` nodes."""
         value, base = self.value, len(self.value.tokens)
         value.push(*stop.path)
         try:
@@ -208,9 +208,9 @@ class FreeHead:
                 if known is None:
                     value.push(tokens[0])
                     more, legal = self._forced()
-                    known = Stop(legal, (*path, *more))
+                    known = ChoicePoint(legal, (*path, *more))
                     if np.count_nonzero(legal) == 1 or len(self.tree) + len(known.path) - len(stop.path) > room:
-                        return  # nothing can be chosen after this token
+                        return  # the value would end here, or the tree is full
                     self.tree += [known.path[:end] for end in range(len(path), len(known.path) + 1)]
                     self._edges[path] = known
                     self.stops.append(known)
@@ -221,15 +221,14 @@ class FreeHead:
                     return
                 stop, tokens = known, tokens[len(run) :]
         except DecodeError:
-            return  # this guess would make the value too long
+            return  # with this guess the value would be too long
         finally:
             value.pop(len(value.tokens) - base)
 
     def _look_ahead(self, room: int) -> None:
-        """Guess the text that must follow, as the tokenizer writes it; the end of a text; and, if few tokens are legal,
-        each of these."""
+        """Guess from the grammar alone: text that must follow, the end of a string, or all legal tokens if few."""
         encode, decode = self.guesses.tokenizer.encode, self.guesses.tokenizer.decode
-        for stop in self.stops:  # the list grows within this loop
+        for stop in self.stops:  # `_guess` appends to this list
             if len(self.tree) >= room:
                 return
             if text := self._text_after(stop):
@@ -238,7 +237,7 @@ class FreeHead:
                 if decode([token]).startswith(text):
                     self._guess(stop, [token], room)
 
-    def _text_after(self, stop: Stop) -> str:
+    def _text_after(self, stop: ChoicePoint) -> str:
         value, base = self.value, len(self.value.tokens)
         value.push(*stop.path)
         text, quote = value.text_after(), self.guesses.quote

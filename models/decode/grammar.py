@@ -1,4 +1,4 @@
-"""Decode free values (strings, unbounded numbers, arrays, objects) token by token under a grammar of llguidance."""
+"""Decode free values (strings, unbounded numbers, arrays, objects) token by token under a grammar, with llguidance."""
 
 from __future__ import annotations
 
@@ -20,76 +20,80 @@ from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.mask import FORMATS, mask_of
 from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
 
-MAX_TOKENS = 64  # the most tokens of a free value by default
-ENDED = 256  # further tokens that may complete its JSON
-# Characters that are tried to end a value, in this order: closing ones (a letter before brackets, which a text may
-# hold); digits, and letters that many patterns accept; opening ones.
-ORDER = b'"a}],1A0-_.:/@ xetfn[{'
-ANY, UNQUOTED = "(?s:.)", r'[^"\\\x00-\x1f]'  # a character of a text; a character that JSON writes without an escape
-FORMED = {"pattern", "allOf", "anyOf"}  # the kinds of texts that may not have all characters
-# The first lines of two kinds of grammars: for a plain text, and for a JSON text without its quotes.
-RAW, INSIDE = "// a text\n", "// a text of JSON, without its quotes\n"
+MAX_TOKENS = 64  # default limit for the tokens of a free value
+MAX_ENDING = 256  # further tokens that may complete a JSON value which has reached its limit
+# Characters that are tried to end a value, in this order: first closing ones (a letter before brackets, since a string
+# may contain brackets), then digits and letters that many patterns accept, then opening ones.
+ENDING_ORDER = b'"a}],1A0-_.:/@ xetfn[{'
+ANY_CHARACTER, UNESCAPED = (
+    "(?s:.)",
+    r'[^"\\\x00-\x1f]',
+)  # any character; a character that needs no escape in JSON
+PATTERN_KEYS = {"pattern", "allOf", "anyOf"}  # keywords that may restrict the characters of a string
+# The first lines of two kinds of grammars: for a plain string, and for a string in JSON without its quotes.
+PLAIN_TEXT, JSON_TEXT = "// a text\n", "// a text of JSON, without its quotes\n"
 
 
-class _Machine:
-    """The llguidance form of one of our tokenizers, and the ids that may occur in an unescaped text."""
+class _TokenizerTables:
+    """A tokenizer in llguidance's format, with tables of its tokens: `unescaped` and `singles`."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
 
-        # A grammar works on bytes. Control tokens can never be part of a value, so they all get the bytes of the end
-        # token.
+        # Grammars work on bytes. Control tokens are never legal in a value, so any control token may be the end token.
         end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
         self.tokens = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
         texts = [bytes(self.tokens.decode_bytes([i])) for i in range(vocabulary)]
-        # A mask [vocabulary] of the ids without quote, backslash and control character.
+        # Mask [vocabulary] of the tokens without quote, backslash and control characters.
         self.unescaped = np.array([re.search(rb'["\\\x00-\x1f\x7f]', text) is None for text in texts])
         singles = {text[0]: i for i, text in reversed([*enumerate(texts)]) if len(text) == 1}
-        first = [byte for byte in ORDER if byte in singles]
-        # Ids of one byte, in the order in which they are tried to end a value.
+        first = [byte for byte in ENDING_ORDER if byte in singles]
+        # Tokens of one byte, in the order in which they are tried to end a value.
         self.singles = [singles[byte] for byte in (*first, *sorted(set(singles) - set(first)))]
 
 
-_machines: WeakKeyDictionary[STTokenizer, dict[int, _Machine]] = WeakKeyDictionary()
+_tables: WeakKeyDictionary[STTokenizer, dict[int, _TokenizerTables]] = WeakKeyDictionary()
 
 
 class Grammars:
-    """A compiler that builds the grammar of each free domain once, at start-up."""
+    """Compiles the grammars of free values for one tokenizer, and creates their matchers."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
 
         self._library, self.tokenizer, self.vocabulary = llguidance, tokenizer, vocabulary
-        machines = _machines.setdefault(tokenizer, {})
-        if vocabulary not in machines:  # built on first use: a vocabulary of 150,000 takes a second and 40 MB
-            machines[vocabulary] = _Machine(tokenizer, vocabulary)
-        self.machine = machines[vocabulary]
-        self._first: dict[str, Any] = {}  # by grammar: copying a matcher is faster than making one
+        machines = _tables.setdefault(tokenizer, {})
+        if vocabulary not in machines:  # build them once, as a vocabulary of 150,000 takes a second and 40 MB
+            machines[vocabulary] = _TokenizerTables(tokenizer, vocabulary)
+        self.tables = machines[vocabulary]
+        self._first: dict[str, Any] = {}  # matchers at the start of a value by grammar, which are copied
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
         (self.quote, *_) = tokenizer.encode('"')
 
     def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
-        """Return the grammar of a domain. Raises UserError (`where` names tool and argument) for a schema without one.
+        """Return the grammar of a domain. Raises UserError (`where` names tool and argument) if its schema has none.
 
-        A `quoted` string is the inside of a JSON string, without characters that need an escape. `space` precedes JSON
-        values and follows their separators. Rules that the grammar does not enforce are checked by `parse_free`.
+        A `quoted` value is a string within JSON quotes, and has no characters that need an escape. `space` precedes
+        JSON values and follows their separators. `parse_free` checks the rules that the grammar does not enforce.
         """
         schema = domain.schema
-        if domain.is_string and schema.keys().isdisjoint(FORMED) and schema.get("format") not in FORMATS:
+        if domain.is_string and schema.keys().isdisjoint(PATTERN_KEYS) and schema.get("format") not in FORMATS:
             least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-            grammar = f"{RAW}start: TEXT\nTEXT: /(?:{UNQUOTED if quoted else ANY}){{{least},{most}}}/\n"
+            grammar = (
+                f"{PLAIN_TEXT}start: TEXT\nTEXT: /(?:{UNESCAPED if quoted else ANY_CHARACTER}){{{least},{most}}}/\n"
+            )
         elif domain.is_string:
-            grammar = f"{INSIDE}{mask_of(domain, where).grammar}"
+            grammar = f"{JSON_TEXT}{mask_of(domain, where).grammar}"
         else:
             grammar = mask_of(domain, where, space).grammar
-        self._refuse(grammar, where)
+        self._check_compiled(grammar, where)
         return grammar
 
-    def _refuse(self, grammar: str, where: str) -> None:
-        """Raise UserError for a grammar that llguidance refuses."""
+    def _check_compiled(self, grammar: str, where: str) -> None:
+        """Raise UserError if llguidance cannot compile the grammar."""
         first = self.matcher(grammar)
         if not first.is_error():
-            first.compute_bitmask()  # a grammar that exceeds the library's limits for a token reports that now
+            first.compute_bitmask()  # some of the library's limits are only checked here
         if first.is_error():
             raise UserError(
                 f"{where}: its schema cannot be decoded ({str(first.get_error()).strip().splitlines()[0][:200]}).",
@@ -97,52 +101,51 @@ class Grammars:
             )
 
     def check(self, grammar: str, limit: int, where: str) -> None:
-        """Raise UserError if every value of the grammar has more than `limit` tokens. JSON may have more, since most of
-        its tokens are forced."""
-        text = grammar.startswith((RAW, INSIDE))
-        end = self.start(grammar, limit, where).end(limit + ENDED * (not text))
-        self._refuse(grammar, where)
-        # Within JSON the search for a pattern's end may fail, so nothing is refused.
+        """Raise UserError if every value of the grammar has more than `limit` tokens. JSON may have MAX_ENDING more."""
+        text = grammar.startswith((PLAIN_TEXT, JSON_TEXT))
+        end = self.start(grammar, limit, where).end(limit + MAX_ENDING * (not text))
+        self._check_compiled(grammar, where)
+        # For JSON with a pattern the search for an end is not exhaustive, so raise no error.
         if end is None and (text or '"pattern' not in grammar):
             problem = f"{where}: no value of at most {limit} tokens satisfies its schema."
-            raise UserError(problem, "Loosen its rules, give its parts shorter names, or allow more tokens.")
+            raise UserError(problem, "Relax the schema, give its properties shorter names, or allow more tokens.")
 
     def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
-        """Return an empty value that may grow to `limit` tokens, plus those that end the value. Errors name `where`."""
-        machine = self.machine
-        inside = grammar.startswith(INSIDE)
+        """Return an empty value of at most `limit` tokens plus those that end it. `where` names it in errors."""
+        machine = self.tables
+        inside = grammar.startswith(JSON_TEXT)
         return FreeValue(self, grammar, limit, where, machine.unescaped if inside else None)
 
     def matcher(self, grammar: str) -> Any:
-        """Return a matcher at the start of a value."""
+        """Return llguidance's matcher at the start of a value, cached by grammar."""
         first = self._first.get(grammar)
         if first is None:
-            first = self._first[grammar] = self._library.LLMatcher(self.machine.tokens, grammar)
-            if grammar.startswith(INSIDE) and not first.is_error():
+            first = self._first[grammar] = self._library.LLMatcher(self.tables.tokens, grammar)
+            if grammar.startswith(JSON_TEXT) and not first.is_error():
                 first.consume_tokens([self.quote])
         return first
 
-    def shorter(self, grammar: str, tokens: Sequence[int]) -> Iterator[Any]:
-        """Yield matchers after these tokens that bound texts with a pattern or format, from a short bound to longer
-        ones. Without a bound such a text may never end."""
+    def bounded_matchers(self, grammar: str, tokens: Sequence[int]) -> Iterator[Any]:
+        """Yield matchers after these tokens for stricter grammars, in which strings with a pattern or format have a
+        maximal length, from short to long. Without such a bound a string may never end."""
         before, _, written = grammar.partition("%json ")
-        inside = grammar.startswith(INSIDE)
+        inside = grammar.startswith(JSON_TEXT)
         if '"pattern"' not in written and '"format"' not in written:
             return
-        text = bytes(self.machine.tokens.decode_bytes(list(tokens)))  # the last token may be a part of a character
+        text = bytes(self.tables.tokens.decode_bytes(list(tokens)))  # may end within a character
         written_so_far = len(text.decode("utf-8", "ignore")) if inside else 0
         for more in (0, *(2**k for k in range(9))):
             bounded = json.dumps(_with_short_texts(json.loads(written), written_so_far + more))
-            matcher = self._library.LLMatcher(self.machine.tokens, f"{before}%json {bounded}\n")
+            matcher = self._library.LLMatcher(self.tables.tokens, f"{before}%json {bounded}\n")
             taken = [self.quote] * inside + [*tokens]
             if not matcher.is_error() and matcher.try_consume_tokens(taken) == len(taken):
                 yield matcher
 
 
 class FreeValue:
-    """A free value in progress: its tokens so far, and the tokens that may follow.
+    """A free value in progress: its tokens so far, and a matcher for the tokens that may follow.
 
-    With `unescaped` ids the value is the text of a JSON string without quotes, and may end if the quote may follow.
+    If a mask `unescaped` is given, the value is a JSON string without quotes, and may end where a quote may follow.
     """
 
     def __init__(
@@ -152,31 +155,31 @@ class FreeValue:
         self._matcher = grammars.matcher(grammar).deep_copy()
         self._where, self._unescaped = where, unescaped
         self.tokens: list[int] = []
-        self._excluded: tuple[int, int] | None = None  # an excluded token, and how many tokens precede it
+        self._excluded: tuple[int, int] | None = None  # (number of tokens before the excluded token, this token)
 
     def exclude(self, token: int) -> None:
-        """Exclude a token at this position: its value was illegal."""
+        """Exclude a token at the current position, because the value with it was illegal."""
         self._excluded = len(self.tokens), token
 
-    def _ends(self, matcher: Any) -> bool:
-        """Return whether a value may end here."""
+    def _may_end(self, matcher: Any) -> bool:
+        """Return whether the value may end at the position of the matcher."""
         if self._unescaped is None:
             return bool(matcher.is_accepting())
         return bool(matcher.validate_tokens([self._grammars.quote]) == 1)
 
     def legal(self, ends: Any, null_id: int | None) -> np.ndarray:
-        """Return a mask [vocabulary] of the ids that may follow: also `ends` if the value may end, and `null_id` (None:
-        never) at the start of the value.
+        """Return a mask [vocabulary] of the tokens that may follow: those of the grammar, `ends` if the value may end,
+        and `null_id` (if not None) at the start of the value.
 
-        After `limit` tokens only the end is legal. Raises DecodeError if the value cannot end.
+        After `limit` tokens only `ends` are legal. Raises DecodeError if no token is legal.
         """
-        legal = self._bits(self._matcher)
+        legal = self._legal_mask(self._matcher)
         if self._matcher.is_error():
             reason = str(self._matcher.get_error()).strip().splitlines()[0][:200]
-            raise DecodeError(f"{self._where}: the legal tokens take too long to find ({reason})")
+            raise DecodeError(f"{self._where}: computing the legal tokens takes too long ({reason})")
         if len(self.tokens) >= self._limit:
             legal[:] = False
-        legal[ends] = self._ends(self._matcher)
+        legal[ends] = self._may_end(self._matcher)
         if null_id is not None and not self.tokens:
             legal[null_id] = True
         if self._excluded is not None and self._excluded[0] == len(self.tokens):
@@ -185,8 +188,8 @@ class FreeValue:
             raise DecodeError(f"{self._where}: the value did not end within {len(self.tokens)} tokens")
         return legal
 
-    def _bits(self, matcher: Any) -> np.ndarray:
-        """Return a mask [vocabulary] of the ids that the grammar allows next."""
+    def _legal_mask(self, matcher: Any) -> np.ndarray:
+        """Return a mask [vocabulary] of the tokens that the grammar allows next."""
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
         legal[self._grammars.special] = False
@@ -197,47 +200,47 @@ class FreeValue:
         self.tokens += tokens
 
     def pop(self, count: int) -> None:
-        """Take back the last tokens."""
+        """Remove the last `count` tokens."""
         if count:
             self._matcher.rollback(count)
             del self.tokens[-count:]
 
-    def forced(self) -> list[int]:
-        """Push the tokens of the text that must follow, or none if the value may end, and return them. Complete a value
-        that has reached its limit."""
+    def push_forced(self) -> list[int]:
+        """Append the tokens that must follow (none if the value may end), or complete a value that has reached its
+        limit. Return the appended tokens."""
         before = len(self.tokens)
-        if before < self._limit and not self._ends(self._matcher):
+        if before < self._limit and not self._may_end(self._matcher):
             self.push(*self._must_follow(self._matcher))
-        if len(self.tokens) >= self._limit and not self._ends(self._matcher):
-            self.push(*(self.end(ENDED) or ()))
+        if len(self.tokens) >= self._limit and not self._may_end(self._matcher):
+            self.push(*(self.end(MAX_ENDING) or ()))
         return self.tokens[before:]
 
     def _must_follow(self, matcher: Any) -> list[int]:
-        """Return the tokens of the text that must follow."""
+        """Return the tokens that must follow."""
         if self._unescaped is None:
             return list(matcher.compute_ff_tokens())
         tokens = self._grammars.tokenizer.encode(self._text_after(matcher))
         return tokens if matcher.validate_tokens(tokens) == len(tokens) else []
 
     def text_after(self) -> str:
-        """Return the text that must follow, or an empty one if the value may end."""
+        """Return the text that must follow; empty if the value may end."""
         return self._text_after(self._matcher)
 
     def _text_after(self, matcher: Any) -> str:
-        if self._ends(matcher):
+        if self._may_end(matcher):
             return ""
         text = str(matcher.compute_ff_bytes(), "utf-8", "ignore")
         return text if self._unescaped is None else re.split(r'["\\]', text)[0]
 
     def end(self, most: int) -> list[int] | None:
-        """Return at most `most` tokens that end the value, or None if no such tokens were found.
+        """Return at most `most` tokens that end the value, or None if the search fails.
 
-        llguidance does not say how a grammar can end, so closing characters are tried first, then others.
+        llguidance does not tell how a value can end, so closing characters are tried first, then others.
         """
-        for matcher in chain([self._matcher], self._grammars.shorter(self._grammar, self.tokens)):
+        for matcher in chain([self._matcher], self._grammars.bounded_matchers(self._grammar, self.tokens)):
             ahead, path = matcher.deep_copy(), list[int]()
-            while not self._ends(ahead) and len(path) <= most:
-                legal = (i for i in self._grammars.machine.singles if ahead.validate_tokens([i]) == 1)
+            while not self._may_end(ahead) and len(path) <= most:
+                legal = (i for i in self._grammars.tables.singles if ahead.validate_tokens([i]) == 1)
                 if self._unescaped is not None:
                     legal = (i for i in legal if self._unescaped[i])
                 more = [*self._must_follow(ahead)] or [*islice(legal, 1)]
@@ -245,13 +248,13 @@ class FreeValue:
                     break
                 ahead.consume_tokens(more)
                 path += more
-            if self._ends(ahead) and len(path) <= most:
+            if self._may_end(ahead) and len(path) <= most:
                 return path
         return None
 
 
 def _with_short_texts(schema: Any, most: int) -> Any:
-    """Return a schema whose texts with a pattern or format have at most `most` characters."""
+    """Return a schema in which strings with a pattern or format have at most `most` characters."""
     if isinstance(schema, list):
         return [_with_short_texts(part, most) for part in schema]
     if not isinstance(schema, dict) or "enum" in schema:
@@ -268,24 +271,24 @@ def _with_short_texts(schema: Any, most: int) -> Any:
 
 
 def _integer(digits: str) -> int:
-    """Return an integer. Raises ValueError for one that does not fit 64 bits."""
+    """Parse an integer. Raises ValueError if it does not fit in 64 bits."""
     number = int(digits)
     if not LEAST_INTEGER <= number <= MOST_INTEGER:
-        raise ValueError("an integer beyond 64 bits")
+        raise ValueError("an integer of more than 64 bits")
     return number
 
 
 def _float(digits: str) -> float:
-    """Return a finite number, never minus zero. Raises ValueError for one that is not finite."""
+    """Parse a number, with minus zero as zero. Raises ValueError if it is not finite."""
     number = float(digits) + 0.0
     if not math.isfinite(number):
-        raise ValueError("a number beyond what is finite")
+        raise ValueError("a number that is too large")
     return number
 
 
 def parse_free(domain: Free, text: str) -> Any:
-    """Return the typed value of decoded text. Raises DecodeError if the text does not parse, or breaks a rule that the
-    grammar does not enforce. Duplicates in a list of unique items are dropped."""
+    """Return the typed value of decoded text. Duplicates in lists of unique items are dropped. Raises DecodeError if
+    the text does not parse, or violates a rule of the schema that the grammar does not enforce."""
     value: Any = text
     if not domain.is_string:
         try:
@@ -294,24 +297,24 @@ def parse_free(domain: Free, text: str) -> Any:
             raise DecodeError(f"{text!r} is not JSON ({error})") from None
         value = as_declared(value, domain.schema)
     if (fault := domain.judge.fault(value)) is not None:
-        value = _each_once(value, domain.schema)
+        value = _drop_duplicates(value, domain.schema)
         fault = domain.judge.fault(value)
     if fault is not None:
-        raise DecodeError(f"{text[:200]!r} breaks its schema ({fault})")
+        raise DecodeError(f"{text[:200]!r} violates its schema ({fault})")
     return value
 
 
-def _each_once(value: Any, schema: Any) -> Any:
-    """Drop duplicates from lists of unique items."""
+def _drop_duplicates(value: Any, schema: Any) -> Any:
+    """Drop duplicates in all lists whose schema has `uniqueItems`."""
     if not isinstance(schema, Mapping):
         return value
     for arm in (*schema.get("anyOf", ()), *schema.get("allOf", ())):
-        value = _each_once(value, arm)
+        value = _drop_duplicates(value, arm)
     if isinstance(value, list):
         first, rest = schema.get("prefixItems", ()), schema.get("items")
-        items = [_each_once(v, first[i] if i < len(first) else rest) for i, v in enumerate(value)]
+        items = [_drop_duplicates(v, first[i] if i < len(first) else rest) for i, v in enumerate(value)]
         return [v for i, v in enumerate(items) if v not in items[:i]] if schema.get("uniqueItems") else items
     if isinstance(value, Mapping):
         declared, rest = schema.get("properties", {}), schema.get("additionalProperties")
-        return {k: _each_once(v, declared.get(k, rest)) for k, v in value.items()}
+        return {k: _drop_duplicates(v, declared.get(k, rest)) for k, v in value.items()}
     return value

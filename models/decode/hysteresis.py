@@ -1,4 +1,4 @@
-"""Hysteresis: a head keeps the active value until another one is more probable by a margin."""
+"""Hysteresis: keep the values of the active call until other values are more probable by a margin."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from rtcontrol.models.decode.walk import FUNCTION_BIT, HeadState, Walk, Walker
 from rtcontrol.models.errors import UserError
 
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e-?[0-9]+)?")
-# The errors of `plan.text` for a value outside the parameter's domain.
-NO_VALUE = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError, UserError)
+# Exceptions that `SchemaPlan.text` may raise for a value outside the parameter's domain.
+VALUE_ERRORS = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError, UserError)
 
 
 def margin_of(text: str) -> float:
-    """Return the margin of a rule such as `margin=0.2`: a difference of probabilities, above 0 and at most 1. Raises
-    UserError for another text."""
+    """Parse the setting `margin=NUMBER`, a difference of probabilities above 0 and at most 1, and return the number.
+    Raises UserError for another text."""
     name, _, number = (part.strip() for part in text.partition("="))
     if name != "margin" or not _NUMBER.fullmatch(number) or not 0 < float(number) <= 1:
-        hint = "Give a difference of probabilities above 0 to 1, such as margin=0.2; or leave loop.hysteresis out."
+        hint = "Give a difference of probabilities, such as margin=0.2 (above 0, at most 1), or remove loop.hysteresis."
         raise UserError(f"loop.hysteresis={text[:80]!r} is not a margin.", hint)
     return float(number)
 
 
-class SteadyWalk:
-    """The walks of one decision under hysteresis. Arguments are compared only if the active function is called again.
-    Hysteresis does not apply to a null function or to free values."""
+class HysteresisWalk:
+    """Walks the tries of one decision, and prefers the values of the active call. Arguments are compared only if the
+    same function is called again. Hysteresis does not apply to the null function and to free values."""
 
-    def __init__(self, walker: Walker, tokenizer: STTokenizer, margin: float, standing: Call) -> None:
+    def __init__(self, walker: Walker, tokenizer: STTokenizer, margin: float, active_call: Call) -> None:
         self._walker, self._plan, self._margin = walker, walker.plan, margin
-        self._tool, self._leaves = leaves(walker.plan, tokenizer, standing)
+        self._tool, self._leaves = active_leaves(walker.plan, tokenizer, active_call)
         self._mask = 0 if self._tool == NO_TOOL else 1 << self._tool
-        self.kept: dict[str, str | None] = {}  # the mask of tools of the walks since the function was walked
+        self.kept: dict[str, str | None] = {}  # see `Decision.kept`
 
     def walk(self, head: int, state: HeadState, tools: int) -> Walk:
-        """Walk as `Walker.walk` does, or to the active value if no other value wins by the margin. The function head is
-        walked first and starts a new decision. Raises NotFinite."""
+        """Return the walk to the best value, or to the active value if the best one is not better by the margin. Head 0
+        (the function) must be walked first, and resets `kept`. Raises NotFinite."""
         if head == 0:
             self.kept = {}
         best = self._walker.walk(head, state, tools)
@@ -47,16 +47,16 @@ class SteadyWalk:
             return best
         if head == 0 and self._plan.function.trie.value(best.node, ANY_TOOL) == NO_TOOL:
             return best
-        standing = self._walker.walk(head, state, tools, leaf)
-        if standing.pending:
-            return standing
-        if best.confidence - standing.confidence >= self._margin:
+        active_call = self._walker.walk(head, state, tools, leaf)
+        if active_call.pending:
+            return active_call
+        if best.confidence - active_call.confidence >= self._margin:
             return best
         self.kept[self._plan.heads[head].name] = self._text(head, best.node)
-        return standing
+        return active_call
 
     def _text(self, head: int, leaf: TrieNode) -> str | None:
-        """Return the text of a leaf; None for the null token."""
+        """Return the text of a leaf's value; None for the null token."""
         plan = self._plan
         if leaf == (plan.heads[head].null_id,):
             return None
@@ -65,16 +65,16 @@ class SteadyWalk:
         return plan.text(self._tool, head - 1, plan.heads[head].trie.value(leaf, self._tool))
 
 
-def leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple[int, dict[int, TrieNode]]:
-    """Return the index of a call's tool and, for each head with a trie, the leaf of the call's value. Values outside
-    the domains of the tool are left out."""
+def active_leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple[int, dict[int, TrieNode]]:
+    """Return the index of the call's tool (NO_TOOL if unknown), and by head the trie leaf of the call's value. Values
+    outside the tool's domains are left out."""
     index = next((i for i, tool in enumerate(plan.tools) if tool.name == call.name), None)
     if index is None:
         return NO_TOOL, {}
     by_head: dict[int, TrieNode] = {0: (*tokenizer.encode(call.name), plan.function.end_id)}
     try:
         texts: Sequence[str | None] = [text for _, text in plan.head_values(call)]
-    except NO_VALUE:
+    except VALUE_ERRORS:
         texts = ()
     for k, (head, text) in enumerate(zip(plan.heads, texts, strict=False)):
         if k == 0 or k > len(plan.slots[index]) or index in head.free:

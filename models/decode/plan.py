@@ -1,4 +1,4 @@
-"""Compile tools into a token trie for each head: every legal value as the tokenizer encodes it, end token included."""
+"""Compile tools to token tries, one for each head, with the token sequences of all legal values."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, FUNCTION, NULL, closing, opening
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, FUNCTION, NULL, head_end, head_start
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, Free, json_text
 from rtcontrol.models.schema.json_schema import as_declared
 from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
 
-TrieNode = tuple[int, ...]  # a node: the tokens that lead there from the head token, which is ROOT itself
+TrieNode = tuple[int, ...]  # a node is the tuple of tokens after the head token that lead to it
 ROOT: TrieNode = ()
-KEPT = 4096  # computed nodes that are remembered
+MAX_CACHED = 4096  # entries of the caches of `Walker`
 
 
 class TokenTrie:
-    """A trie of token paths. Tools are bits of an int mask. A leaf has a typed value for each tool with this path, so
-    that no value is parsed from text."""
+    """A trie of the token sequences of values. A set of tools is a bit mask. A leaf has the typed value of each tool
+    that has this token sequence, so no value is parsed from text."""
 
     def __init__(self, head_token: int) -> None:
         self._head = head_token
-        self.leaves: dict[TrieNode, dict[int, Any]] = {}  # children of listed nodes
-        self.held = 0  # number of tokens of all listed nodes
+        self.leaves: dict[TrieNode, dict[int, Any]] = {}  # values by leaf and tool
+        self.path_tokens = 0  # sum of the lengths of all nodes' tuples
         self._children: dict[TrieNode, dict[int, TrieNode]] = {}
         self._tools: dict[TrieNode, tuple[int, int]] = {}
 
@@ -35,7 +35,7 @@ class TokenTrie:
         return len(self._tools)
 
     def insert(self, path: Sequence[int], tool: int, value: Any) -> bool:
-        """Add the token path of one value for one tool. Return False if the tool already has a value on this path."""
+        """Add a tool's value with its tokens `path`. Return False if the tool already has a value with this path."""
         leaf, bit = tuple(path), 1 << tool
         values = self.leaves.setdefault(leaf, {})
         if tool in values:
@@ -45,7 +45,7 @@ class TokenTrie:
             node = leaf[:end]
             if end and node not in self._tools:
                 self._children.setdefault(node[:-1], {})[node[-1]] = node
-                self.held += end
+                self.path_tokens += end
             legal, several = self._tools.get(node, (0, 0))
             self._tools[node] = legal | bit, several | legal & bit
         return True
@@ -55,11 +55,11 @@ class TokenTrie:
         return node[-1] if node else self._head
 
     def tools(self, node: TrieNode) -> tuple[int, int]:
-        """Return two masks: the tools with at least one value below a node, and the tools with several."""
+        """Return two bit masks: the tools with at least one value below a node, and the tools with several."""
         return self._tools.get(node, (0, 0))
 
     def children(self, node: TrieNode) -> dict[int, TrieNode]:
-        """Return the children by token, in declared order."""
+        """Return the children of a node by token, in the order of the declared values."""
         return self._children.get(node, {})
 
     def value(self, leaf: TrieNode, tool: int) -> Any:
@@ -68,17 +68,16 @@ class TokenTrie:
 
     @property
     def choices(self) -> set[int]:
-        """Return all tokens that the model may have to choose between at some node."""
+        """Return all tokens that are an alternative at some node."""
         return {t for c in self._children.values() if len(c) > 1 for t in c}
 
     def legal_children(self, node: TrieNode, tools: int) -> list[tuple[int, TrieNode]]:
-        """Return (token, node) of the children with a value for one of the tools in the mask, by token id: ties go to
-        the lowest."""
+        """Return the (token, node) pairs of the children with a value for one of the `tools` (a mask), by token id."""
         return sorted((t, c) for t, c in self.children(node).items() if self.tools(c)[0] & tools)
 
     def needed(self, tools: int, start: TrieNode = ROOT, limit: int | None = None) -> list[TrieNode]:
-        """Return the nodes from `start` on whose logits a walk for these tools may need: those that branch, and those
-        that lead to them; breadth-first in declared order, at most `limit`."""
+        """Return `start` and the nodes below whose logits a walk for these tools may need: nodes that branch, and nodes
+        that lead to those. The order is breadth-first; at most `limit` nodes are returned."""
         order = [start] if self.tools(start)[1] & tools else []
         for node in order:
             if limit is not None and len(order) >= limit:
@@ -87,14 +86,15 @@ class TokenTrie:
         return order[:limit]
 
 
-NO_TOOL = -1  # the value of a null function head
-HELD = 1 << 25  # the most tokens of all nodes of a plan together (a node has all tokens that lead there)
-ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves are legal under one common bit
+NO_TOOL = -1  # the value of the function head's null token
+MAX_PATH_TOKENS = 1 << 25  # limit for the sum of `path_tokens` of a plan's tries
+ANY_TOOL = 0  # the index under which all leaves of the function head are stored, since no tool is chosen yet
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """The plan of one active head. `free` has, by tool index, the domains that no trie can list."""
+    """The trie of one head, and its special tokens. `free` has the domains that cannot be listed in a trie, by tool
+    index."""
 
     name: str
     head_id: int
@@ -110,7 +110,7 @@ class HeadPlan:
 
 @dataclass(frozen=True)
 class SchemaPlan:
-    """The plans of all active heads: the function, and as many argument heads as the largest tool needs."""
+    """The plans of all heads in use: the function head, and as many argument heads as the largest tool needs."""
 
     tools: tuple[ToolSchema, ...]
     slots: tuple[tuple[Slot, ...], ...]
@@ -122,9 +122,9 @@ class SchemaPlan:
         return self.heads[0]
 
     def head_values(self, call: Call | None) -> list[tuple[HeadPlan, str | None]]:
-        """Return each active head with its text for a call (None: the null token), as a target of training.
+        """Return for each head the text that it writes for a call (None: the null token), as a target of training.
 
-        A null call sets the function head alone; heads beyond the tool's parameters are null.
+        If the call is None, only the function head is returned. Heads beyond the tool's parameters are null.
         """
         if call is None:
             return [(self.function, None)]
@@ -140,8 +140,8 @@ class SchemaPlan:
         return next(i for i, t in enumerate(self.tools) if t.name == name)
 
     def text(self, tool: int, k: int, value: Any) -> str:
-        """Return the text that head `k` of a tool (0: the first argument) writes for a value. Raises ValueError for a
-        value outside the argument's domain."""
+        """Return the text that argument head `k` (from 0) of a tool writes for a value. Raises ValueError if the value
+        is not in the argument's domain."""
         domain = self.slots[tool][k].domain
         if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):
@@ -154,17 +154,17 @@ class SchemaPlan:
 def compile_plan(
     tools: Sequence[ToolSchema], tokenizer: STTokenizer, allow_null: bool = False, overflow: Overflow = "merge"
 ) -> SchemaPlan:
-    """Compile tools for one tokenizer.
+    """Compile the tools of an agent for one tokenizer. With `allow_null` no function may be chosen.
 
-    Raises UserError, naming tool and parameter, for two values with the same tokens, and for too many listed values.
+    Raises UserError for two values with the same tokens, and for too many or too long values.
     """
     slots = tuple(t.slots(overflow) for t in tools)
     heads = [_head(tokenizer, FUNCTION, {})]
     null_id = heads[0].null_id
-    room = HELD
+    room = MAX_PATH_TOKENS
     for index, tool in enumerate(tools):
         if not heads[0].trie.insert([*tokenizer.encode(tool.name), heads[0].end_id], ANY_TOOL, index):
-            raise UserError(f"The tool name {tool.name!r} has the same tokens as another's.", "Rename one of them.")
+            raise UserError(f"The tool name {tool.name!r} has the same tokens as another.", "Rename one of them.")
     if allow_null:
         heads[0].trie.insert([null_id], ANY_TOOL, NO_TOOL)
     for k in range(max((len(s) for s in slots), default=0)):
@@ -177,18 +177,18 @@ def compile_plan(
                     path = [*tokenizer.encode(text), active.end_id]
                     if len(path) ** 2 // 2 > room:
                         where = f"Tool {tools[index].name}, {', '.join(p.name for p in slot.parameters)}"
-                        raise UserError(f"{where}: its listed values are too long, or too many.", "List shorter ones.")
-                    before = active.trie.held
+                        raise UserError(f"{where}: its listed values are too long, or too many.", "Give fewer values.")
+                    before = active.trie.path_tokens
                     if not active.trie.insert(path, index, value):
                         where = f"Tool {tools[index].name}, argument {k + 1}"
                         problem = f"{where}: {value!r} has the same tokens as another value."
                         raise UserError(problem, "Remove or rename one of them.")
-                    room -= active.trie.held - before
+                    room -= active.trie.path_tokens - before
             for null in slot.null:
                 active.trie.insert([null_id], index, null)
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)
 
 
 def _head(tokenizer: STTokenizer, name: str, free: Mapping[int, Free]) -> HeadPlan:
-    start, end, null = map(tokenizer.special_id, (opening(name), closing(name), NULL))
+    start, end, null = map(tokenizer.special_id, (head_start(name), head_end(name), NULL))
     return HeadPlan(name, start, end, null, TokenTrie(start), free)

@@ -1,4 +1,4 @@
-"""The protocol between a decision and the runner that evaluates the decision's trees (design, section 4)."""
+"""The interface between decisions, which ask for scores of token trees, and runners, which evaluate these trees."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from typing import Any, Protocol
 
 import numpy as np
 
-ROUNDS = 5  # how often a pass is measured
+ROUNDS = 5  # number of measurements, of which the best counts
 
 
 @dataclass(frozen=True)
 class PassCost:
-    """The cost of a forward pass: `fixed_ms` + `token_ms` * tokens, and `choice_ms` for each token that asks for the
-    best successor of the whole vocabulary."""
+    """The time of a forward pass: `fixed_ms` + `token_ms` * tokens, plus `choice_ms` for each node at which the best
+    token of the whole vocabulary is chosen."""
 
     fixed_ms: float
     token_ms: float
     choice_ms: float = 0.0
 
-    def of(self, passes: int, tokens: int) -> float:
-        """Return the milliseconds that `passes` take which have `tokens` tokens in all."""
+    def total_ms(self, passes: int, tokens: int) -> float:
+        """Return the milliseconds of so many passes with so many tokens in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
 
-    def worth(self, choosing: bool = True) -> int:
-        """Return how many guessed nodes cost as much as a pass of one node; `choosing` among the whole vocabulary, or
-        few ids."""
-        one = max(self.token_ms + self.choice_ms * choosing, 1e-3)
-        return int((self.fixed_ms + one) / one)
+    def break_even_nodes(self, choosing: bool = True) -> int:
+        """Return how many guessed nodes take as long as another pass. With `choosing`, each node needs the best token
+        of the whole vocabulary."""
+        node_ms = max(self.token_ms + self.choice_ms * choosing, 1e-3)
+        return int((self.fixed_ms + node_ms) / node_ms)
 
 
-def measured(pass_of: Callable[[int], None], prepare: Callable[[int], object], sizes: Sequence[int]) -> PassCost:
-    """Measure passes of these sizes ROUNDS times, each after `prepare`, and return the cost."""
+def measure_pass_cost(
+    pass_of: Callable[[int], None], prepare: Callable[[int], object], sizes: Sequence[int]
+) -> PassCost:
+    """Measure `pass_of(size)` for each size ROUNDS times, each time after `prepare(size)`; fit and return the cost."""
     best = dict.fromkeys(sizes, float("inf"))
     for _ in range(ROUNDS):
         for size in sizes:
             prepare(size)
-            began = time.perf_counter()
+            started = time.perf_counter()
             pass_of(size)
-            best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+            best[size] = min(best[size], (time.perf_counter() - started) * 1e3)
     counts, ms = np.array(list(best), float), np.array(list(best.values()))
     token = max(float(np.polyfit(counts, ms, 1)[0]), 0.0)
     return PassCost(max(float(ms.mean()) - token * float(counts.mean()), 0.0), token)
@@ -49,8 +51,8 @@ def measured(pass_of: Callable[[int], None], prepare: Callable[[int], object], s
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question about `nodes` (indices in the tree). The answer is a row of the scores of `ids` for each node; or,
-    with `masks` [nodes, vocabulary] of legal ids, the `Best` of each node."""
+    """A request for scores at `nodes` (indices in the tree). The answer has for each node a row with the scores of the
+    token `ids`, or, if there are `masks` [nodes, vocabulary], the best legal token and its probability."""
 
     nodes: Sequence[int]
     ids: Sequence[int] = ()
@@ -59,8 +61,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree of nodes to evaluate, parents before children. `parents` number all nodes of the decision in the order of
-    evaluation; -1 is the prompt's end. A node of depth 0 follows the prompt's last token."""
+    """A tree of tokens to evaluate after the prompt, parents before children. `parents` are numbers of nodes, counted
+    over all trees of the decision; -1 is the prompt's end. A node of depth 0 follows the prompt's last token."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
@@ -69,26 +71,26 @@ class Tree:
 
 
 class Cancelled(Exception):
-    """The decision was cancelled between two forward passes."""
+    """The decision was cancelled."""
 
 
 class DecodeError(Exception):
-    """No legal call could be decoded, for example because a free value did not end or does not parse."""
+    """No legal call could be decoded, for example because a value did not end within its limit."""
 
 
 class NotFinite(DecodeError):
-    """The scores of a model are NaN or infinite."""
+    """The model's scores are NaN or infinite."""
 
     def __init__(self) -> None:
-        super().__init__("the model's scores are not finite numbers: its weights are damaged, or overflow")
+        super().__init__("the model's scores are NaN or infinite: its weights are damaged, or overflow in this dtype")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The number of trie nodes that a pass may evaluate: per head (head token included) and in all. One node per head
-    is ordinary constrained decoding. `function_first`: argument heads wait for the function. `forced`: tokens that must
-    follow are evaluated too (the baseline: one token a pass). `paths`: the nodes that lead to a wanted node are
-    evaluated too, beyond the budget and without an answer."""
+    """The limits of trie nodes in a pass: `per_head` (including the head token) and in `total`. One node per head is
+    ordinary constrained decoding. With `function_first`, argument heads are evaluated only after the function is
+    decided. With `forced`, tokens that must follow are evaluated too, one token a pass (a baseline for benchmarks).
+    With `paths`, all nodes on the way to a wanted node are evaluated in the same pass, regardless of the budget."""
 
     per_head: int = 64
     total: int = 128
@@ -98,13 +100,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.per_head < 1 or self.total < 1:
-            raise ValueError(f"budget {self}: at least one node per head and in all")
+            raise ValueError(f"{self}: a budget needs at least one node per head and in total")
 
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """The origin of a prefix's KV: `source` is computed, disk or memory (another session); `note` is why the copy on
-    disk was refused."""
+    """Where the KV cache of a prompt prefix is from: `source` is "computed", "disk" or "memory" (of another session).
+    `note` is the reason why a copy on disk was not used or not written."""
 
     tokens: int
     source: str
@@ -113,9 +115,9 @@ class PrefixInfo:
 
 @dataclass(frozen=True)
 class Caps:
-    """The capabilities of a runner. `tree`: a pass may hold branches, otherwise one node per head; `batch`: the most
-    decisions in one pass; `exact`: scores do not depend on how they are requested, except for rounding; `weights`: how
-    quantised weights are used."""
+    """The capabilities of a runner. `tree`: a pass may evaluate a tree of tokens (otherwise one node per head).
+    `batch`: the most decisions in one pass. `exact`: except for rounding, scores do not depend on how nodes are
+    batched. `parameters`: number of the model's parameters. `weights`: the format of quantised weights."""
 
     engine: str
     device: str
@@ -128,14 +130,14 @@ class Caps:
     weights: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures for the report."""
+        """Return the known figures for the report."""
         return {k: v for k, v in asdict(self).items() if k != "vocabulary" and v is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A work item: the next tree of a decision, after the prompt that its handle was started with. Setting `stop`
-    cancels the item, so that the answers may be Cancelled."""
+    """A work item of a batch: the next tree of a decision, to be evaluated after the prompt of its `handle`. Setting
+    `stop` cancels the decision; the runner may then return Cancelled instead of answers."""
 
     handle: Any
     tree: Tree
@@ -143,11 +145,10 @@ class Work:
 
 
 class Runner(Protocol):
-    """A model with many handles, each of which has a prompt and the nodes of the current decision. A handle has `slots`
-    (tokens that it can hold), `fresh` (prompt tokens that are not computed yet), `start(prompt, reserve)` (start a
-    decision; returns the number of cached tokens; raises UserError if prompt and nodes do not fit) and `forget()`.
+    """A loaded model with many handles. A handle is a cached prompt, followed by the nodes of its current decision: see
+    `runners.handle.Handle`. `slots` is the most tokens of a handle.
 
-    Not thread-safe. It may have `figures` for the report. `slots` is the number of tokens that a handle holds.
+    Runners are not thread-safe. An optional attribute `figures` is added to the report.
     """
 
     caps: Caps
@@ -160,11 +161,11 @@ class Runner(Protocol):
         """Return another handle for the same prefix."""
 
     def cost(self, handle: Any) -> PassCost:
-        """Return the cost of a pass after the prompt of a handle, measured once for prompts of about this length."""
+        """Return the measured cost of a pass after a prompt about as long as the handle's."""
 
     def prefill(self, handle: Any, count: int) -> None:
-        """Compute the next `count` tokens of the handle's prompt, and no node."""
+        """Compute the next `count` tokens of the handle's prompt."""
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate at most `caps.batch` work items of different handles in one pass; return, for each, the answers to
-        the asks of its tree, in order. Prompt tokens that are not computed yet are part of the pass."""
+        """Evaluate at most `caps.batch` work items of different handles in one pass, with the prompt tokens that are
+        not computed yet. Return for each item the answers to its tree's asks, in their order."""

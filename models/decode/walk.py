@@ -1,4 +1,4 @@
-"""Walk the tries from the logits of evaluated nodes to typed values, or to the nodes that the next pass evaluates."""
+"""Walk down the token tries along the best logits, to a value or to a node whose logits the next pass must evaluate."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from rtcontrol.models.decode.plan import ANY_TOOL, KEPT, NO_TOOL, ROOT, SchemaPlan, TokenTrie, TrieNode
+from rtcontrol.models.decode.plan import ANY_TOOL, MAX_CACHED, NO_TOOL, ROOT, SchemaPlan, TokenTrie, TrieNode
 from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
 
 FUNCTION_BIT = 1 << ANY_TOOL
-Entry = tuple[int, TrieNode]  # a head and a node of its trie
+HeadNode = tuple[int, TrieNode]  # (index of a head, node of its trie)
 
 
 @dataclass
 class HeadState:
-    """The evaluated trie nodes of one head during a decision, each with its KV slot and its row of logits."""
+    """The evaluated trie nodes of one head: the number (`slots`) and the logits (`rows`) of each node."""
 
     slots: dict[TrieNode, int] = field(default_factory=dict)
     rows: dict[TrieNode, Sequence[float]] = field(default_factory=dict)
@@ -25,7 +25,8 @@ class HeadState:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The end of a walk: a leaf, or (`pending`) a branching node whose logits are not known yet."""
+    """The result of a walk. `node` is a leaf, or, if `pending`, a branching node whose logits are not known yet.
+    `visited` are the branching nodes on the way."""
 
     node: TrieNode = ROOT
     pending: bool = True
@@ -34,10 +35,8 @@ class Walk:
 
 
 def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, float]:
-    """Return the index of the largest score (ties: the first one), or `place`, and its probability among all.
-
-    Raises NotFinite.
-    """
+    """Return the index of the largest score (the first of equal ones), or `place` if it is not None, and the softmax
+    probability of this index. Raises NotFinite."""
     if not math.isfinite(sum(scores)):
         raise NotFinite
     most = max(scores)
@@ -46,26 +45,26 @@ def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, flo
 
 
 class Walker:
-    """A walker that follows the tries of one plan greedily, and lists the nodes to evaluate within a budget. `first`
-    are the nodes of a decision's first pass. `column` maps a token id to its column in a row of logits."""
+    """Walks the tries of one plan greedily, and lists the nodes that the next pass evaluates within a budget. `first`
+    has the nodes of a decision's first pass. `column` maps a token id to its column in a row of logits."""
 
     def __init__(self, plan: SchemaPlan, budget: Budget) -> None:
         self.plan, self.budget = plan, budget
         self.columns = tuple(sorted({t for h in plan.heads for t in h.trie.choices}))
         self.column = {token: i for i, token in enumerate(self.columns)}
-        self.choices = lru_cache(KEPT)(self._choices)
-        self.possible_tools = lru_cache(KEPT)(self._possible_tools)
-        self._below = lru_cache(KEPT)(self._needed)
+        self.choices = lru_cache(MAX_CACHED)(self._choices)
+        self.possible_tools = lru_cache(MAX_CACHED)(self._possible_tools)
+        self._below = lru_cache(MAX_CACHED)(self._needed)
         legal_or_several = 0 if budget.forced else 1
         self.start = {k: Walk() for k, h in enumerate(plan.heads) if h.trie.tools(ROOT)[legal_or_several]}
         self._function_first = budget.function_first and 0 in self.start
-        self.first = self.wanted([HeadState() for _ in plan.heads], None, self.start)
+        self.first = self.next_nodes([HeadState() for _ in plan.heads], None, self.start)
 
     def walk(self, head: int, state: HeadState, tools: int, leaf: TrieNode | None = None) -> Walk:
-        """Follow the largest logit among the legal children from the head token; ties go to the lowest token id.
+        """Walk from the head token to the best legal child at each node (of equal ones the lowest token id). `tools` is
+        the mask of tools whose values are legal.
 
-        With a legal `leaf`, walk there even if the logits prefer another leaf, and return its probability. Raises
-        NotFinite.
+        With a `leaf`, walk to this leaf even if others are better, to get its probability. Raises NotFinite.
         """
         node, confidence = ROOT, 1.0
         visited: list[TrieNode] = []
@@ -86,11 +85,11 @@ class Walker:
             node = children[best]
         return Walk(node, False, confidence, tuple(visited))
 
-    def look(
+    def walk_heads(
         self, heads: Sequence[HeadState], walk: Callable[[int, HeadState, int], Walk] | None = None
     ) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
-        """Return the tool if it is decided, the walks of heads with tries, and the heads whose value of that tool is
-        free. `walk` walks each head, the function head first (None: greedily)."""
+        """Walk all heads with `walk` (None: greedily), the function head first. Return the tool if it is decided, the
+        walks by head, and the heads whose value for that tool is free."""
         walk = walk or self.walk
         walks = {0: walk(0, heads[0], FUNCTION_BIT)}
         if walks[0].pending:
@@ -108,9 +107,9 @@ class Walker:
                 walks[k] = walk(k, heads[k], tools)
         return tool, walks, free
 
-    def wanted(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[Entry]:
-        """Return the (head, trie node) pairs of the next pass, parents first, within the budget."""
-        lists: list[list[Entry]] = []
+    def next_nodes(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[HeadNode]:
+        """Return the (head, trie node) pairs that the next pass evaluates, parents first, within the budget."""
+        lists: list[list[HeadNode]] = []
         called = self.possible_tools(walks.get(0, Walk()).node) if tool is None else 1 << tool
         for k, head in enumerate(self.plan.heads):
             if k and tool is None and self._function_first:
@@ -122,13 +121,13 @@ class Walker:
             elif head.free_mask & tools and ROOT not in heads[k].slots:
                 nodes = [ROOT]
             lists.append([(k, n) for n in nodes])
-        # The cap on all nodes takes from every head in turn, so that no head starves.
-        merged = [entry for rank in range(max(map(len, lists))) for lane in lists for entry in lane[rank : rank + 1]]
+        # Take nodes from all heads in turn, so that the limit of the total affects all heads alike.
+        merged = [entry for rank in range(max(map(len, lists))) for nodes in lists for entry in nodes[rank : rank + 1]]
         return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
     def nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
-        """Return the nodes to evaluate so that a walk that waits at `node` can continue: the nodes that lead there,
-        then those below that may be needed, breadth-first in declared order."""
+        """Return the nodes to evaluate so that a walk that is pending at `node` can continue: the nodes that lead
+        there, then those below that may be needed, breadth-first."""
         while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:
             (node,) = only
         above = [node[:end] for end in range(len(node))]
@@ -140,10 +139,9 @@ class Walker:
         return [node] if self.budget.forced else trie.needed(tools, node, self.budget.per_head)
 
     def _choices(self, head: int, node: TrieNode, tools: int) -> tuple[list[int], list[TrieNode]]:
-        """Return the logits columns and child nodes that lead to a legal value, by ascending token id; none after a
-        leaf."""
+        """Return the logits columns and the nodes of the children that lead to a legal value, by ascending token id."""
         legal = self.plan.heads[head].trie.legal_children(node, tools)
-        # A forced child needs no logits, so its token may have no column.
+        # A single child needs no logits, so its token may have no column.
         return [self.column.get(t, -1) for t, _ in legal], [c for _, c in legal]
 
     def _possible_tools(self, node: TrieNode) -> int:
@@ -153,13 +151,13 @@ class Walker:
         return sum(1 << tool for tool in below if tool != NO_TOOL)
 
 
-WORST = 1.5  # how much more the worst call of the layout with the better mean may cost
-NEAR = 1.02  # costs that differ by less are equal: fewer passes win
+MAX_WORST_RATIO = 1.5  # limit for the worst call's cost of a layout that has the lower mean cost
+EQUAL_RATIO = 1.02  # costs whose ratio is smaller count as equal
 
 
 def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
-    """Return the most passes that a call of the tool takes, and about how many nodes these passes evaluate. A free
-    value counts as its head token alone."""
+    """Return the most passes that a call of the tool can take, and about how many nodes these passes evaluate. Free
+    values are not counted, except their head tokens."""
     first, per_head = {*walker.first}, walker.budget.per_head
     function = next(leaf for leaf, values in walker.plan.function.trie.leaves.items() if values.get(ANY_TOOL) == tool)
     choices = [end for end in range(len(function)) if len(walker.choices(0, function[:end], FUNCTION_BIT)[1]) > 1]
@@ -170,35 +168,35 @@ def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
         if tool in head.free:
             left = 0 if ROOT in carried else 1
         else:
-            left = _passes_behind(head.trie, tool, carried, per_head)
+            left = _passes_after(head.trie, tool, carried, per_head)
             nodes += min(len(head.trie.needed(1 << tool, limit=per_head)), per_head) if left else 0
         passes = max(passes, left)
     return bool(first) + len(waits) + passes, nodes
 
 
-def _passes_behind(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_head: int) -> int:
-    """Return the most passes that a head takes after a pass that evaluated these nodes."""
+def _passes_after(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_head: int) -> int:
+    """Return the most passes that a head can take after a pass that evaluated the nodes `carried`."""
     below = [ROOT] if not carried else [c for n in carried for c in trie.children(n).values()]
     known = set(carried)
     waits = [n for n in below if n not in known and trie.tools(n)[1] >> tool & 1]
-    return max(
-        (1 + _passes_behind(trie, tool, trie.needed(1 << tool, n, per_head), per_head) for n in waits), default=0
-    )
+    return max((1 + _passes_after(trie, tool, trie.needed(1 << tool, n, per_head), per_head) for n in waits), default=0)
 
 
 def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
-    """Return the budget whose mean cost is lower with all tools equally likely, unless the worst call costs much more;
-    also return the figures of that choice. The choice depends only on the cost."""
+    """Choose between evaluating all heads at once and evaluating the function first. Return the budget with the lower
+    mean cost over all tools (unless its worst call costs much more), and the figures of this choice."""
     walkers = [Walker(plan, budget) for budget in (limit, replace(limit, function_first=True))]
     if walkers[0].first == walkers[1].first:
         return limit, {"layout": "everything"}
     cost, weighed = measured(), []
     for walker in walkers:
         spent = [worst_call(walker, tool) for tool in range(len(plan.tools))]
-        costs = [cost.of(*s) for s in spent]
+        costs = [cost.total_ms(*s) for s in spent]
         weighed.append((sum(costs) / len(costs), max(costs), max(p for p, _ in spent), walker))
     everything, first = weighed
-    chosen = first if first[0] * NEAR < everything[0] and first[1] <= WORST * everything[1] else everything
+    chosen = (
+        first if first[0] * EQUAL_RATIO < everything[0] and first[1] <= MAX_WORST_RATIO * everything[1] else everything
+    )
     layout = "function first" if chosen is first else "everything"
     report = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first)}
     return chosen[3].budget, {**report, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}

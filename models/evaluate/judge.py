@@ -1,7 +1,7 @@
-"""Judge calls by rules that need no package, and count the results.
+"""Judge the calls of answers by the rule `exact` or `strict`, and count the results.
 
-*exact*: one of the right calls, value for value. *strict*: the rule of SimpleTool's published scores (reproduction
-release, September 2026): one of the right calls, no other arguments, values compared by `alike`.
+By `exact` an answer must equal one of the right calls. `strict` is the rule of SimpleTool's published scores
+(reproduction release, September 2026): the same function and arguments, with values compared by `nearly_equal`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rtcontrol.models.intervals import share
 from rtcontrol.models.schema.domain import same
 
 RULES = ("exact", "strict")
-NEAR = 1e-6  # numbers so close are alike
-LEFT_OUT = ""  # as the sets write it
-PERCENTS = (50, 90, 95, 99)
-MOST_REASONS = 12
-QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(\.\d+)?")
-NAMED = re.compile(r"^(function|argument) \S+")
-OPTIONAL = ("ms", "passes", "tokens", "error")
+TOLERANCE = 1e-6  # largest difference between numbers that count as equal
+EMPTY = ""  # value of a missing argument in the data sets
+PERCENTILES = (50, 90, 95, 99)
+MAX_REASONS = 12
+DETAILS = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(\.\d+)?")
+NAMED_PART = re.compile(r"^(function|argument) \S+")
+OPTIONAL_FIELDS = ("ms", "passes", "tokens", "error")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one row: its calls (none: the active call stays, or `error` is the reason for none), `confidence`
-    by head, milliseconds from text to call, forward passes, and tokens through the model."""
+    """The answer to one row: the calls (none if the active call stays, or after an `error`), `confidence` by head, `ms`
+    from text to call, forward `passes`, and computed `tokens`."""
 
     id: str
     calls: tuple[Call, ...]
@@ -44,60 +44,60 @@ class Answer:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as JSON, without unknown figures."""
+        """Return the answer as a JSON object, without unknown figures."""
         return {
             "id": self.id,
             "calls": [call.to_dict() for call in self.calls],
             "confidence": {name: round(value, 6) for name, value in self.confidence.items()},
-            **{name: value for name in OPTIONAL if (value := getattr(self, name)) is not None},
+            **{name: value for name in OPTIONAL_FIELDS if (value := getattr(self, name)) is not None},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether the function is right, and whether the whole call is; `why` not, in a few words."""
+    """Whether the function is right, and whether the whole call is right; `reason` says in a few words why not."""
 
     function: bool
     right: bool
-    why: str = ""
+    reason: str = ""
 
 
 def judge(calls: Sequence[Call], row: Row, rule: str) -> Judgement:
-    """Judge the calls of an answer to a row. If the row's call is null, the right answer has none."""
+    """Judge the calls of an answer to a row. If the row has no call, the right answer has none."""
     assert rule in RULES, rule
     if row.call is None:
-        return Judgement(not calls, not calls, "a call where none is due" if calls else "")
+        return Judgement(not calls, not calls, "a call where none is right" if calls else "")
     candidates = [right for right in (row.call, *row.allowed) if calls and right.name == calls[0].name]
     if len(calls) != 1:
         return Judgement(bool(candidates), False, f"{len(calls)} calls" if calls else "no call")
-    call, why = calls[0], f"function {calls[0].name}"
+    call, reason = calls[0], f"function {calls[0].name}"
     for right in candidates:
         names = [*right.arguments, *(k for k in call.arguments if k not in right.arguments)]
-        wrong = [name for name in names if not _argument_right(call, right, name, rule)]
+        wrong = [name for name in names if not _is_argument_right(call, right, name, rule)]
         if not wrong:
             return Judgement(True, True)
-        why = f"argument {wrong[0]}"
-    return Judgement(bool(candidates), False, why)
+        reason = f"argument {wrong[0]}"
+    return Judgement(bool(candidates), False, reason)
 
 
-def _argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
-    """Return whether a call has the right call's value of an argument, or neither has one. By the strict rule a call
-    may leave out what is null or "" in the right one."""
+def _is_argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
+    """Return whether an argument of `call` has the same value as in the right call, or is missing in both. By the
+    strict rule it may also be missing if the right value is null or ""."""
     if name not in right.arguments:
         return name not in call.arguments
-    value, expected = call.arguments.get(name, LEFT_OUT), right.arguments[name]
-    return alike(value, expected) if rule == "strict" else name in call.arguments and same(value, expected)
+    value, expected = call.arguments.get(name, EMPTY), right.arguments[name]
+    return nearly_equal(value, expected) if rule == "strict" else name in call.arguments and same(value, expected)
 
 
-def alike(a: Any, b: Any) -> bool:
-    """Return whether two values differ in spelling only: numbers within 1e-6 of each other, however written (`"3"`,
-    `3.0`), texts except for case and spaces, lists item by item; others by their text."""
+def nearly_equal(a: Any, b: Any) -> bool:
+    """Return whether two values are equal up to spelling: numbers (also in strings) up to TOLERANCE, strings up to case
+    and spaces, lists item by item, other values by their text."""
     if a == b or {repr(a), repr(b)} == {"None", "''"}:
         return True
-    if (x := _number(a)) is not None and (y := _number(b)) is not None and abs(x - y) < NEAR:
+    if (x := _number(a)) is not None and (y := _number(b)) is not None and abs(x - y) < TOLERANCE:
         return True
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(alike, a, b))
+        return len(a) == len(b) and all(map(nearly_equal, a, b))
     if isinstance(a, str) and isinstance(b, str):
         return a.lower().split() == b.lower().split()
     return str(a) == str(b)
@@ -113,15 +113,15 @@ def _number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """A row, the answer to it, and the verdict."""
+    """A row, its answer, and the judgement of this answer."""
 
     row: Row
     answer: Answer
     verdict: Judgement
 
 
-def judged(rows: Sequence[Row], answers: Mapping[str, Answer], rule: str) -> list[JudgedRow]:
-    """Judge the answer of every row. A failed answer is never right, also where no call is due."""
+def judge_rows(rows: Sequence[Row], answers: Mapping[str, Answer], rule: str) -> list[JudgedRow]:
+    """Judge the answer to every row. An answer with an error is never right, even if no call is right."""
     results = []
     for row in rows:
         answer = answers[row.id]
@@ -131,16 +131,16 @@ def judged(rows: Sequence[Row], answers: Mapping[str, Answer], rule: str) -> lis
 
 
 def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
-    """Return all figures. A sample of several calls is right where each of its rows is. Shares have Wilson's 95 %
-    interval."""
+    """Return all figures of an evaluation as a JSON object. A sample with several rows is right if all of them are.
+    Shares have Wilson's 95 % interval."""
     sources: dict[str, list[JudgedRow]] = defaultdict(list)
     for each in rows:
         sources[each.row.source].append(each)
     document: dict[str, Any] = {
         "rule": rule,
-        **_shares(rows),
+        **_accuracy(rows),
         "rows": share(sum(each.verdict.right for each in rows), len(rows)),
-        "by_source": {name: _shares(some) for name, some in sources.items()},
+        "by_source": {name: _accuracy(some) for name, some in sources.items()},
         "wrong": _reasons(rows),
         "latency_ms": latency([each.answer.ms for each in rows if each.answer.ms is not None]),
     }
@@ -148,17 +148,17 @@ def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
         if counts := [n for each in rows if (n := getattr(each.answer, name)) is not None]:
             p50, p90 = np.percentile(counts, [50, 90])
             document[name] = {"mean": round(float(np.mean(counts)), 3), "p50": float(p50), "p90": float(p90)}
-    document["samples"] = {name: int(right) for name, right in _samples(rows, "right").items()}
+    document["samples"] = {name: int(right) for name, right in _right_samples(rows, "right").items()}
     return document
 
 
 def latency(ms: Sequence[float]) -> dict[str, Any]:
-    """Return percentiles (each the smallest measured time that so many per cent do not exceed), mean and maximum in
-    milliseconds; None without times."""
-    names = [f"p{percent}" for percent in PERCENTS]
+    """Return percentiles (as measured, without interpolation), mean and maximum of times in milliseconds; None if there
+    are no times."""
+    names = [f"p{percent}" for percent in PERCENTILES]
     if not ms:
         return {"count": 0, **dict.fromkeys((*names, "mean", "max"))}
-    values = np.percentile(np.asarray(ms, float), PERCENTS, method="inverted_cdf")
+    values = np.percentile(np.asarray(ms, float), PERCENTILES, method="inverted_cdf")
     return {
         "count": len(ms),
         **{name: round(float(value), 3) for name, value in zip(names, values, strict=True)},
@@ -167,13 +167,13 @@ def latency(ms: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _shares(rows: Sequence[JudgedRow]) -> dict[str, Any]:
-    right, function = _samples(rows, "right").values(), _samples(rows, "function").values()
+def _accuracy(rows: Sequence[JudgedRow]) -> dict[str, Any]:
+    right, function = _right_samples(rows, "right").values(), _right_samples(rows, "function").values()
     return {"overall": share(sum(right), len(right)), "function": share(sum(function), len(function))}
 
 
-def _samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:
-    """Return for each sample whether all its judgements have `part` ("right", "function")."""
+def _right_samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:
+    """Return, by sample id, whether `part` ("right" or "function") is True in all judgements of the sample's rows."""
     samples: dict[str, bool] = {}
     for each in rows:
         samples[each.row.sample] = samples.get(each.row.sample, True) and getattr(each.verdict, part)
@@ -181,13 +181,13 @@ def _samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:
 
 
 def _reasons(rows: Sequence[JudgedRow]) -> dict[str, int]:
-    """Return the counts of the first reasons of wrong answers; by kind if there are many."""
-    whys = [_plain(each.verdict.why) for each in rows if not each.verdict.right]
-    if len(set(whys)) > MOST_REASONS:
-        whys = [NAMED.sub(r"\1 …", why) for why in whys]
-    return dict(Counter(whys).most_common(MOST_REASONS))
+    """Return how often each reason for a wrong answer occurs; if there are many reasons, without names in them."""
+    reasons = [_without_details(each.verdict.reason) for each in rows if not each.verdict.right]
+    if len(set(reasons)) > MAX_REASONS:
+        reasons = [NAMED_PART.sub(r"\1 …", reason) for reason in reasons]
+    return dict(Counter(reasons).most_common(MAX_REASONS))
 
 
-def _plain(why: str | None) -> str:
-    """Return a reason without details of one row."""
-    return QUOTED.sub("…", why or "")[:100]
+def _without_details(reason: str | None) -> str:
+    """Return a reason without quoted texts and numbers."""
+    return DETAILS.sub("…", reason or "")[:100]

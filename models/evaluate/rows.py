@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint on the rows of a source: answer one row after another, judge, and print tables."""
+"""Evaluate a checkpoint on the rows of a source: answer one row after another, judge the answers, and make tables."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from rtcontrol.models.data.sample import Tally
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.evaluate.judge import Answer, judged, scores
+from rtcontrol.models.evaluate.judge import Answer, judge_rows, scores
 from rtcontrol.models.runners import registry
 from rtcontrol.models.runners.prefix_store import nothing_kept
 from rtcontrol.models.runners.weights import fingerprint
 
-DOCUMENT = 3
+DOCUMENT_VERSION = 3
 WARM_UP = 5
-OPEN = 8  # sets of tools whose prefixes are kept: rows of one set mostly come together
+MAX_DECIDERS = 8  # deciders that stay open, one for each set of tools
 Progress = Callable[[int, int], None]
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class EvalRows:
-    """The rows of a source, and counts of its samples."""
+    """The rows of a source (a data set or a file of rows), and counts of its samples."""
 
     source: str
     rows: list[Row]
@@ -49,17 +49,17 @@ class EvalRows:
 
     @property
     def rule(self) -> str:
-        """Return the rule of the figures: the strict one for public sets, the exact one for a file."""
+        """Return the rule for judging answers: "strict" for public data sets, "exact" for a file of rows."""
         return "strict" if self.source.partition("=")[0].partition(":")[0] in sets.SETS else "exact"
 
 
-def read(source: str, limit: int | None = None) -> EvalRows:
-    """Read the rows of the first `limit` samples. Raises UserError for an unknown source, and if no row is left."""
+def read_eval_rows(source: str, limit: int | None = None) -> EvalRows:
+    """Read the rows of the first `limit` samples (None: all). Raises UserError for a source that gives no rows."""
     tally = Tally()
-    rows = list(_limited(convert.rows(sets.read(source), tally, "eval"), limit))
+    rows = list(_limited(convert.convert_rows(sets.read_source(source), tally, "eval"), limit))
     if not rows:
         dropped = "; ".join(f"{n} dropped: {reason}" for (_, reason), n in tally.dropped.most_common(3))
-        raise UserError(f"{source} gives no row{f' ({dropped})' if dropped else ''}.", "Give another source.")
+        raise UserError(f"{source} gives no rows{f' ({dropped})' if dropped else ''}.", "Give another source.")
     return EvalRows(source, rows, tally)
 
 
@@ -73,13 +73,13 @@ def _limited(rows: Iterable[Row], limit: int | None) -> Iterator[Row]:
 
 
 class Answerer:
-    """Answers rows by a checkpoint, each with its own tools; `about` describes it. Raises UserError."""
+    """Answers rows with a checkpoint and the tools of each row. `about` describes the model. Raises UserError."""
 
     def __init__(self, spec: DeciderSpec) -> None:
         registry.check_options(spec.engine, spec.dtype, spec.device, spec.threads)
-        checkpoint, self._runner = spec.load()  # held: deciders of the same weights share the runner
+        checkpoint, self._runner = spec.load()  # keep the runner loaded, for all deciders
         caps = self._runner.caps
-        self._spec, self._learnt = spec, TrainingMetadata.of(checkpoint.folder)
+        self._spec, self._metadata = spec, TrainingMetadata.load(checkpoint.folder)
         self.about: Document = {
             "name": spec.model,
             "weights": fingerprint(checkpoint.folder)[:16],
@@ -90,10 +90,10 @@ class Answerer:
             "parameters": caps.parameters,
             "value_tokens": spec.value_tokens,
         }
-        self._open: OrderedDict[tuple[str, ...], tuple[STDecider, float]] = OrderedDict()
+        self._deciders: OrderedDict[tuple[str, ...], tuple[STDecider, float]] = OrderedDict()
 
     def answer(self, row: Row) -> Answer:
-        """Return the answer, with an error if it failed. A call below the checkpoint's gate counts as none."""
+        """Return the answer to a row, or an answer with `error`. A call below the checkpoint's gate is left out."""
         try:
             decider, gate = self._decider(row.tools)
             start_s = time.perf_counter()
@@ -106,78 +106,78 @@ class Answerer:
         call, confidence = decision.call, decision.confidence
         tool = next((tool for tool in row.tools if call is not None and tool.name == call.name), None)
         names = {} if tool is None else {ARGUMENTS[k]: s.parameters[-1].name for k, s in enumerate(tool.slots())}
-        held = call is None or confidence.get("function", 1.0) < gate
+        withheld = call is None or confidence.get("function", 1.0) < gate
         shown = {names.get(head, head): value for head, value in confidence.items()}
         return Answer(
-            row.id, () if held or call is None else (call,), shown, ms, decision.forward_passes, decision.tokens
+            row.id, () if withheld or call is None else (call,), shown, ms, decision.forward_passes, decision.tokens
         )
 
     def forget(self) -> None:
-        """Discard caches and guesses of earlier answers."""
-        self._open.clear()
+        """Discard the caches and guesses of earlier answers."""
+        self._deciders.clear()
 
     def _decider(self, tools: Tools) -> tuple[STDecider, float]:
-        """Return decider and gate for these tools, from the cache or new."""
+        """Return the decider for these tools (cached), and the gate of its confidence."""
         key = tuple(tool.canonical_json() for tool in tools)
-        if key in self._open:
-            self._open.move_to_end(key)
-            return self._open[key]
-        while len(self._open) >= OPEN:
-            self._open.popitem(last=False)
-        learnt = self._learnt if self._learnt is not None and self._learnt.knows(tools) else None
-        allow_null, gate = (learnt.allow_null, learnt.gate or 0.0) if learnt is not None else (False, 0.0)
+        if key in self._deciders:
+            self._deciders.move_to_end(key)
+            return self._deciders[key]
+        while len(self._deciders) >= MAX_DECIDERS:
+            self._deciders.popitem(last=False)
+        metadata = self._metadata if self._metadata is not None and self._metadata.knows(tools) else None
+        allow_null, gate = (metadata.allow_null, metadata.gate or 0.0) if metadata is not None else (False, 0.0)
         spec = replace(self._spec, tools=tuple(tool.exact() for tool in tools), allow_null=allow_null)
-        with nothing_kept():  # on disk: none of these tools comes again
-            self._open[key] = spec.build(), gate
-        return self._open[key]
+        with nothing_kept():  # write no prefix to disk, since these tools are not used again
+            self._deciders[key] = spec.build(), gate
+        return self._deciders[key]
 
 
 def answer_all(
-    rows: Sequence[Row], answerer: Answerer, keep: Callable[[Answer], object], progress: Progress
+    rows: Sequence[Row], answerer: Answerer, save: Callable[[Answer], object], progress: Progress
 ) -> dict[str, Answer]:
-    """Answer all rows one after another and give each answer to `keep` at once. Some answers to the last rows come
-    first, as a warm-up, and are discarded."""
+    """Answer all rows one after another, and call `save` with each answer. Return the answers by row id. Before that,
+    the last WARM_UP rows are answered as a warm-up."""
     for row in rows[-WARM_UP:]:
         answerer.answer(row)
     answerer.forget()
     answers: dict[str, Answer] = {}
     for n, row in enumerate(rows, 1):
         answers[row.id] = answerer.answer(row)
-        keep(answers[row.id])
+        save(answers[row.id])
         progress(n, len(rows))
     return answers
 
 
 def write_answer(file: TextIO, answer: Answer) -> None:
-    """Write an answer as a line. Raises UserError where it cannot be, as on a full disk: earlier lines stay."""
+    """Write an answer as a line of JSON. Raises UserError if that fails, as on a full disk."""
     try:
         file.write(json.dumps(answer.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
         file.flush()
     except OSError as error:
-        raise UserError(f"{file.name} cannot be written ({error.strerror}).", "Make room.") from None
+        raise UserError(f"{file.name} cannot be written ({error.strerror}).", "Free some disk space.") from None
 
 
-def document(rows: EvalRows, answers: Mapping[str, Answer], model: Document) -> dict[str, Any]:
-    """Return all figures of answers to all of the rows."""
+def build_document(rows: EvalRows, answers: Mapping[str, Answer], model: Document) -> dict[str, Any]:
+    """Return the result of an evaluation as a JSON object: model, data, and all figures."""
     data = {**rows.fingerprint, "counts": rows.tally.to_dict()}
     return {
-        "eval": DOCUMENT,
+        "eval": DOCUMENT_VERSION,
         "model": dict(model),
         "data": data,
-        **scores(judged(rows.rows, answers, rows.rule), rows.rule),
+        **scores(judge_rows(rows.rows, answers, rows.rule), rows.rule),
     }
 
 
 def tables(document: Document) -> list[Table]:
-    """Return the tables of an evaluation: accuracy, what was wrong, and what answers took."""
+    """Return the tables of an evaluation: accuracy, wrong answers by reason, cost of an answer, and dropped samples."""
     counts = document["data"]["counts"]
     left_out = [(entry["source"], entry["reason"], entry["count"]) for entry in counts["dropped"]]
     left_out += [(entry["source"], f"kept: {entry['reason']}", entry["count"]) for entry in counts["noted"]]
     tables = [
         _accuracy(document),
-        _table("What was wrong", ("first reason", "rows"), document["wrong"].items()),
+        _table("Wrong answers", ("first reason", "rows"), document["wrong"].items()),
         _cost(document),
-        _table("Left out, or not to be answered correctly", ("source", "reason", "samples"), left_out),
+        _table("Dropped samples, and kept ones without a legal answer", ("source", "reason", "samples"), left_out),
     ]
     return [table for table in tables if table.row_count]
 
@@ -200,8 +200,8 @@ def _accuracy(document: Document) -> Table:
 
     rows = [row(name, figures) for name, figures in document["by_source"].items()]
     if len(rows) > 1:
-        rows.append(row("together", document))
-    note = f"Rule: {document['rule']}. A sample is right where all of its calls are."
+        rows.append(row("all", document))
+    note = f"Rule: {document['rule']}. A sample is right if all of its calls are."
     if document["rows"]["count"] != document["overall"]["count"]:
         note += f" Single calls: {document['rows']['right']} of {document['rows']['count']} right."
     return _table("Accuracy", ("source", "right", "overall %", "95 %", "function %"), rows, note)
@@ -215,7 +215,7 @@ def _cost(document: Document) -> Table:
         for name, label in labels.items()
         if name in document and document[name].get("count", 1)
     ]
-    note = f"One after the other; {WARM_UP} answers before them are not counted."
+    note = f"One row after another; {WARM_UP} warm-up answers are not counted."
     return _table("Cost of an answer", ("", *columns), rows, note)
 
 

@@ -1,7 +1,7 @@
 """Train the model of a bundled world: lander, paddle or driver.
 
-The scripted expert is imitated on disturbed episodes; from 30 % of the samples on, every second chunk of rows comes
-from episodes that the model itself plays, with the expert's labels (DAgger).
+The model learns to imitate the scripted expert in disturbed episodes. After 30 % of the samples, the model itself plays
+the episodes of every second chunk of rows, which the expert labels (DAgger).
 
   python models/recipes/bundled_world.py lander                    an hour on one core: runs/lander/checkpoint
 """
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from shared import CALL_SHAPE, MARKS, options, printed, run
+from shared import CALL_SHAPE, MARKS, base_parser, progress_printer, run_script
 from tokenizers import Tokenizer
-from word_meanings import common_words, give_meaning, whole_words
+from word_meanings import common_words, set_embeddings, whole_words
 
 from rtcontrol.agents.phrasing import FILLERS, NUMBER_WORDS, nonsense, split_words, training_lines
 from rtcontrol.envs import registry
@@ -40,16 +40,16 @@ from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, Nonsense, fit_gate, with_nonsense
 
-TOKENS = 4_096  # next to whole words
-PARALLEL = 64  # episodes of a chunk
+TOKENS = 4_096  # size of the vocabulary without whole words
+EPISODES = 64  # episodes of a chunk of rows, played in parallel
 DAGGER_FROM, EXPERT_SHARE = 0.3, 0.3
-EARLY = 0.15  # share of the samples with canonical sentences, if the world's plan has them
+CANONICAL_SHARE = 0.15  # first share of the samples, which have canonical sentences only, if the world's plan has any
 NONSENSE_SHARE = 0.12  # share of the rows with a meaningless instruction, whose call is null
-UNKNOWN = 2  # untrained words that a sentence may have (docs/evaluation.md)
+MAX_UNKNOWN_WORDS = 2  # unknown words that an instruction may have (docs/evaluation.md)
 
 
 class WorldRecipe:
-    """The training recipe of one world. Its tokenizer has a token for each word with a vector, and splits other
+    """The training recipe of one world. Its tokenizer has whole tokens for words with word vectors, and splits other
     words."""
 
     def __init__(self, world: BundledWorld) -> None:
@@ -61,83 +61,82 @@ class WorldRecipe:
         self.nonsense = Nonsense(world.name, phrasings.recognise)
 
     def build(self, seed: int) -> Learner:
-        """Return a new, prepared model with its tokenizer and row encoder."""
         tools = self.agent.tools.schemas
         texts = [tools_text(tools), *self.texts, CALL_SHAPE]
         spoken = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
         known = whole_words(self.sentences)
         marks = sorted({piece for text in texts for piece in text.split() if not re.search(r"\w", piece)})
         kept = [*number_words(), *sorted(word for word in spoken if word.isalpha()), *known, *marks]
-        size = TOKENS + 2 * len({*known} - spoken)  # with and without a space
+        size = TOKENS + 2 * len({*known} - spoken)  # each word with and without a leading space
         phrases = SCHEMA_PHRASES if self.plan.schema_phrases else ()
         tokenizer: Tokenizer = build_subwords([*texts, *self.sentences], size, kept, phrases)
         wrapped = STTokenizer(tokenizer)
         template = PromptTemplate(COMPACT, wrapped, "the compact profile")
         encoder = RowEncoder(template, wrapped, compile_plan(tools, wrapped, True, template.overflow))
         model = new_model(self.plan.shape, tokenizer, seed)
-        give_meaning(model, tokenizer)
+        set_embeddings(model, tokenizer)
         return Learner(prepare(model, tokenizer), tokenizer, encoder, dict(COMPACT))
 
     def train(self, out: Path, config: TrainConfig) -> Path:
         """Train (or resume in `out`), export to `out/checkpoint`, and return that folder."""
         learner = self.build(config.seed)
         model, encoder = learner.model, learner.encoder
-        acting = encoder.of(compile_plan(self.agent.tools.schemas, encoder.tokenizer))  # a player must act
-        policy, chunk_size = TreePolicy(model, acting), self.plan.chunk
+        player_encoder = encoder.of(compile_plan(self.agent.tools.schemas, encoder.tokenizer))  # without the null call
+        policy, chunk_size = TreePolicy(model, player_encoder), self.plan.chunk
 
         def source(chunk: int) -> Sequence[Row]:
             done = chunk * chunk_size / config.samples
             dagger = done >= DAGGER_FROM and chunk % 2 == 1
-            early = self.early(done)
-            played = self.episodes(config.seed * 1_000_003 + chunk, PARALLEL, policy if dagger else None, early)
+            early = self.is_early(done)
+            played = self.episodes(config.seed * 1_000_003 + chunk, EPISODES, policy if dagger else None, early)
             rows = [
                 Row(r.instruction, r.observation, r.call, meant=r.goal.text())
                 for r in itertools.islice(played, min(chunk_size, config.samples))
             ]
-            return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
+            return self.add_nonsense(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
-        Trainer(model, encoder, source, config, out).run(printed(self.agent.name))
-        model.to(torch.bfloat16).float()  # rounded as in the checkpoint, so that the gate fits the checkpoint
-        learnt = self.learnt(TreeDecider(model, encoder), config)
+        Trainer(model, encoder, source, config, out).run(progress_printer(self.agent.name))
+        model.to(torch.bfloat16).float()  # round as in the checkpoint, so that the gate is right for it
+        metadata = self.build_metadata(TreeDecider(model, encoder), config)
         export(model, learner.tokenizer, learner.template, out / "checkpoint", torch.bfloat16, learner.end)
-        learnt.write(out / "checkpoint")
+        metadata.write(out / "checkpoint")
         return out / "checkpoint"
 
-    def early(self, done: float) -> bool:
-        """Return whether rows have only canonical sentences, after this share of the samples."""
-        return self.plan.early is not None and done < EARLY
+    def is_early(self, done: float) -> bool:
+        """Return whether rows still have canonical sentences only, when the share `done` of the samples is done."""
+        return self.plan.early is not None and done < CANONICAL_SHARE
 
     def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
-        """Yield the expert's labels in its own episodes, or in those that `policy` plays."""
+        """Yield labelled steps of episodes that `policy` plays (None: the expert itself)."""
         play = self.plan.early if early and self.plan.early is not None else self.plan.demonstrations
         return play(seed, parallel, policy=policy, beta=0.0 if policy is None else EXPERT_SHARE)
 
-    def mixed(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:
-        """Return rows with some nonsense instructions, except early on, when other sentences than canonical ones would
-        look like nonsense."""
+    def add_nonsense(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:
+        """Return `rows`, some with a meaningless instruction and a null call; unchanged if `early`, as the model would
+        then take all but canonical sentences for nonsense."""
         return rows if early else with_nonsense(rows, self.nonsense, NONSENSE_SHARE, rng)
 
-    def canonical(self, seed: int, count: int) -> list[Row]:
-        """Return rows with canonical sentences, for a gate."""
+    def canonical_rows(self, seed: int, count: int) -> list[Row]:
+        """Return rows with canonical sentences, to fit the gate with."""
         played: Iterable[Demonstration] = itertools.islice(self.plan.demonstrations(seed, min(count, 64)), count)
         return [Row(each.goal.text(), each.observation, None) for each in played]
 
     def trained_words(self) -> str:
-        """Return the words of all training sentences, including nonsense, and the words whose embeddings start from a
-        vector."""
+        """Return all known words, separated by spaces: those of all training sentences, including nonsense, and those
+        whose embeddings start from a word vector."""
         sentences = [*self.texts, *self.sentences, *nonsense(held_out=False)]
         return " ".join(sorted({*words(" ".join(sentences)), *whole_words(()), *FILLERS}))
 
-    def learnt(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
-        """Return the metadata of the bundled checkpoint with the gate of the new one."""
+    def build_metadata(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
+        """Return the metadata of the new checkpoint, with a gate that is fitted to `decide`."""
         seed = -1 - config.seed  # training seeds are not negative
-        rows = self.canonical(seed, min(ROWS, config.samples))
+        rows = self.canonical_rows(seed, min(ROWS, config.samples))
         return replace(
-            TrainingMetadata.of(ZOO / self.agent.name) or TrainingMetadata(()),
+            TrainingMetadata.load(ZOO / self.agent.name) or TrainingMetadata(()),
             tool_sets=(tuple(self.agent.tools.openai()),),
             history=self.agent.history,
             words=self.trained_words(),
-            unknown_words=UNKNOWN,
+            unknown_words=MAX_UNKNOWN_WORDS,
             any_tools=False,
             allow_null=True,
             gate=fit_gate(decide, rows, self.nonsense.held_out, seed),
@@ -148,7 +147,7 @@ RECIPES = {world.agent: WorldRecipe(world) for world in registry.WORLDS.values()
 
 
 def train(args: argparse.Namespace) -> str:
-    """Run the recipe of the command line."""
+    """Run the recipe that the command line names, and return a message."""
     recipe = RECIPES[args.model]
     config: Any = replace(recipe.plan.config, seed=args.seed)
     config = replace(config, samples=args.samples or config.samples)
@@ -157,7 +156,7 @@ def train(args: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    parser = options(__doc__, "runs")
+    parser = base_parser(__doc__, "runs")
     parser.add_argument("model", choices=[*RECIPES], help="which model")
     parser.add_argument("--samples", type=int, help="rows of training (default: the recipe's)")
-    run(parser, train)
+    run_script(parser, train)

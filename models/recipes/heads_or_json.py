@@ -1,5 +1,5 @@
-"""Compare heads with JSON as forms of a call. Small models learn a synthetic corpus from scratch, with equal numbers of
-tokens.
+"""Compare two forms of calls, heads and JSON: train small models from scratch with equal numbers of tokens on a
+synthetic corpus, and count right calls.
 
 python models/recipes/heads_or_json.py --seeds 1      two minutes a model on one core; three seeds: docs/evaluation.md
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import robot_corpus as corpus
 import torch
-from shared import options, printed, run
+from shared import base_parser, progress_printer, run_script
 from tokenizers import Tokenizer
 
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
@@ -35,12 +35,12 @@ from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
-TOKENS = 400_000  # tokens that go through the model in training, prompts and tools included
+TOKENS = 400_000  # of training, including prompts and tools
 SHAPE = ModelShape(hidden=128, layers=3, heads=2, kv_heads=2, intermediate=256)
 CHUNK, GROUP = 4_096, 32
-JUDGED, HELD = 1_000, 7
+TEST_ROWS, TEST_SEED = 1_000, 7  # held-out rows
 WEIGHTS, PUNCTUATION_WEIGHT = LossWeights(arguments=(1.6,) * 6, end=1.0), 0.1
-ARMS = {"heads": ("heads", 1), "JSON": ("json", 1), "JSON, twice the tokens": ("json", 2)}  # form, times TOKENS
+EXPERIMENTS = {"heads": ("heads", 1), "JSON": ("json", 1), "JSON, twice the tokens": ("json", 2)}  # times TOKENS
 PHRASES = (
     '": {"type": "integer", "minimum": ',
     '": {"type": "string", "enum": ["',
@@ -55,19 +55,19 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t of 97.5 %, by se
 
 
 class FormEncoder:
-    """An encoder of rows for `Trainer` in one form: the heads of a row next to each other, or JSON."""
+    """Encodes rows for `Trainer` in one form: "heads" or "json"."""
 
     def __init__(self, heads: RowEncoder, form: str) -> None:
         self.prefix, self.tokenizer = heads.prefix, heads.tokenizer
         self._heads, self._form = heads, form
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
-        """Return ids and labels."""
+        """Return the token ids, labels and weights of a row."""
         assert row.call is not None
         encoded, plan = self._heads.encode(row), self._heads.plan
         if self._form == "heads":
             return replace(encoded, heads=encoded.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])])
-        # The call as JSON text, which follows the last token of the prompt.
+        # The call as JSON text, after the last token of the prompt.
         tokens = self.tokenizer.encode(json.dumps(row.call.to_dict(), ensure_ascii=False))
         weights = [1.0 if re.search(r"\w", self.tokenizer.decode([token])) else PUNCTUATION_WEIGHT for token in tokens]
         text = (*tokens, self.tokenizer.special_id("<|im_end|>"))
@@ -77,49 +77,49 @@ class FormEncoder:
 
 @cache
 def vocabulary(form: str) -> Tokenizer:
-    """Return the words and numbers of the corpus as whole tokens; for JSON also the series of marks in its calls."""
+    """Return a tokenizer with whole tokens for the words and numbers of the corpus, and for JSON's punctuation."""
     texts = [tools_text(tool_schemas(corpus.tools()))]
-    shown = rows_of(corpus.rows(0), 4_000)
-    texts += [text for row in shown for text in (row.instruction, row.observation)]
-    calls = [json.dumps(row.call.to_dict(), ensure_ascii=False) for row in shown]
+    sample = take_rows(corpus.rows(0), 4_000)
+    texts += [text for row in sample for text in (row.instruction, row.observation)]
+    calls = [json.dumps(row.call.to_dict(), ensure_ascii=False) for row in sample]
     texts += calls if form == "json" else [PUNCTUATION]
     return build_tokenizer(texts, [str(n) for n in range(100)], (*SCHEMA_PHRASES, *PHRASES))
 
 
-def rows_of(rows: Iterator[Row], count: int) -> list[Row]:
+def take_rows(rows: Iterator[Row], count: int) -> list[Row]:
     """Return the next `count` rows."""
     return list(itertools.islice(rows, count))
 
 
-def trained_and_judged(form: str, tokens: float, seed: int, out: Path, name: str) -> dict[str, Any]:
-    """Train one model (or resume in `out`) and count its right calls of held-out samples."""
+def train_and_evaluate(form: str, tokens: float, seed: int, out: Path, name: str) -> dict[str, Any]:
+    """Train one model (or resume in `out`), and count its right calls on held-out rows."""
     tokenizer = vocabulary(form)
     wrapped = STTokenizer(tokenizer)
     plan = compile_plan(tool_schemas(corpus.tools()), wrapped)
     heads = RowEncoder(PromptTemplate(COMPACT, wrapped, "the compact profile"), wrapped, plan, WEIGHTS)
     encoder: Any = FormEncoder(heads, form)
     model = prepare(new_model(SHAPE, tokenizer, seed), tokenizer, (1, 2))
-    measured, total = rows_of(corpus.rows(-1), 1_024), 0
+    measured, total = take_rows(corpus.rows(-1), 1_024), 0
     for at in range(0, len(measured), GROUP):
         total += pack(encoder.prefix, [encoder.encode(row) for row in measured[at : at + GROUP]]).tokens.shape[1]
     count = round(tokens * len(measured) / total)
 
     def source(chunk: int) -> Sequence[Row]:
-        return rows_of(corpus.rows(seed * 1_000_003 + chunk), CHUNK)
+        return take_rows(corpus.rows(seed * 1_000_003 + chunk), CHUNK)
 
     config = TrainConfig(count, seed, GROUP, 1, 2e-3, forced_share=1.0, bf16=True, save_every_s=10.0)
-    Trainer(model, encoder, source, config, out).run(printed(name))
+    Trainer(model, encoder, source, config, out).run(progress_printer(name))
     result: dict[str, Any] = {"rows": count, "tokens_a_row": round(total / len(measured), 1)}
-    samples = rows_of(corpus.rows(HELD, held_out=True), JUDGED)
-    result["free"] = [sum(free(model, encoder, samples)), JUDGED]
+    samples = take_rows(corpus.rows(TEST_SEED, held_out=True), TEST_ROWS)
+    result["free"] = [sum(free_results(model, encoder, samples)), TEST_ROWS]
     if form == "heads":
-        result["constrained"] = [sum(constrained(TreeDecider(model, heads), samples)), JUDGED]
+        result["constrained"] = [sum(constrained_results(TreeDecider(model, heads), samples)), TEST_ROWS]
     return result
 
 
-def free(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]:
-    """Return for each sample whether free greedy decoding gives the right call. That is so if every token of the right
-    call is the likeliest after the tokens before it, so one forward pass over the right calls suffices."""
+def free_results(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]:
+    """Return for each sample whether greedy decoding without constraints gives the right call, that is, whether each
+    token of the right call is the likeliest one after the tokens before it."""
     right: list[bool] = []
     model.eval()
     for at in range(0, len(samples), GROUP):
@@ -134,14 +134,14 @@ def free(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]
     return right
 
 
-def constrained(decide: TreeDecider, samples: Sequence[Row]) -> list[bool]:
-    """Return for each sample whether the tree decoder, which is constrained to the tools, gives the right call."""
+def constrained_results(decide: TreeDecider, samples: Sequence[Row]) -> list[bool]:
+    """Return for each sample whether decoding that is constrained to legal calls gives the right call."""
     chunks = [samples[at : at + GROUP] for at in range(0, len(samples), GROUP)]
     return [call == row.call for some in chunks for call, row in zip(decide(some), some, strict=True)]
 
 
-def share(counts: Sequence[Sequence[int]]) -> str:
-    """Return the mean share of the seeds, half its 95 % interval (Student's t), and each seed's share, in percent."""
+def format_shares(counts: Sequence[Sequence[int]]) -> str:
+    """Format the shares of right results in percent: mean, half of its 95 % interval (Student's t), and each seed's."""
     shares = [100 * right / count for right, count in counts]
     each = ", ".join(f"{value:.1f}" for value in shares)
     if len(shares) not in T_95:
@@ -150,21 +150,22 @@ def share(counts: Sequence[Sequence[int]]) -> str:
 
 
 def compare(args: argparse.Namespace) -> str:
-    """Train a model of each form with each seed, and return the table of results."""
+    """Run all experiments with all seeds, and return the results as lines of text."""
     lines = []
-    for name, (form, times) in ARMS.items():
+    for name, (form, times) in EXPERIMENTS.items():
         tokens, results = TOKENS * times * args.scale, []
         for seed in range(args.seed, args.seed + args.seeds):
             folder = args.out / f"{form}-{tokens:.0f}-{seed}"
-            results.append(trained_and_judged(form, tokens, seed, folder, f"{name}, seed {seed}"))
-        shares = {key: share([each[key] for each in results]) for key in results[0] if key in ("free", "constrained")}
+            results.append(train_and_evaluate(form, tokens, seed, folder, f"{name}, seed {seed}"))
+        kinds = [kind for kind in ("free", "constrained") if kind in results[0]]
+        shares = {kind: format_shares([each[kind] for each in results]) for kind in kinds}
         rows = f"{results[0]['rows']:,} rows of {results[0]['tokens_a_row']} tokens"
         lines.append("; ".join([f"{name}: {rows}", *(f"{key} {value}" for key, value in shares.items())]))
     return "\n".join(["Right calls, % (mean ± 95 %: each seed)", *lines])
 
 
 if __name__ == "__main__":
-    parser = options(__doc__, "runs/heads_or_json")
+    parser = base_parser(__doc__, "runs/heads_or_json")
     parser.add_argument("--seeds", type=int, default=3, help="models of each form (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="of the training tokens, for a trial (%(default)s)")
-    run(parser, compare)
+    run_script(parser, compare)

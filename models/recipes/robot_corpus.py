@@ -1,7 +1,7 @@
-"""The corpus of `heads_or_json.py`: tools of a robot with up to six arguments, observations and sentences.
+"""The synthetic corpus of `heads_or_json.py`: robot tools with up to six arguments, observations and sentences.
 
-Values are spoken ("with 3 coats"), quoted or observed ("as the dial shows"). Rows are random and never stored; some
-orders of clauses, chosen by a checksum, occur only in held-out rows.
+Sentences state values ("with 3 coats"), quote them, or refer to the observation ("as the dial shows"). Rows are
+generated at random. Some orders of clauses, chosen by a checksum, occur only in held-out rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 
-DIAL = "as the dial shows"  # used instead of a number with ten steps
+DIAL = "as the dial shows"  # may replace a number with the step 10
 THINGS = ["crate", "lamp", "table", "barrel", "shelf", "cart", "pump", "valve", "chair", "drum", "rack", "bin"]
 COLOURS = ["red", "green", "blue", "black", "white", "amber", "violet", "grey"]
 _LABELS = """
@@ -25,24 +25,24 @@ nickel orchid paper quartz raven river saffron silver summit thunder valley velv
 LABEL_WORDS = _LABELS.split()
 
 
-def number(low: int, high: int, step: int = 1) -> dict[str, Any]:
-    """Return the schema of an integer."""
+def integer(low: int, high: int, step: int = 1) -> dict[str, Any]:
+    """Return the JSON schema of an integer from `low` to `high`."""
     return {"type": "integer", "minimum": low, "maximum": high, **({"multipleOf": step} if step > 1 else {})}
 
 
-def words(values: Sequence[str]) -> dict[str, Any]:
-    """Return the schema of one of these words."""
+def one_of(values: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON schema of a string that is one of `values`."""
     return {"type": "string", "enum": list(values)}
 
 
-X = Y = number(0, 30)
+X = Y = integer(0, 30)
 TEXT = {"type": "string", "maxLength": 40}
 SIZES = ("small", "medium", "large")
 
 
 @dataclass(frozen=True)
 class Action:
-    """A tool with its sentences, the required parameters in order, and the optional ones, each with its phrases."""
+    """A tool: templates of sentences, schemas of required parameters, schemas and clauses of optional ones."""
 
     name: str
     about: str
@@ -54,45 +54,45 @@ class Action:
 ACTIONS = (
     Action("halt", "Stop at once.", ("halt", "stop now", "stay where you are", "do not move")),
     Action("wait", "Do nothing for a while.", ("wait {seconds} seconds", "pause for {seconds} s", "rest {seconds} s"),
-           {"seconds": number(1, 60)}),
+           {"seconds": integer(1, 60)}),
     Action("go", "Drive to a place.", ("go to {place}", "drive to {place}", "head for {place}"), {"x": X, "y": Y}),
     Action("grip", "Take a thing in a hand.", ("grip the {thing} with the {hand} hand", "take the {thing}, {hand} hand",
                                                "{hand} hand: get the {thing}"),
-           {"thing": words(THINGS), "hand": words(("left", "right"))},
-           {"force": (number(10, 90, 10), ("at force {}", "force {}"))}),
+           {"thing": one_of(THINGS), "hand": one_of(("left", "right"))},
+           {"force": (integer(10, 90, 10), ("at force {}", "force {}"))}),
     Action("carry", "Bring a thing to a place.", ("carry the {thing} to {place}", "bring {place} the {thing}",
                                                   "take the {thing} over to {place}"),
-           {"thing": words(THINGS), "x": X, "y": Y},
-           {"care": (words(("gentle", "normal", "rough")), ("be {}", "in a {} way")),
-            "speed": (number(1, 9), ("at speed {}", "speed {}"))}),
+           {"thing": one_of(THINGS), "x": X, "y": Y},
+           {"care": (one_of(("gentle", "normal", "rough")), ("be {}", "in a {} way")),
+            "speed": (integer(1, 9), ("at speed {}", "speed {}"))}),
     Action("paint", "Paint a thing.", ("paint the {thing} {colour}", "make the {thing} {colour}",
                                        "{colour} paint for the {thing}"),
-           {"thing": words(THINGS), "colour": words(COLOURS)},
-           {"coats": (number(1, 5), ("with {} coats", "{} coats")),
-            "gloss": (number(10, 90, 10), ("gloss {}", "{} gloss")),
-            "hours": (number(1, 12), ("dry it {} hours", "let it dry {} h")),
-            "room": (words(("north", "south", "yard")), ("in the {} room", "room {}"))}),
+           {"thing": one_of(THINGS), "colour": one_of(COLOURS)},
+           {"coats": (integer(1, 5), ("with {} coats", "{} coats")),
+            "gloss": (integer(10, 90, 10), ("gloss {}", "{} gloss")),
+            "hours": (integer(1, 12), ("dry it {} hours", "let it dry {} h")),
+            "room": (one_of(("north", "south", "yard")), ("in the {} room", "room {}"))}),
     Action("label", "Print a label.", ('print "{text}" in {colour}', 'a {colour} label "{text}"',
                                        'label it "{text}", {colour}'),
-           {"text": TEXT, "colour": words(COLOURS)},
-           {"copies": (number(1, 20), ("{} copies", "{} times")), "size": (words(SIZES), ("in {}", "size {}")),
-            "tray": (number(1, 4), ("from tray {}", "tray {}")), "width": (number(10, 90, 10), ("{} mm wide",))}),
+           {"text": TEXT, "colour": one_of(COLOURS)},
+           {"copies": (integer(1, 20), ("{} copies", "{} times")), "size": (one_of(SIZES), ("in {}", "size {}")),
+            "tray": (integer(1, 4), ("from tray {}", "tray {}")), "width": (integer(10, 90, 10), ("{} mm wide",))}),
 )  # fmt: skip
 
 
 def tools() -> list[dict[str, Any]]:
-    """Return the definitions of all tools."""
+    """Return the definitions of all tools for prompts."""
     definitions = []
     for action in ACTIONS:
-        own = {**action.required, **{name: schema for name, (schema, _) in action.optional.items()}}
-        parameters = {"type": "object", "properties": own, "required": list(action.required)}
+        schemas = {**action.required, **{name: schema for name, (schema, _) in action.optional.items()}}
+        parameters = {"type": "object", "properties": schemas, "required": list(action.required)}
         definitions.append({"name": action.name, "description": action.about, "parameters": parameters})
     return definitions
 
 
 def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
-    """Yield rows without end, the same ones for the same arguments. With `held_out`, rows have orders of clauses, and
-    seeds, that training never has."""
+    """Yield an endless sequence of random rows, always the same for the same arguments. With `held_out`, the orders of
+    clauses are other ones than in training."""
     rng = Random(f"{seed} {held_out}")
     while True:
         count = rng.choices(range(7), [1.0] * 7)[0]
@@ -104,22 +104,21 @@ def _row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
     dial = rng.randrange(10, 91, 10)
     values = {name: _value(rng, schema) for name, schema in action.required.items()}
     spoken = {**values, "place": f"{values.get('x')} {values.get('y')}"}
-    sentence, extra = _said(rng, action, count - len(action.required), spoken, dial, held_out)
-    own = {**values, **extra}
-    call = Call(action.name, {name: own[name] for name in (*action.required, *sorted(action.optional)) if name in own})
+    sentence, extra = _sentence(rng, action, count - len(action.required), spoken, dial, held_out)
+    call = Call(action.name, {**values, **dict(sorted(extra.items()))})
     observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
     return Row(sentence, observation, call)
 
 
-def _said(
+def _sentence(
     rng: Random, action: Action, count: int, spoken: Mapping[str, Any], dial: int, held_out: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Return a sentence, and the optional arguments that the sentence asks for."""
+    """Return a random sentence with `count` clauses for optional arguments, and these arguments."""
     while True:
         chosen = rng.sample(list(action.optional), count)
         form = rng.randrange(len(action.sentences))
         key = f"{action.name} {form} {' '.join(chosen)}"
-        # There are too few sentences with fewer clauses to hold any out.
+        # Sentences with fewer than two clauses are too few to hold some out.
         if len(chosen) < 2 or (zlib.crc32(key.encode()) % 4 == 0) == held_out:
             break
     extra = {name: _value(rng, action.optional[name][0]) for name in chosen}

@@ -1,7 +1,7 @@
-"""Code that all recipes share: command-line options, and resuming a run.
+"""Code that all recipes share: command-line options, errors and progress.
 
-A run's folder holds the trainer's `state.pt`. The same command continues from that state, and a finished run trains no
-more.
+A run's folder contains the trainer's `state.pt`. The same command resumes from this state; if the run is finished, it
+trains no more.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
 
 CALL_SHAPE = '{"name": "", "arguments": {}}'
-# Marks between words in schemas and in sentences.
+# Sequences of punctuation in schemas and in sentences, which get a token each.
 MARKS = (
     """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
 )
-QUIET_S = 30.0  # between two lines of progress
+QUIET_S = 30.0  # time between two lines of progress
 
 
-def options(text: str | None, out: str) -> argparse.ArgumentParser:
-    """Return a parser with the options of every recipe; `text` is the script's docstring."""
+def base_parser(text: str | None, out: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of all recipes; `text` is the script's docstring, `out` the default folder."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(out), help="folder of the run; it resumes there (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and rows (%(default)s)")
@@ -35,8 +35,8 @@ def options(text: str | None, out: str) -> argparse.ArgumentParser:
     return parser
 
 
-def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], object]) -> None:
-    """Parse the command line and run `work`; errors and Ctrl-C end the script with a line and status 2 or 130."""
+def run_script(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], object]) -> None:
+    """Parse the command line, run `work` and print its result. A UserError or Ctrl-C ends the script with a message."""
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     try:
@@ -44,12 +44,12 @@ def run(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespace], ob
     except UserError as error:
         sys.exit(f"{error.what} {error.remedy}")
     except KeyboardInterrupt:
-        print(f"\nInterrupted. The same command continues from what is saved in {args.out}.", file=sys.stderr)
+        print(f"\nInterrupted. The same command resumes from the state in {args.out}.", file=sys.stderr)
         sys.exit(130)
 
 
-def printed(name: str) -> Progress:
-    """Return a progress callback that prints a line now and then."""
+def progress_printer(name: str) -> Progress:
+    """Return a callback for the trainer that prints a line of progress every QUIET_S seconds."""
     last_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:

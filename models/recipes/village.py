@@ -1,4 +1,4 @@
-"""Train the model of the villagers on the page `/crowd`. A row has a sentence, an observation, and the right call.
+"""Train the model of the villagers on the gateway's page `/crowd`, with `rtcontrol.fit`.
 
 python models/recipes/village.py      a quarter of an hour on one core: runs/village
 """
@@ -9,7 +9,7 @@ import argparse
 import random
 from typing import Any
 
-from shared import options, run
+from shared import base_parser, run_script
 
 import rtcontrol
 
@@ -18,8 +18,8 @@ PLACES = ("well", "market", "mill", "church", "oak", "pond")
 THINGS = (*PLACES, "home", "fox")
 
 
-def _tool(name: str, description: str, aims: bool = True) -> dict[str, Any]:
-    direction = {"direction": {"type": "string", "enum": list(DIRECTIONS)}} if aims else {}
+def _tool(name: str, description: str, has_direction: bool = True) -> dict[str, Any]:
+    direction = {"direction": {"type": "string", "enum": list(DIRECTIONS)}} if has_direction else {}
     parameters = {"type": "object", "properties": direction, "required": list(direction)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
@@ -28,7 +28,7 @@ tools = [
     _tool("walk", "Walk that way until the next call."),
     _tool("run", "Run that way until the next call."),
     _tool("look", "Stand, and look that way."),
-    _tool("stay", "Stand still.", aims=False),
+    _tool("stay", "Stand still.", has_direction=False),
 ]
 
 WALK = """
@@ -76,7 +76,7 @@ HOME = {
 _BEFORE = "please|now|quick|all of you|everyone|you|ok|then|let them|you should|you must"
 _AFTER = "please|now|at once|all of you|everybody|together|right now|again|for a while|today"
 BEFORE, AFTER = _BEFORE.split("|"), _AFTER.split("|")
-OFTEN = {"walk": 32, "run": 15, "flee": 20, "look": 13, "wander": 10, "stay": 10}
+FREQUENCIES = {"walk": 32, "run": 15, "flee": 20, "look": 13, "wander": 10, "stay": 10}
 
 
 def _phrases(text: str) -> list[str]:
@@ -84,34 +84,34 @@ def _phrases(text: str) -> list[str]:
 
 
 PHRASES = {"walk": _phrases(WALK), "run": _phrases(RUN), "flee": _phrases(FLEE), "look": _phrases(LOOK)}
-BARE = {"wander": _phrases(WANDER), "stay": _phrases(STAY)}
+PLAIN_PHRASES = {"wander": _phrases(WANDER), "stay": _phrases(STAY)}
 
 
-def _sayings() -> dict[str, tuple[str, str | None]]:
-    """Return for each sentence the tool and the thing that the sentence asks for."""
-    sayings: dict[str, tuple[str, str | None]] = {}
+def _sentences() -> dict[str, tuple[str, str | None]]:
+    """Return a dict from each sentence to the kind of action and the thing that it is about."""
+    sentences: dict[str, tuple[str, str | None]] = {}
     for kind, phrases in PHRASES.items():
-        sayings |= {phrase.format(thing): (kind, thing) for phrase in phrases for thing in (*PLACES, "fox")}
-        sayings |= dict.fromkeys(_phrases(HOME[kind]), (kind, "home"))
-    for kind, phrases in BARE.items():
-        sayings |= dict.fromkeys(phrases, (kind, None))
-    return sayings
+        sentences |= {phrase.format(thing): (kind, thing) for phrase in phrases for thing in (*PLACES, "fox")}
+        sentences |= dict.fromkeys(_phrases(HOME[kind]), (kind, "home"))
+    for kind, phrases in PLAIN_PHRASES.items():
+        sentences |= dict.fromkeys(phrases, (kind, None))
+    return sentences
 
 
-SAYINGS = _sayings()
-_BY_KIND = {kind: [saying for saying, (of, _) in SAYINGS.items() if of == kind] for kind in OFTEN}
-# A suffix that names nothing does not change "stay away" and similar sentences.
+SENTENCES = _sentences()
+_BY_KIND = {kind: [sentence for sentence, (of, _) in SENTENCES.items() if of == kind] for kind in FREQUENCIES}
+# Words that may be removed from the start or end of a sentence, longer ones first.
 _CUT = sorted((*(f"{word} " for word in BEFORE), *(f" {word}" for word in AFTER)), key=len, reverse=True)
 
 
 def situations(rng: random.Random) -> tuple[str, str]:
-    """Return a random sentence and an observation: the direction and distance of each thing."""
-    saying = rng.choice(_BY_KIND[rng.choices(list(OFTEN), list(OFTEN.values()))[0]])
+    """Return a random (sentence, observation); the observation has direction and distance of each thing."""
+    sentence = rng.choice(_BY_KIND[rng.choices(list(FREQUENCIES), list(FREQUENCIES.values()))[0]])
     chance = rng.random()
     if chance < 0.12:
-        saying = f"{rng.choice(BEFORE)} {saying}"
+        sentence = f"{rng.choice(BEFORE)} {sentence}"
     elif chance < 0.24:
-        saying = f"{saying} {rng.choice(AFTER)}"
+        sentence = f"{sentence} {rng.choice(AFTER)}"
     sights = []
     for thing in THINGS:
         near = rng.random() < 0.5
@@ -119,51 +119,51 @@ def situations(rng: random.Random) -> tuple[str, str]:
         here = near and rng.random() < 0.25
         sights.append(f"{thing} here" if here else f"{thing} {rng.choice(DIRECTIONS)} {away}")
     whim = rng.choice(DIRECTIONS) if rng.random() < 0.75 else "none"
-    return saying, f"{' '.join(sights)} whim {whim}"
+    return sentence, f"{' '.join(sights)} whim {whim}"
 
 
-def teacher(instruction: str, observation: str) -> dict[str, Any] | str:
-    """Return the right call. Raises LookupError for an unknown sentence."""
-    kind, thing = SAYINGS[_plain(instruction)]
+def right_call(instruction: str, observation: str) -> dict[str, Any] | str:
+    """Return the right call for a sentence and an observation. Raises LookupError for an unknown sentence."""
+    kind, thing = SENTENCES[_plain(instruction)]
     if kind == "stay":
         return "stay"
     words = observation.split()
     if thing is None:
         whim = words[words.index("whim") + 1]
-        return "stay" if whim == "none" else _aimed("walk", whim)
+        return "stay" if whim == "none" else _directed_call("walk", whim)
     where, *far = words[words.index(thing) + 1 :][:2]
     if kind == "flee":
         if where == "here":
-            return _aimed("run", DIRECTIONS[0])
+            return _directed_call("run", DIRECTIONS[0])
         away = DIRECTIONS[(DIRECTIONS.index(where) + 4) % len(DIRECTIONS)]
-        return _aimed("run", away) if far == ["near"] else "stay"
-    return "stay" if where == "here" else _aimed(kind, where)
+        return _directed_call("run", away) if far == ["near"] else "stay"
+    return "stay" if where == "here" else _directed_call(kind, where)
 
 
-def _aimed(name: str, direction: str) -> dict[str, Any]:
+def _directed_call(name: str, direction: str) -> dict[str, Any]:
     return {"name": name, "arguments": {"direction": direction}}
 
 
 def _plain(instruction: str) -> str:
-    """Return the sentence without the words of `BEFORE` and `AFTER`."""
-    if instruction in SAYINGS:
+    """Return the sentence of SENTENCES in an instruction, without words of `BEFORE` and `AFTER`."""
+    if instruction in SENTENCES:
         return instruction
     for word in _CUT:
         cut = instruction.removeprefix(word) if word.endswith(" ") else instruction.removesuffix(word)
-        if cut != instruction and cut in SAYINGS:
+        if cut != instruction and cut in SENTENCES:
             return cut
     raise LookupError(instruction)
 
 
 def main(args: argparse.Namespace) -> str:
-    """Run the recipe of the command line."""
+    """Train the model and return a message."""
     fitted = rtcontrol.fit(
-        teacher=teacher, situations=situations, tools=tools, out=args.out, minutes=args.minutes, seed=args.seed
+        teacher=right_call, situations=situations, tools=tools, out=args.out, minutes=args.minutes, seed=args.seed
     )
     return f"Model: {fitted.folder}\nHeld-out rows: {fitted.score.message()}"
 
 
 if __name__ == "__main__":
-    parser = options(__doc__, "runs/village")
-    parser.add_argument("--minutes", type=float, default=15.0, help="the most that it trains (%(default)s)")
-    run(parser, main)
+    parser = base_parser(__doc__, "runs/village")
+    parser.add_argument("--minutes", type=float, default=15.0, help="limit of the training time (%(default)s)")
+    run_script(parser, main)

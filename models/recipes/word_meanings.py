@@ -1,7 +1,7 @@
-"""Start the embeddings of everyday words from word vectors, so that words of like meaning start alike.
+"""Initialise the embeddings of everyday words from word vectors, so that words with similar meaning start similar.
 
-GloVe (J. Pennington, R. Socher, C. D. Manning: Global Vectors for Word Representation, EMNLP 2014), 100 dimensions, in
-eight bits: the most frequent words and those of the bundled agents' sentences (vectors.NOTICE).
+The vectors are GloVe's (J. Pennington, R. Socher, C. D. Manning: Global Vectors for Word Representation, EMNLP 2014),
+with 100 dimensions in eight bits, for frequent words and those of the bundled agents' sentences (vectors.NOTICE).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 from rtcontrol.agents.phrasing import split_words
 from rtcontrol.models.train.scratch import SCHEMA_WORDS
 
-FREQUENT = 900  # words that each tokenizer has as one token
-ALIKE = 0.9  # share of a word's embedding that comes from its vector; the rest is random
+FREQUENT_WORDS = 900  # number of the most frequent words, which are whole tokens in each tokenizer
+VECTOR_SHARE = 0.9  # share of an initial embedding that comes from the word's vector; the rest is random
 ENGLISH_WORDS = """
 a an the and or not no yes if then else when while until of in on at to from by for with without into over under above
 below between near far this that these those it its is are was be been being do does did done has have had will would
@@ -45,35 +45,36 @@ temperature heat cool fan volume music song message text email user search query
 
 
 def common_words() -> str:
-    """Return everyday words and words of schemas in one text, sorted."""
+    """Return everyday words and words of JSON schemas, sorted and separated by spaces."""
     return " ".join(sorted({*SCHEMA_WORDS.split(), *ENGLISH_WORDS.split()}))
 
 
 @cache
 def word_vectors() -> tuple[dict[str, int], NDArray[np.float32]]:
-    """Return the row of each word, the most frequent first, and the vectors [words, 100], of length 1."""
+    """Return a dict from each word, most frequent first, to its row, and the vectors [words, 100] of length 1."""
     stored = np.load(Path(__file__).with_name("vectors.npz"))
     words, vectors = bytes(stored["words"]).decode().split(), stored["vectors"].astype(np.float32)
     return {word: row for row, word in enumerate(words)}, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def whole_words(said: Iterable[str]) -> list[str]:
-    """Return the words that a tokenizer should have as whole tokens: the most frequent ones, and words of `said` with a
+def whole_words(texts: Iterable[str]) -> list[str]:
+    """Return the words that should be whole tokens: the most frequent ones, and all words of `texts` that have a
     vector."""
     rows, _ = word_vectors()
-    told = sorted({word.lower() for text in said for word in split_words(text)} & rows.keys())
-    return [*dict.fromkeys([*list(rows)[:FREQUENT], *told])]
+    known = sorted({word.lower() for text in texts for word in split_words(text)} & rows.keys())
+    return [*dict.fromkeys([*list(rows)[:FREQUENT_WORDS], *known])]
 
 
-def give_meaning(model: Any, tokenizer: Tokenizer) -> None:
-    """Set the embeddings of a new model's whole words in place: their vectors, projected at random to its hidden size,
-    at the scale of its initial weights."""
+def set_embeddings(model: Any, tokenizer: Tokenizer) -> None:
+    """Set the embeddings of a new model's whole words, in place: the words' vectors, projected at random to the model's
+    hidden size and scaled to its initial weights, plus noise."""
     rows, vectors = word_vectors()
     weight = model.get_input_embeddings().weight
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
-    found = sorted((index, rows[token]) for token, index in vocabulary.items() if token in rows)
-    meanings = torch.from_numpy(vectors[[row for _, row in found]])
-    turned = meanings @ torch.randn(meanings.shape[1], weight.shape[1])
-    scale, own = model.config.initializer_range, torch.randn_like(turned)
+    matches = sorted((index, rows[token]) for token, index in vocabulary.items() if token in rows)
+    meanings = torch.from_numpy(vectors[[row for _, row in matches]])
+    projected = meanings @ torch.randn(meanings.shape[1], weight.shape[1])
+    scale, noise = model.config.initializer_range, torch.randn_like(projected)
     with torch.no_grad():
-        weight[[index for index, _ in found]] = scale * (ALIKE * turned / turned.std() + (1 - ALIKE**2) ** 0.5 * own)
+        mixed = VECTOR_SHARE * projected / projected.std() + (1 - VECTOR_SHARE**2) ** 0.5 * noise
+        weight[[index for index, _ in matches]] = scale * mixed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rtcontrol.models.decode.core import common_start
-from rtcontrol.models.decode.protocol import Ask, PassCost, Runner, Tree, Work, measured
+from rtcontrol.models.decode.core import common_prefix_length
+from rtcontrol.models.decode.protocol import Ask, PassCost, Runner, Tree, Work, measure_pass_cost
 from rtcontrol.models.errors import too_long
 
 
@@ -33,7 +33,7 @@ class Handle:
         if len(prompt) + reserve > self.slots:
             raise too_long(self.slots, len(prompt))
         # A decision without any branching node runs no pass, so not all of the last prompt need be there.
-        self.done = self.keep(common_start(self.prompt[: self.done], prompt), len(prompt) + reserve)
+        self.done = self.keep(common_prefix_length(self.prompt[: self.done], prompt), len(prompt) + reserve)
         self.prompt, self.paths = list(prompt), []
         return self.done
 
@@ -61,6 +61,6 @@ def pass_cost(runner: Runner, handle: Handle, sizes: Sequence[int]) -> PassCost:
     def pass_of(size: int) -> None:  # the answers are on the CPU, so the GPU has finished
         runner.run([Work(handle, Tree([0] * size, [-1] * size, [0] * size, [Ask(range(size), (0,))]))])
 
-    cost = measured(pass_of, prepare, sizes)
+    cost = measure_pass_cost(pass_of, prepare, sizes)
     handle.start(prompt, 0)
     return cost

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rtcontrol.models.decode.core import common_start
+from rtcontrol.models.decode.core import common_prefix_length
 from rtcontrol.models.decode.protocol import Ask, Work
 from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.handle import Handle
@@ -48,7 +48,7 @@ class PackedSequence(Handle):
 
     def cached(self, prompt: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt are cached."""
-        return common_start(self.prompt[: self.done], prompt)
+        return common_prefix_length(self.prompt[: self.done], prompt)
 
     def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
         """Replace the content by these tokens and their given KV."""

@@ -16,7 +16,7 @@ from rtcontrol.models.checkpoint.checkpoint import Checkpoint, read_config
 from rtcontrol.models.checkpoint.prompt import COMPACT, FILE_NAME, SIMPLETOOL_V1_TURNS, SIMPLETOOL_V2_TURNS, VARIABLES
 from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.errors import UserError, decoded, read_json
+from rtcontrol.models.errors import UserError, decode_utf8, read_json
 from rtcontrol.models.train.export import copy_kept, export, load_model
 from rtcontrol.models.train.vocabulary import add_st_tokens, initialise_rows
 
@@ -139,7 +139,7 @@ def _domain(system: str) -> str:
 def _read(path: Path) -> str:
     try:
         # Read bytes, since the checkpoint was trained on these exact line breaks.
-        return decoded(path.read_bytes(), path)
+        return decode_utf8(path.read_bytes(), path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error}).", SOURCE) from None
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT, PromptTemplate
-from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, NULL, opening
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, NULL, head_start
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.data.convert import check_row
 from rtcontrol.models.data.row import Quote, Row, Tools, json_value, raw_lines
-from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.data.sample import UnusableSample
 from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import MAX_HEADS
@@ -140,7 +140,7 @@ class RowEncoder:
         names = ("content", *ARGUMENTS[beyond:])
         for name, weight in zip(names, (self._weights.content, *self._weights.arguments[beyond:]), strict=True):
             if weight:
-                head, null = (self.tokenizer.special_id(token) for token in (opening(name), NULL))
+                head, null = (self.tokenizer.special_id(token) for token in (head_start(name), NULL))
                 yield HeadTarget((head,), (null,), (weight,))
 
     def _branching(self, k: int, target: HeadTarget) -> HeadTarget:
@@ -156,7 +156,7 @@ class RowEncoder:
         start, rest = self.tokenizer.encode(quote.start), self.tokenizer.encode(quote.rest)
         weight = self._weights.quote
         first = (weight if quote.named else 0.0, *[weight] * (len(start) - 1))
-        ids = (self.tokenizer.special_id(opening("content")), *start, *rest)
+        ids = (self.tokenizer.special_id(head_start("content")), *start, *rest)
         return HeadTarget(ids[:-1], ids[1:], (*first, *[weight] * len(rest)), probe=True)
 
     def _meaning(self, row: Row) -> tuple[tuple[int, int], ...]:
@@ -256,7 +256,7 @@ def load(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bo
                 row = Row.from_dict(json_value(raw, where), where)
                 check_row(row)
                 encoded = encoder.encode(row)
-            except (UserError, Unusable) as error:
+            except (UserError, UnusableSample) as error:
                 bad.append(_named(error, where))
                 rows.dropped[bad[-1].what.removeprefix(f"{where}: ")] += 1
                 continue
@@ -277,8 +277,8 @@ def load(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bo
     return rows
 
 
-def _named(error: UserError | Unusable, where: str) -> UserError:
-    if isinstance(error, Unusable):
+def _named(error: UserError | UnusableSample, where: str) -> UserError:
+    if isinstance(error, UnusableSample):
         return UserError(f"{where}: {error.reason}: {error.detail}.", "Correct the call, or leave the row out.")
     return error if error.what.startswith(where) else UserError(f"{where}: {error.what}", error.remedy)
 

@@ -25,7 +25,7 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import no_link, owned, replace_file
+from rtcontrol.models.files import locked, remove_link, replace_file
 from rtcontrol.models.runners.torch_runner import choose_device
 from rtcontrol.models.runners.weights import ARCHITECTURES
 from rtcontrol.models.train.adopt import adopt_base
@@ -96,7 +96,7 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     source = resolve(job.base)
     try:
         (job.out / TRAINING).mkdir(parents=True, exist_ok=True)
-        with owned(job.out):
+        with locked(job.out):
             return _finetune(job, source, device, progress)
     except (OSError, SafetensorError) as error:
         raise not_saved(job.out, error) from None
@@ -306,7 +306,7 @@ def _write(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
         copy_kept(base, part)
         TrainingMetadata(sets, history=rows.history, allow_null=rows.null, any_tools=many).write(part)
         _card(part, outcome)
-    replace_file(no_link(outcome.out / RESULT), json.dumps(outcome.to_dict(), indent=1, ensure_ascii=False) + "\n")
+    replace_file(remove_link(outcome.out / RESULT), json.dumps(outcome.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
 
 def _card(folder: Path, outcome: FinetuneOutcome) -> None:

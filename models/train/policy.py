@@ -114,7 +114,7 @@ class TreeDecider:
         """Return for each row the decision with its confidence, or the error."""
         training = self._model.training
         self._model.eval()
-        decoded = self._decoding.decided([self._encoder.suffix(row) for row in rows])
+        decoded = self._decoding.decide_all([self._encoder.suffix(row) for row in rows])
         self._model.train(training)
         decisions: list[Decision | DecodeError] = []
         for each in decoded:

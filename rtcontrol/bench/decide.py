@@ -23,10 +23,10 @@ from rtcontrol.bench.timing import Progress, Stopwatch, like, rotated, summaries
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decode.draft_tree import FEW, Stop
+from rtcontrol.models.decode.draft_tree import FEW, ChoicePoint
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.protocol import Ask, Budget, Runner, Tree, Work
-from rtcontrol.models.decode.walk import Entry
+from rtcontrol.models.decode.walk import HeadNode
 from rtcontrol.models.runners.packed import Node
 from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.schema.tool_schema import ToolSchema
@@ -97,7 +97,7 @@ class DecideBench:
     def _walked(self) -> list[Node]:
         """Return the nodes at which the scout's walk made choices, and the nodes that lead to them."""
         nodes: list[Node] = []
-        placed: dict[Entry, tuple[int, ...]] = {}
+        placed: dict[HeadNode, tuple[int, ...]] = {}
         for k, n in self._scout.decoding.visited:
             trie = self.decider.plan.heads[k].trie
             above: tuple[int, ...] = ()
@@ -184,7 +184,7 @@ class JsonWriter:
             if matcher.is_accepting():
                 return written
             token = self._tokenizer.encode(text[len(self._tokenizer.decode(written)) :])[0]
-            stop = Stop(legal(matcher))
+            stop = ChoicePoint(legal(matcher))
             assert stop.legal[token], f"{text!r} is no text of the grammar at {token}"
             self._pass(chain, token, stop.few)
             matcher.consume_token(token)
@@ -211,7 +211,7 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
     """Return a matcher for the grammar of all calls as `json.dumps` writes them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
-    matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).machine.tokens, grammar)
+    matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).tables.tokens, grammar)
     assert not matching.get_error(), matching.get_error()
     return matching
 

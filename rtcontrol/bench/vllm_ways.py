@@ -26,14 +26,14 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from rtcontrol.bench.decide import json_schema
 from rtcontrol.bench.situations import Situation
-from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, closing
+from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, head_end
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.runners.torch_runner import thread_limit
 from rtcontrol.models.runners.vllm_runner import threads_kept
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 END = "<|im_end|>"
-STOPS = (NULL, *map(closing, HEADS), END)
+STOPS = (NULL, *map(head_end, HEADS), END)
 MOST = 32  # tokens of a head, as in SimpleTool's server
 JSON_MOST = 256
 BLOCK = 32  # the smallest block size of attention on a CPU

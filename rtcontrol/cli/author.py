@@ -114,11 +114,11 @@ def check_tools(
         rtcontrol tools check tools.json --json costs.json
         rtcontrol tools check "mcp:python my_server.py" --set check.model=runs/mine
     """
-    from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
+    from rtcontrol.models.checkpoint.checkpoint import Checkpoint, is_chat_model
     from rtcontrol.run.toolsets import costs, tools_from
 
     checkpoint = Checkpoint.open(model or "lander")
-    if model is not None and chats(model):
+    if model is not None and is_chat_model(model):
         what = f"{model} is a chat model: its passes depend on its call syntax, and cannot be counted here."
         raise UserError(what, "Leave check.model out, or name a checkpoint in ST format.")
     taken = tools_from(source, skip_unsupported=skip_unsupported)

@@ -65,11 +65,11 @@ def convert(
     check_writable(out)
     if purpose == "eval" and balance:
         raise UserError("data.balance is for training.", "Leave it out with data.for=eval.")
-    shares = converting.shares_of(balance) if balance else None
-    tally, samples = Tally(), chain.from_iterable(map(sets.read, sources))
-    rows: Iterable[Row] = count_rows(converting.rows(samples, tally, purpose, seed))
+    shares = converting.parse_shares(balance) if balance else None
+    tally, samples = Tally(), chain.from_iterable(map(sets.read_source, sources))
+    rows: Iterable[Row] = count_rows(converting.convert_rows(samples, tally, purpose, seed))
     if shares is not None:
-        rows = converting.balanced(list(rows), shares, seed, tally)
+        rows = converting.balance(list(rows), shares, seed, tally)
     count, console = write_rows(out, _some(rows, tally)), for_people(line.json)
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
@@ -90,12 +90,12 @@ def from_recording(
 
         rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --out week.jsonl
     """
-    from rtcontrol.models.data.row import written_whole
+    from rtcontrol.models.data.row import atomic_writer
     from rtcontrol.telemetry.record_reader import read_record, record_path, training_rows
 
     count, record = 0, files[0]
     try:
-        with written_whole(out) as lines:
+        with atomic_writer(out) as lines:
             for record in map(record_path, files):
                 before = count
                 for row in training_rows(read_record(record)):
@@ -126,16 +126,15 @@ def synthesise(
 
     Example: `rtcontrol data synthesise tools.json --set data.rows=2000 --out synthetic.jsonl`
     """
-    from rtcontrol.models.data.convert import shares_of
+    from rtcontrol.models.data.convert import parse_shares
     from rtcontrol.models.data.row import write_rows
     from rtcontrol.models.data.sample import Tally
-    from rtcontrol.models.data.synthesis import read_tools
-    from rtcontrol.models.data.synthesis import rows as synthesised
+    from rtcontrol.models.data.synthesis import generate, read_tools
 
     check_writable(out)
     sets, tally, console = read_tools(tools), Tally(), for_people(line.json)
-    shares = shares_of(balance or "paper")
-    count = write_rows(out, count_rows(synthesised(sets, rows, seed, tally, shares)))
+    shares = parse_shares(balance or "paper")
+    count = write_rows(out, count_rows(generate(sets, rows, seed, tally, shares)))
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})

@@ -31,9 +31,9 @@ def info(
 
     Examples: `rtcontrol models info`; `rtcontrol models info lander`
     """
-    from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve, zoo
+    from rtcontrol.models.checkpoint.checkpoint import Checkpoint, bundled_models, resolve
 
-    for name in [model] if model else zoo():
+    for name in [model] if model else bundled_models():
         checkpoint = Checkpoint.open(name)
         size = sum(f.stat().st_size for f in resolve(name).glob("*.safetensors"))
         print(printable(f"{name}  {_shape(checkpoint)}, {size / 2**20:.1f} MiB, {checkpoint.tokenizer.size} tokens"))
@@ -103,18 +103,18 @@ def quantize(
     spec = DeciderSpec(model, tuple(schemas(whose)["bundled"]))
     original = spec.build()
     folder = original.checkpoint.folder
-    work.new_folder(folder, scheme, out)
+    work.check_quantization(folder, scheme, out)
     interpreter = work.interpreter(python)
     requests = [(each.observation, each.instruction) for each in situations(whose, CALIBRATED + COMPARED)]
     console = for_people()
     with console.status(f"quantising on {CALIBRATED} prompts of the {whose}"):
-        ids = work.sequences(original, requests[:CALIBRATED])
+        ids = work.calibration_sequences(original, requests[:CALIBRATED])
         work.quantize(folder, scheme, out, ids, interpreter)
     with console.status("comparing"):
         quantised = replace(spec, model=str(out)).build()
         pairs = ((original.decide(*each).call, quantised.decide(*each).call) for each in requests[CALIBRATED:])
         same = sum(first == second for first, second in pairs)
-    before, after = (work.size(path) / 2**20 for path in (folder, out))
+    before, after = (work.weight_bytes(path) / 2**20 for path in (folder, out))
     say(console, f"Checkpoint: {out}, {after:.1f} MiB ({model}: {before:.1f})")
     say(console, f"The same call in {same} of {COMPARED} other situations.")
 

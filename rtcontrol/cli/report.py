@@ -13,7 +13,7 @@ import typer
 from rtcontrol.cli.command import CommandLine, command
 from rtcontrol.cli.figures import Progress, for_people, group, save, say
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import no_link, replace_file
+from rtcontrol.models.files import remove_link, replace_file
 from rtcontrol.run.run import ERRED, MISSED, mostly_errors
 from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
@@ -88,7 +88,7 @@ def _beside(run: RecordedRun, suffix: str = ".json") -> Path:
 
     A link at that path is removed, so that a folder from elsewhere cannot redirect the output.
     """
-    return no_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
+    return remove_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
 
 
 def _put(rendered: str | bytes, out: Path) -> None:

@@ -113,7 +113,7 @@ def evaluate(
         if out.exists():
             raise UserError(f"The file eval.out={out} already exists.", "Name a new file.")
         check_writable(out)
-    read = evaluating.read(source, limit)
+    read = evaluating.read_eval_rows(source, limit)
     spec = DeciderSpec(model, (), engine, device=device, value_tokens=value_tokens)
     answerer = evaluating.Answerer(spec)
     with ExitStack() as opened, Progress("answered: {done} of {total}") as progress:
@@ -121,7 +121,7 @@ def evaluate(
         if out is not None:
             keep = partial(evaluating.write_answer, opened.enter_context(out.open("w", encoding="utf-8")))
         answers = evaluating.answer_all(read.rows, answerer, keep, progress)
-    document = evaluating.document(read, answers, answerer.about)
+    document = evaluating.build_document(read, answers, answerer.about)
     console = for_people(line.json)
     for table in evaluating.tables(document):
         console.print(table)

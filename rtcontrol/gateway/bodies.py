@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from rtcontrol.gateway.gate import MAX_BODY_BYTES, Refusal, too_large
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.models.errors import each_once
+from rtcontrol.models.errors import object_without_repeated_keys
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.limits import LIMITS, check_value
 
@@ -23,7 +23,7 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)
+DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=object_without_repeated_keys)
 
 
 async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:

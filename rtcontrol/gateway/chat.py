@@ -20,7 +20,7 @@ from rtcontrol.gateway.bodies import DECODER
 from rtcontrol.gateway.decide import Timed
 from rtcontrol.gateway.gate import Refusal
 from rtcontrol.models.call import Call
-from rtcontrol.models.conversation import ConversationTurn, Made, Unpaired, results_of
+from rtcontrol.models.conversation import CallWithResult, ConversationTurn, UnpairedResult, match_results
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.limits import LIMITS, check_value
 
@@ -110,15 +110,15 @@ class ChatRequest(BaseModel):
         """Return the text of the last user message."""
         return next((m.text() for m in reversed(self.messages) if m.role == "user"), "")
 
-    def calls(self, since: int = 0) -> list[Made]:
+    def calls(self, since: int = 0) -> list[CallWithResult]:
         """Return the calls of the messages from index `since` on, with their results. Raises Refusal."""
         try:
-            results = results_of([message.turn() for message in self.messages])
-        except Unpaired as error:
+            results = match_results([message.turn() for message in self.messages])
+        except UnpairedResult as error:
             hint = "Send the assistant message with the call before it, and each call's result once, with its id."
             raise Refusal(400, "invalid", f"{error}.", hint, param=f"messages[{error.index}].tool_call_id") from None
         return [
-            Made(
+            CallWithResult(
                 call.call(f"messages[{i}].tool_calls[{k}].function.arguments"),
                 self.messages[results[i, k]].text() if (i, k) in results else None,
             )
@@ -127,7 +127,7 @@ class ChatRequest(BaseModel):
             for k, call in enumerate(message.tool_calls or ())
         ]
 
-    def answered(self) -> list[Made]:
+    def answered(self) -> list[CallWithResult]:
         """Return the calls after the last user message that have a result."""
         last = max((i for i, m in enumerate(self.messages) if m.role == "user"), default=0)
         return [call for call in self.calls(last) if call.result is not None]

@@ -15,7 +15,7 @@ from rtcontrol.hosts.pool import EdfScheduler, ScheduledRequest
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import result
+from rtcontrol.models.in_flight import run_to_end
 from rtcontrol.models.schema.random_call import check_random, random_call
 from rtcontrol.models.schema.tool_schema import tool_schemas
 
@@ -44,7 +44,7 @@ def build_decider(source: DeciderSource) -> Decider:
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     """Return the decider's reply to a request. An exception becomes the reply's error, in one line."""
     started_ns = time.monotonic_ns()
-    (outcome,) = result(_decide(decider, request))
+    (outcome,) = run_to_end(_decide(decider, request))
     return reply_to(request, started_ns, outcome)
 
 
@@ -84,7 +84,7 @@ def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, lis
         if steps is not None:
             return [(yield from steps(request))]
         if request.members:
-            outcomes: Any = [result(_decide(decider, member))[0] for member in request.members]
+            outcomes: Any = [run_to_end(_decide(decider, member))[0] for member in request.members]
             return [outcomes]
         return [decider.decide(request)]
     except DECIDER_ERRORS as error:
@@ -152,7 +152,7 @@ class Worker:
             self._paused = self.decide(batch)
         elif batch:
             started_ns = time.monotonic_ns()
-            result(self.decide(batch))
+            run_to_end(self.decide(batch))
             self.scheduler.record_duration(self._kind(batch[0][0]), len(batch), time.monotonic_ns() - started_ns)
         elif self._paused is not None:
             try:
@@ -187,7 +187,7 @@ class SteppedDecider:
     """A decider whose decisions can be paused or cancelled at every step."""
 
     def decide(self, request: DecisionRequest) -> Decision:
-        return result(self.decide_in_steps(request))
+        return run_to_end(self.decide_in_steps(request))
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         raise NotImplementedError
@@ -352,7 +352,7 @@ class CrowdModel:
         return self._decoder.decide_in_steps(prompts)
 
     def info(self) -> dict[str, Any]:
-        return dict(self._decoder.lone.info())
+        return dict(self._decoder.decider.info())
 
 
 # -- questions about a state -------------------------------------------------------------------------------------------

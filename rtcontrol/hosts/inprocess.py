@@ -14,7 +14,7 @@ from typing import Any
 from rtcontrol.hosts.deciders import Worker, build_decider, close_decider, decider_info
 from rtcontrol.hosts.pool import EdfScheduler, Pool, PooledHost, ScheduledRequest, start_host
 from rtcontrol.hosts.protocol import MAX_SESSIONS, Decider, DeciderSource, DecisionReply, DecisionRequest, Host
-from rtcontrol.models.in_flight import result
+from rtcontrol.models.in_flight import run_to_end
 
 
 class InProcessPool(Pool):
@@ -115,7 +115,7 @@ class InProcessHost(PooledHost):
         pool = self.pool
         if self.up and pool.inline:
             self.deciding.add(request.tick)
-            result(pool.workers[0].decide([(self, request)]))
+            run_to_end(pool.workers[0].decide([(self, request)]))
         elif self.up:
             with pool.changed:
                 pool.scheduler.enqueue(self, request, time.monotonic_ns())

@@ -16,7 +16,7 @@ from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, Deci
 from rtcontrol.loop.active import echo
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import result
+from rtcontrol.models.in_flight import run_to_end
 
 GATE, LIMIT_S = 0.5, 5.0
 CANONICAL = "itself"  # recorded as the interpreter of a sentence that is a canonical instruction already
@@ -118,7 +118,7 @@ class Interpreter:
     def _ask(self, sentence: str, over: Callable[[int], bool]) -> InterpretedSentence | None:
         """Return the decider's interpretation, or None if `over` became true before the decider answered."""
         request = DecisionRequest(0, 0, "", sentence, within_ns=round(self.limit_s * 1e9))
-        (reply,) = result(deciders.answer_together([(self._build_decider(), request)], over))
+        (reply,) = run_to_end(deciders.answer_together([(self._build_decider(), request)], over))
         return None if reply is None or over(0) else self._read(sentence, reply)
 
     def _read(self, sentence: str, reply: DecisionReply) -> InterpretedSentence:

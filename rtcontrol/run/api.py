@@ -120,7 +120,7 @@ class Model:
         on other tools. With `untrained`, such a model is accepted; the calls are then legal but meaningless.
         """
         bundled = next((agent for world in BY_AGENT.values() if (agent := world.controller()).model == self.name), None)
-        learnt = TrainingMetadata.of(resolve(self.name))
+        learnt = TrainingMetadata.load(resolve(self.name))
         if tools is None and bundled is not None:
             tools = bundled.tools
         elif tools is None:

@@ -11,7 +11,7 @@ from rtcontrol.agents import Agent
 from rtcontrol.hosts.deciders import SCRIPTED
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.checkpoint.checkpoint import ZOO, chats, zoo
+from rtcontrol.models.checkpoint.checkpoint import ZOO, bundled_models, is_chat_model
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.hysteresis import margin_of
 from rtcontrol.models.errors import UserError, user_path
@@ -36,8 +36,8 @@ def learnt_of(model: str) -> TrainingMetadata | None:
     None if the checkpoint has no metadata or is not on this disk, or if the model is not a checkpoint."""
     if model in SCRIPTED or is_endpoint(model):
         return None
-    folder = ZOO / model if model in zoo() else user_path(model)
-    return TrainingMetadata.of(folder) if folder.is_dir() else None
+    folder = ZOO / model if model in bundled_models() else user_path(model)
+    return TrainingMetadata.load(folder) if folder.is_dir() else None
 
 
 def shown(agent: Agent, model: str) -> Agent:
@@ -60,7 +60,7 @@ def shown(agent: Agent, model: str) -> Agent:
 
 def has_heads(model: str) -> bool:
     """Return whether the model has heads, which give the probability of each value."""
-    return not (model in SCRIPTED or is_endpoint(model) or chats(model))
+    return not (model in SCRIPTED or is_endpoint(model) or is_chat_model(model))
 
 
 def hysteresis_for(text: str | None, model: str) -> float | None:
@@ -94,7 +94,7 @@ def model_for(tools: Sequence[ToolSchema], named: str | None, hint: str = NAME_I
     Raises UserError if there is no such model, or if the named model was trained on other tools, because its calls
     would be legal but meaningless. `hint` says how to choose one of the {known} models.
     """
-    knowing = {name: len(learnt.tool_sets) for name in zoo() if (learnt := learnt_of(name)) and learnt.knows(tools)}
+    knowing = {n: len(m.tool_sets) for n in bundled_models() if (m := learnt_of(n)) and m.knows(tools)}
     bundled = min(knowing, key=knowing.__getitem__, default=None)  # prefer the model that learnt the fewest tools
     model = named or bundled
     if model is None or trained_on(tools, model) is False:
@@ -120,7 +120,7 @@ def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
     """Return a notice if the model may not have been trained on these tools; otherwise None."""
     if model in SCRIPTED or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
-    if chats(model):
+    if is_chat_model(model):
         return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/engines.md)."
     if (learnt := learnt_of(model)) is not None and learnt.any_tools:
         return f"The model {Path(model).name} accepts any tools, and was not trained on these."

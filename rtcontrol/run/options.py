@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.checkpoint.checkpoint import zoo
+from rtcontrol.models.checkpoint.checkpoint import bundled_models
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import BIND, KEYS, setting, settings_of
 
@@ -66,7 +66,7 @@ class RunOptions(RunConfig):
         episodes = 5 if self.episodes is None and not endless else self.episodes
         model = self.model
         if (
-            model is not None and model not in zoo() and Path(model).is_dir()
+            model is not None and model not in bundled_models() and Path(model).is_dir()
         ):  # absolute, as the world may change the working directory
             model = str(Path(model).absolute())
         return replace(self, out=out, model=model, episodes=episodes, warmup_s=self.warmup_s or WARMUP_S)

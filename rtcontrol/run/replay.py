@@ -13,7 +13,7 @@ from rtcontrol.hosts.deciders import SCRIPTED, answer, build_decider
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.checkpoint import zoo
+from rtcontrol.models.checkpoint.checkpoint import bundled_models
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import has_heads, model_for
@@ -46,7 +46,7 @@ class Recording:
         """Return the named model, or else the recorded model. Raises UserError if the recorded model is not bundled.
         A recorded name is not trusted: it may be an address, a hub id or a path that somebody else wrote."""
         recorded = str(self.header["model"])
-        if named is None and recorded not in (*SCRIPTED, *zoo()):
+        if named is None and recorded not in (*SCRIPTED, *bundled_models()):
             name = repr(recorded[:200])
             what = f"{self.path} was decided by the model {name}. A model that only a file names is not loaded."
             raise UserError(what, f"If you trust the model, write --model {name}. Else name another (--model random).")

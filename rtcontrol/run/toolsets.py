@@ -27,7 +27,7 @@ from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import Room, check_size
 from rtcontrol.models.schema.mask import mask_of
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
-from rtcontrol.models.web import ENCODING, packed_by
+from rtcontrol.models.web import ENCODING, compression_of
 from rtcontrol.run.user_files import user_tools
 from rtcontrol_client.console import printable
 
@@ -200,7 +200,7 @@ def http_client(server: str) -> Any:
             await self._stream.aclose()
 
     async def look(response: httpx2.Response) -> None:
-        if packed := packed_by(response.headers):
+        if packed := compression_of(response.headers):
             problem = f"{MCP}{server} sends a compressed answer ({packed}), although the request does not allow it."
             raise UserError(problem, "Let the server or its proxy respect accept-encoding: identity.")
         assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -20,7 +20,7 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.runner import LoopClock, arrival_clock
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.checkpoint import zoo
+from rtcontrol.models.checkpoint.checkpoint import bundled_models
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
@@ -232,7 +232,7 @@ def _model(hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | 
     # A client may not send a path: it must not choose which files of this machine are loaded.
     plain = [m for m in SCRIPTED if m != "expert" or agent_name in assembly.EXPERTS or agent.expert is not None]
     defaults = [options.model, agent.model if agent_name else None]
-    allowed = sorted({*zoo(), *plain, *(model for model in defaults if model)})
+    allowed = sorted({*bundled_models(), *plain, *(model for model in defaults if model)})
     if requested is not None and requested not in allowed:
         names = ", ".join(Path(m).name for m in allowed)
         raise _fatal_error(

@@ -17,7 +17,7 @@ from typing import Any
 from mcap.writer import CompressionType, Writer
 
 from rtcontrol.envs.remote import RemotePicture
-from rtcontrol.models.files import no_link, part_of
+from rtcontrol.models.files import part_path, remove_link
 from rtcontrol.telemetry.account import LiveState
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, encode_event, schema, schema_name, topic_of
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, remove_empty, unwritable_error
@@ -167,7 +167,7 @@ class RecordFile:
         """Open the file and delete older parts of an earlier run, unless it is open. Return whether it is open."""
         if self.fd < 0:
             try:
-                self.fd = os.open(no_link(self.path), OPEN_FLAGS, 0o644)
+                self.fd = os.open(remove_link(self.path), OPEN_FLAGS, 0o644)
             except OSError as error:
                 return self._set_disk_error(error)
             for part in older_parts(self.path):
@@ -180,7 +180,7 @@ class RecordFile:
         bytes."""
         if not self._write_waiting():
             return False
-        new, ended = part_of(self.path), self._parts[-1]
+        new, ended = part_path(self.path), self._parts[-1]
         try:
             fd = os.open(new, OPEN_FLAGS, 0o644)
             try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rtcontrol.models.files import no_link, replace_file
+from rtcontrol.models.files import remove_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, OTHER_KINDS, TIMES, Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
 from rtcontrol.telemetry.histogram import Histogram
@@ -234,7 +234,7 @@ def _by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 def write(report: dict[str, Any], path: Path) -> str | None:
     """Write report.json completely or not at all. Return the reason if it cannot be written, else None."""
     try:
-        replace_file(no_link(path), json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
+        replace_file(remove_link(path), json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
         return error.strerror or str(error)
     return None

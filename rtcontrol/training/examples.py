@@ -14,7 +14,7 @@ from rtcontrol.agents.signatures import location_of
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
-from rtcontrol.models.data.row import EXAMPLE, Row, json_value
+from rtcontrol.models.data.row import ROW_FORMAT, Row, json_value
 from rtcontrol.models.errors import UserError
 
 LEAST_ROWS = 50
@@ -78,7 +78,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     elif isinstance(value, tuple | list) and len(value) in (2, 3):
         value = dict(zip(("instruction", "observation", "call")[-len(value) :], value, strict=True))
     if not isinstance(value, Mapping):
-        raise UserError(f"{where}: a {type(value).__name__} is not a row.", f"Write {EXAMPLE}.")
+        raise UserError(f"{where}: a {type(value).__name__} is not a row.", f"Write {ROW_FORMAT}.")
     return dict(value)
 
 

@@ -24,7 +24,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.data.row import Row, raw_lines
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import owned
+from rtcontrol.models.files import locked
 from rtcontrol.models.train.export import export, markdown_table, not_saved, write_card
 from rtcontrol.models.train.scratch import WORD, Words, from_base, new_learner, words_of
 from rtcontrol.models.train.trainer import LOG, STATE, Progress
@@ -248,7 +248,7 @@ def _prepared(data: FitData, folder: Path, say: Callable[[str], object], stack: 
     training = folder / TRAINING
     try:
         training.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(owned(folder))
+        stack.enter_context(locked(folder))
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}).", ELSEWHERE) from None
     judge = HeldOut(learner, data.held)

@@ -30,7 +30,7 @@ from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.envs.road import curriculum as road
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
-from rtcontrol.models.checkpoint.checkpoint import zoo
+from rtcontrol.models.checkpoint.checkpoint import bundled_models
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.carla.intent import KMH
 
@@ -286,7 +286,7 @@ def test_episode_is_independent_of_parallel_episodes(name: str, goal: Any) -> No
 
 def test_agent_of_each_world_has_bundled_model() -> None:
     for world in registry.WORLDS.values():
-        assert world.agent in zoo() and world.controller().model == world.agent
+        assert world.agent in bundled_models() and world.controller().model == world.agent
 
 
 @pytest.mark.parametrize("name", registry.WORLDS)

@@ -220,7 +220,7 @@ def test_sessions_of_two_models_use_their_own_model(folder: Path, tmp_path: Path
         assert before.call == after.call
         assert before.confidence == pytest.approx(after.confidence, rel=1e-3)
     assert decide_together([]) == []
-    with pytest.raises(AssertionError, match="one decision of a session"):
+    with pytest.raises(AssertionError, match="has one decision"):
         decide_together([(deciders[0], ("", "", ()))] * 2)
 
 
@@ -242,7 +242,7 @@ def prompts(draw: st.DrawFn) -> CharacterPrompt:
 
 @pytest.fixture(scope="module")
 def crowd() -> CrowdDecoder:
-    return CrowdDecoder(SPEC, most=1)
+    return CrowdDecoder(SPEC, max_sequences=1)
 
 
 def same(decision: Decision | Exception, alone: Decision) -> None:
@@ -256,26 +256,26 @@ def same(decision: Decision | Exception, alone: Decision) -> None:
 def test_batched_character_gets_the_same_call_as_alone(crowd: CrowdDecoder, characters: list[CharacterPrompt]) -> None:
     # This includes characters that reuse another's sequence, and more characters than fit a pass.
     for character, decision in zip(characters, crowd.decide(characters), strict=True):
-        same(decision, crowd.lone.decide(character.observation, character.instruction))
+        same(decision, crowd.decider.decide(character.observation, character.instruction))
 
 
 # vllm-project/vllm#1543, vllm-project/vllm#45689: a fault of one request stopped the engine for all.
 def test_fault_of_one_character_does_not_affect_the_batch(crowd: CrowdDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
     fine = [CharacterPrompt(str(i), f"x {i} y 50 vx 0 vy 0 angle 0 spin 0 legs 0 0", GOALS[0]) for i in range(4)]
-    alone = [crowd.lone.decide(character.observation, character.instruction) for character in fine]
+    alone = [crowd.decider.decide(character.observation, character.instruction) for character in fine]
     too_long = dataclasses.replace(fine[1], observation="x 1 " * 9000)
     decisions = crowd.decide([fine[0], too_long, *fine[2:]])
     assert isinstance(decisions[1], UserError)
     for i in (0, 2, 3):
         same(decisions[i], alone[i])
-    runs = crowd.lone.runner.run
+    runs = crowd.decider.runner.run
 
     def not_finite(work):  # type: ignore[no-untyped-def]
         answers = runs(work)
         answers[2] = [[[float("nan")] * len(row) for row in ask] for ask in answers[2]]
         return answers
 
-    monkeypatch.setattr(crowd.lone.runner, "run", not_finite)
+    monkeypatch.setattr(crowd.decider.runner, "run", not_finite)
     decisions = crowd.decide(fine)
     monkeypatch.undo()
     assert isinstance(decisions[2], DecodeError)

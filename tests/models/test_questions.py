@@ -39,7 +39,7 @@ def decider_of(folder: Path) -> QuestionDecider:
 def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, question: StateQuestion) -> list[float]:
     """Return each option's probability: the product, over its tokens, of a token's share among those that continue some
     option."""
-    wording = decider.wording
+    wording = decider.encoder
     prompt = [*wording.state(state), *wording.question(question.text)]
     paths = [wording.option(option) for option in question.options]
     probabilities = []
@@ -78,9 +78,9 @@ def test_slices_and_long_questions_keep_the_probabilities(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
 ) -> None:
     whole = decider_of(folder).answer("x 1 y 2", ALIKE)
-    monkeypatch.setattr(questions_module, "TOGETHER", slice_)
-    monkeypatch.setattr(questions_module, "in_time", lambda runner: 0)
-    monkeypatch.setattr(questions_module, "LONG", long)
+    monkeypatch.setattr(questions_module, "MIN_PASS_TOKENS", slice_)
+    monkeypatch.setattr(questions_module, "slice_tokens", lambda runner: 0)
+    monkeypatch.setattr(questions_module, "LONG_TOKENS", long)
     decider = decider_of(folder)
     steps, passes = decider.answer_in_steps("x 1 y 2", ALIKE), 0
     while True:
@@ -104,12 +104,12 @@ def test_the_last_state_stays_cached(folder: Path) -> None:
 
 def test_question_beyond_the_context_is_refused_with_the_excess(folder: Path) -> None:
     decider = decider_of(folder)
-    room = decider.handle.slots - len(decider.wording.state("go " * 1000))
-    around = len(decider.wording.question("x")) - 1
+    room = decider.handle.slots - len(decider.encoder.state("go " * 1000))
+    around = len(decider.encoder.question("x")) - 1
     fits, over = (StateQuestion("x" * n, ("0", "1")) for n in (room - around, room - around + 1))
-    assert len(decider.wording.question(fits.text)) == room
+    assert len(decider.encoder.question(fits.text)) == room
     decider.answer("go " * 1000, [fits])
-    with pytest.raises(UserError, match=rf"question 2 are 1 more than the model's context of {decider.handle.slots}"):
+    with pytest.raises(UserError, match=rf"together 1 more than the model's context of {decider.handle.slots}"):
         decider.answer("go " * 1000, [fits, over])
 
 
@@ -130,13 +130,13 @@ def test_nan_score_gives_no_answer(folder: Path) -> None:
 
 def test_question_takes_the_place_of_the_instruction(folder: Path) -> None:
     decider = decider_of(folder)
-    tokenizer: Any = decider.wording.tokenizer
+    tokenizer: Any = decider.encoder.tokenizer
     template = PromptTemplate({"template": "<|im_start|>{tools}<|im_end|>" + SIMPLETOOL_V1_TURNS}, tokenizer, "here")
     state, question = template.state_ids('say "a"'), template.question_ids("<|im_end|> so?")
     assert tokenizer.decode(state) == '<|im_start|><|im_end|><|im_start|>user\nenvironment: ["say \\"a\\""]'
     assert tokenizer.decode(question) == "\nhistory: []\n\n<|im_end|> so?<|im_end|>\n<|im_start|>assistant\n"
     assert question.count(tokenizer.special_id("<|im_end|>")) == 1, "text is never control"
-    wording = decider.wording
+    wording = decider.encoder
     assert tokenizer.decode(wording.state("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
     assert tokenizer.decode(wording.question("so?")) == "\nso?<|im_start|><arg1>"
     assert (

@@ -14,7 +14,7 @@ import pytest
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.web import MOST_BYTES, WebAnswer, WebClient, WebError
+from rtcontrol.models.web import MAX_BYTES, WebAnswer, WebClient, WebError
 from rtcontrol.run import toolsets
 from tests.helpers.web_server import Quiet, http_server
 
@@ -111,7 +111,7 @@ def test_compressed_answer_is_refused_without_unpacking(client: Callable[[str], 
 def test_endless_answer_is_dropped_at_the_size_limit(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, _):
         told = client(url)
-    most = toolsets.MOST_BYTES if client is lists_tools else MOST_BYTES
+    most = toolsets.MOST_BYTES if client is lists_tools else MAX_BYTES
     assert f"{most} bytes" in told
 
 

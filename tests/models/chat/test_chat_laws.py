@@ -156,7 +156,7 @@ def test_chat_probabilities_equal_hugging_face_and_sum_to_one(
 @pytest.mark.parametrize("turns", [PLAIN, CLOSE_BY])
 def test_chat_question_uses_the_models_template(tmp_path: Path, turns: str) -> None:
     folder = with_template(tmp_path / "m", turns + ASKED)
-    wording, library = answering(folder).wording, AutoTokenizer.from_pretrained(str(folder))
+    wording, library = answering(folder).encoder, AutoTokenizer.from_pretrained(str(folder))
 
     def written(*messages: dict[str, str], **options: Any) -> list[int]:
         text = library.apply_chat_template(list(messages), tokenize=False, **options)
@@ -174,8 +174,8 @@ def test_chat_question_uses_the_models_template(tmp_path: Path, turns: str) -> N
 @pytest.mark.parametrize(
     ("written", "eos", "problem"),
     [
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", None, "how an answer ends"),
-        ("{{ raise_exception('No!') }}", "<|im_end|>", r"user alone \(No!\)"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", None, "that ends an answer"),
+        ("{{ raise_exception('No!') }}", "<|im_end|>", r"message alone \(No!\)"),
     ],
 )
 def test_chat_model_without_usable_template_is_refused(

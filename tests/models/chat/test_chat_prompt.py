@@ -59,7 +59,10 @@ def prompt(template: ChatTemplate, schemas: list[ToolSchema], instruction: str, 
 
 
 def by_transformers(library: Any, template: ChatTemplate, schemas: list[ToolSchema], content: str) -> list[int]:
-    messages = [{"role": template.syntax.role, "content": template.syntax.orders}, {"role": "user", "content": content}]
+    messages = [
+        {"role": template.syntax.role, "content": template.syntax.system_text},
+        {"role": "user", "content": content},
+    ]
     options = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": False}
     text = library.apply_chat_template(messages, tools=[t.to_openai() for t in schemas], **options)
     return list(library(text, add_special_tokens=False).input_ids)
@@ -95,9 +98,9 @@ def test_prompt_never_contains_the_date(small: Path, tmp_path: Path) -> None:
 
 MISTAKES = [
     ("no template", None, "there is none", "instruct checkpoint"),
-    ("no tool calls", "{{ messages }}{{ tools }}", "no known form of tool calls", "chat:URL#NAME"),
-    ("neither", "{{ messages }}", "leaves out the tools", "that calls tools"),
-    ("no tools", "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}", "leaves out the tools", "trained"),
+    ("no tool calls", "{{ messages }}{{ tools }}", "in none of the known forms", "chat:URL#NAME"),
+    ("neither", "{{ messages }}", "ignores tools", "that can call tools"),
+    ("no tools", "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}", "ignores tools", "trained"),
     ("a refusal", "<tool_call>{{ raise_exception('No system turn!') }}", "No system turn!", "trained"),
 ]
 

@@ -85,7 +85,7 @@ def test_repository_folder_is_downloaded_alone_and_cached(hub: Hub) -> None:
     count, hub.reachable = len(hub.got), False
     assert resolve(WHERE) == folder and len(hub.got) == count
     (folder / "model.safetensors").unlink()  # an incomplete download is repeated
-    assert "nor is it whole in the cache" in refused(WHERE)
+    assert "has no complete copy" in refused(WHERE)
     hub.reachable = True
     assert resolve(WHERE) == folder and (folder / "model.safetensors").is_file()
 
@@ -93,22 +93,22 @@ def test_repository_folder_is_downloaded_alone_and_cached(hub: Hub) -> None:
 def test_missing_repository_folder_lists_the_existing_ones(hub: Hub) -> None:
     for model in (REPOSITORY, f"{REPOSITORY}:RT-small"):
         problem = refused(model)
-        assert "has no whole checkpoint in" in problem and "RT-other, RT-small-v2" in problem
+        assert "has no complete checkpoint in" in problem and "RT-other, RT-small-v2" in problem
 
 
 def test_unreachable_hub_gives_a_hint(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = refused("runs/train-lander")
-    assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub (" in problem
-    assert "does not give it" in problem and "hf auth login" in problem
+    assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the cache (" in problem
+    assert "failed: " in problem and "hf auth login" in problem
     hub.reachable = False
     assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in refused(f"{REPOSITORY}:RT-other")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "is not asked, as HF_HUB_OFFLINE is set" in refused(WHERE)
+    assert "is not used, as HF_HUB_OFFLINE is set" in refused(WHERE)
 
 
 @pytest.mark.parametrize("model", ["nobody", "a/b/c", "./a/b", "a/b:", "a/b:../c"])
 def test_invalid_hub_id_is_not_queried(model: str) -> None:
-    with pytest.raises(UserError, match="There is no folder .* it is not a hub's OWNER/NAME") as error:
+    with pytest.raises(UserError, match="There is no folder .* it is not a hub id OWNER/NAME") as error:
         resolve(model)
     assert "OWNER/NAME[:SUBFOLDER] of the Hugging Face hub" in error.value.remedy
 
@@ -121,11 +121,11 @@ def test_name_of_bundled_model_and_local_folder_is_refused(tmp_path: Path, monke
     (tmp_path / "lander").mkdir()
     assert resolve("lander") == ZOO / "lander"  # a folder that holds no model is none of two
     shutil.copy(ZOO / "lander" / "config.json", tmp_path / "lander")
-    with pytest.raises(UserError, match="a bundled model, and a folder here") as refused:
+    with pytest.raises(UserError, match="a bundled model and of a checkpoint folder") as refused:
         resolve("lander")
     assert "./lander" in refused.value.remedy
     assert resolve("./lander") == Path("lander")
-    with pytest.raises(UserError, match="is a file, no checkpoint folder. Give the folder that it is in: lander"):
+    with pytest.raises(UserError, match="is a file, not a checkpoint folder. Give the folder: lander"):
         resolve("lander/config.json")
     (tmp_path / REPOSITORY).mkdir(parents=True)
     assert resolve(REPOSITORY) == Path(REPOSITORY), "a folder wins over the hub"
@@ -136,14 +136,14 @@ def test_name_of_bundled_model_and_local_folder_is_refused(tmp_path: Path, monke
 
 AUTO = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
 CASES: list[tuple[str, dict[str, Any], str]] = [
-    ("config.json", {"auto_map": AUTO, "model_type": "strange"}, "names code of its own"),
-    ("config.json", {"vision_config": {"auto_map": {"AutoConfig": "someone/else--evil.Config"}}}, "code of its own"),
-    ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": [None, "evil.Tokenizer"]}}, "names code of its own"),
-    ("generation_config.json", {"custom_generate": "someone/else"}, "names code of its own"),
-    ("config.json", {"attn_implementation": "someone/kernel"}, "names code of a hub"),
-    ("adapter_config.json", {"base_model_name_or_path": "someone/else"}, "names another model"),
-    ("model.safetensors.index.json", {"weight_map": {"a": "../../etc/passwd"}}, "names a file elsewhere"),
-    ("tokenizer_config.json", {"fast_tokenizer_files": ["../../x.json"]}, "names a file elsewhere"),
+    ("config.json", {"auto_map": AUTO, "model_type": "strange"}, "refers to code in the checkpoint"),
+    ("config.json", {"vision_config": {"auto_map": {"AutoConfig": "someone/else--evil.Config"}}}, "code in the"),
+    ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": [None, "evil.Tokenizer"]}}, "refers to code in the"),
+    ("generation_config.json", {"custom_generate": "someone/else"}, "refers to code in the checkpoint"),
+    ("config.json", {"attn_implementation": "someone/kernel"}, "refers to code on a hub"),
+    ("adapter_config.json", {"base_model_name_or_path": "someone/else"}, "refers to another model"),
+    ("model.safetensors.index.json", {"weight_map": {"a": "../../etc/passwd"}}, "refers to a file in another folder"),
+    ("tokenizer_config.json", {"fast_tokenizer_files": ["../../x.json"]}, "refers to a file in another folder"),
 ]
 
 

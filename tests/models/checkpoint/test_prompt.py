@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.conversation import ConversationTurn, Unpaired, results_of
-from rtcontrol.models.decode.draft_tree import COPIED, Guesses
+from rtcontrol.models.conversation import ConversationTurn, UnpairedResult, match_results
+from rtcontrol.models.decode.draft_tree import MAX_COPIED, GuessSources
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
@@ -120,9 +120,9 @@ def test_added_token_is_text_in_every_place(tokenizer: STTokenizer) -> None:
             legal = value.legal(head_id, None)
             assert legal[wanted] and not legal[sorted(control - {head_id})].any()
             value.push(wanted)
-        guesses = Guesses(tokenizer, prompt=f"ab {token} {token}", room=9)
+        guesses = GuessSources(tokenizer, prompt=f"ab {token} {token}", room=9)
         (guessed,) = guesses.after(tokenizer.encode("ab"))
-        assert tokenizer.decode(guessed).startswith(f" {token}"[:COPIED]) and not control & set(guessed)
+        assert tokenizer.decode(guessed).startswith(f" {token}"[:MAX_COPIED]) and not control & set(guessed)
 
 
 def test_missing_or_damaged_template_is_refused_with_a_hint(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def result(id_: str | None = None, name: str | None = None) -> ConversationTurn:
 def test_result_belongs_to_the_oldest_matching_call(
     messages: list[ConversationTurn], paired: dict[tuple[int, int], int]
 ) -> None:
-    assert results_of(messages) == paired
+    assert match_results(messages) == paired
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,6 @@ def test_result_belongs_to_the_oldest_matching_call(
     ],
 )
 def test_result_without_an_earlier_call_is_reported(messages: list[ConversationTurn], at: int) -> None:
-    with pytest.raises(Unpaired, match=rf"messages\[{at}\]") as caught:
-        results_of(messages)
+    with pytest.raises(UnpairedResult, match=rf"messages\[{at}\]") as caught:
+        match_results(messages)
     assert caught.value.index == at

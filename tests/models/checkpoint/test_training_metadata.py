@@ -29,9 +29,9 @@ KNOWN = TrainingMetadata((tuple(TOOLS),), history=2, instruction="go", observati
 
 
 def test_training_metadata_is_read_back_as_written(tmp_path: Path) -> None:
-    assert TrainingMetadata.of(tmp_path) is None
+    assert TrainingMetadata.load(tmp_path) is None
     KNOWN.write(tmp_path)
-    learnt = TrainingMetadata.of(tmp_path)
+    learnt = TrainingMetadata.load(tmp_path)
     assert learnt is not None and learnt.history == 2 and learnt.gate == 0.5 and learnt.observation == {"x": "cm"}
     assert learnt.knows(tool_schemas(TOOLS)) and learnt.tools is not None
     assert [p.name for p in tmp_path.iterdir()] == [FILE_NAME]
@@ -41,8 +41,8 @@ def test_training_metadata_is_read_back_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 2}, "another format"),
-        ({"tool_sets": None}, "does not say"),
+        ({"format": 2}, "does not have format"),
+        ({"tool_sets": None}, "is not valid training"),
         ({"history": "six"}, "history is 'six'"),
         ({"rate": 3}, "unexpected keyword"),
     ],
@@ -52,7 +52,7 @@ def test_damaged_metadata_file_is_named(change: dict[str, Any], says: str, tmp_p
     path = tmp_path / FILE_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=says) as error:
-        TrainingMetadata.of(tmp_path)
+        TrainingMetadata.load(tmp_path)
     assert str(path) in error.value.what
 
 
@@ -61,7 +61,7 @@ def test_model_trained_without_history_gets_no_history(learnt: int, same: bool, 
     folder = build_checkpoint(tmp_path / "model")
     TrainingMetadata((tuple(TOOLS),), history=learnt).write(folder)
     decider = build(folder, TOOLS)
-    before = [decider.begin("x=3", "go", history) for history in ((), ("push(x=20)", "wait(x=1)"))]
+    before = [decider.start("x=3", "go", history) for history in ((), ("push(x=20)", "wait(x=1)"))]
     lengths = [decision.fresh + decision.reused for decision in before]
     assert (lengths[0] == lengths[1]) is same
 
@@ -75,15 +75,15 @@ def test_each_unknown_word_lowers_the_confidence_to_the_gate(most: int, tmp_path
     each = [decider.decide("x 1", instruction) for instruction in ("go so", "go so blue far", "go so")]
     assert [decision.unknown for decision in each] == [(), ("blue", "far"), ()]
     low, high = each[1].confidence["function"], plain.confidence["function"]
-    learnt = TrainingMetadata.of(folder)
-    assert learnt is not None and low == pytest.approx(high * learnt.doubt**2) and low < high
+    learnt = TrainingMetadata.load(folder)
+    assert learnt is not None and low == pytest.approx(high * learnt.unknown_word_factor**2) and low < high
     assert each[1].call == plain.call and {**each[1].confidence, "function": high} == pytest.approx(plain.confidence)
     assert decider.decide_many([("x 1", "go so blue far"), ("x 1", "go so")])[0].unknown == ("blue", "far")
     (together,) = decide_together([(decider, ("x 1", "go so blue far", ()))])
     assert isinstance(together, Decision) and together.confidence["function"] == pytest.approx(low)
     assert other.decide("x 1", "go so blue far").unknown == ()  # of other tools it says nothing
-    assert learnt.gate is not None and learnt.doubt ** (most + 1) < learnt.gate
-    assert most == 0 or learnt.doubt**most > learnt.gate
+    assert learnt.gate is not None and learnt.unknown_word_factor ** (most + 1) < learnt.gate
+    assert most == 0 or learnt.unknown_word_factor**most > learnt.gate
 
 
 # Words that training never had are detected, unlike forms and misspellings of known words, and quickly.
@@ -111,13 +111,13 @@ def test_unknown_words_are_named_but_known_forms_are_not(text: str, unknown: tup
 
 @pytest.mark.parametrize("name", ["lander", "paddle", "driver"])
 def test_meaningful_sentence_of_another_person_is_not_held(name: str) -> None:
-    learnt = TrainingMetadata.of(ZOO / name)
+    learnt = TrainingMetadata.load(ZOO / name)
     assert learnt is not None and learnt.words is not None and learnt.gate is not None
     held = Counter[bool]()
     for path in sorted(Path("tests/strangers").glob("list-*.jsonl.gz")):
         for line in map(json.loads, gzip.decompress(path.read_bytes()).splitlines()):
             if line["env"] == name and line["means"] is not None:
-                held[0.99 * learnt.doubt ** len(learnt.unknown(line["say"])) < learnt.gate] += 1
+                held[0.99 * learnt.unknown_word_factor ** len(learnt.unknown(line["say"])) < learnt.gate] += 1
     assert held[False] > 250 and held[True] == 0
 
 
@@ -166,9 +166,9 @@ def test_order_of_keys_does_not_change_tools(other: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("other", "difference"),
     [
-        (go({"way": {**WAY, "enum": ["right", "left"]}, "speed": SPEED}, ["way", "speed"]), "go is defined otherwise"),
-        (go({"way": WAY}, ["way"]), "go is defined otherwise"),
-        (go({"way": WAY, "speed": SPEED}, ["way", "speed"], "walk"), "the tool go is missing here"),
+        (go({"way": {**WAY, "enum": ["right", "left"]}, "speed": SPEED}, ["way", "speed"]), "go has another"),
+        (go({"way": WAY}, ["way"]), "go has another"),
+        (go({"way": WAY, "speed": SPEED}, ["way", "speed"], "walk"), "the tool go is missing"),
     ],
     ids=["values", "parameter", "name"],
 )

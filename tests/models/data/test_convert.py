@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.convert import Purpose, decompose, rows
+from rtcontrol.models.data.convert import Purpose, convert_rows, rows_of_sample
 from rtcontrol.models.data.row import Row
-from rtcontrol.models.data.sample import Dropped, Sample, Tally, Unusable
-from rtcontrol.models.data.types import annotation, call_of, coerced, tool
+from rtcontrol.models.data.sample import DroppedSample, Sample, Tally, UnusableSample
+from rtcontrol.models.data.types import coerce, parse_annotation, parse_call, tool_definition
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
@@ -22,7 +22,7 @@ SPEED = {"type": "object", "properties": {"z": {"type": "number"}, "a": {"type":
 
 def many(count: int, required: int = 0) -> dict[str, Any]:
     names = [f"p{n}" for n in range(count)]
-    return tool(
+    return tool_definition(
         "many", "", {"type": "object", "properties": dict.fromkeys(names, STRING), "required": names[:required]}
     )
 
@@ -31,13 +31,13 @@ def sample(call: Call, shown: dict[str, Any], name: str = "s") -> Sample:
     return Sample(name, "set", f"file:{name}", "go", "", (shown,), (call,))
 
 
-def made(samples: list[Sample | Dropped | Row], purpose: Purpose = "train") -> tuple[list[Row], Tally]:
+def made(samples: list[Sample | DroppedSample | Row], purpose: Purpose = "train") -> tuple[list[Row], Tally]:
     tally = Tally()
-    return list(rows(samples, tally, purpose)), tally
+    return list(convert_rows(samples, tally, purpose)), tally
 
 
 def test_arguments_are_in_head_order_and_of_the_declared_type() -> None:
-    (row,), _ = made([sample(Call("go", {"a": 3.0, "z": 2}), tool("go", "", SPEED))])
+    (row,), _ = made([sample(Call("go", {"a": 3.0, "z": 2}), tool_definition("go", "", SPEED))])
     assert row.call is not None and row.call.text() == "go(z=2.0, a=3)"
     assert [p.name for p in row.tools[0].parameters] == ["z", "a"]
 
@@ -56,15 +56,15 @@ def test_tools_keep_at_most_six_heads_with_the_calls_arguments(count: int, requi
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"z": 1.0, "b": 1}, "an argument that its tool does not have"),
-        ({"a": 1}, "a required argument that is missing"),
-        ({"z": "fast"}, "a value that its parameter does not take"),
-        ({"z": 1.0, "a": 1.5}, "a value that its parameter does not take"),
-        ({"z": 10**400}, "a value that its parameter does not take"),
+        ({"z": 1.0, "b": 1}, "an unknown argument"),
+        ({"a": 1}, "a missing required argument"),
+        ({"z": "fast"}, "a value that its parameter does not allow"),
+        ({"z": 1.0, "a": 1.5}, "a value that its parameter does not allow"),
+        ({"z": 10**400}, "a value that its parameter does not allow"),
     ],
 )
 def test_forbidden_call_is_dropped_only_for_training(arguments: Any, reason: str) -> None:
-    found = [sample(Call("go", arguments), tool("go", "", SPEED))]
+    found = [sample(Call("go", arguments), tool_definition("go", "", SPEED))]
     taught, tally = made(found, purpose="train")
     assert not taught and tally.dropped == {("set", reason): 1}
     assert tally.places["set", reason][0].startswith("file:s")
@@ -73,7 +73,7 @@ def test_forbidden_call_is_dropped_only_for_training(arguments: Any, reason: str
 
 
 def test_optional_null_is_left_out_for_training() -> None:
-    found = [sample(Call("go", {"z": 1.0, "a": None}), tool("go", "", SPEED))]
+    found = [sample(Call("go", {"z": 1.0, "a": None}), tool_definition("go", "", SPEED))]
     taught, tally = made(found, purpose="train")
     assert taught[0].call == Call("go", {"z": 1.0}) and not tally.noted
     assert made(found, purpose="eval")[0][0].call == Call("go", {"z": 1.0, "a": None})
@@ -81,15 +81,15 @@ def test_optional_null_is_left_out_for_training() -> None:
 
 def test_lone_surrogate_makes_a_sample_unusable() -> None:
     for call in (Call("go", {"\ud800": 1}), Call("go", {"z": ["\ud800"]})):
-        with pytest.raises(Unusable, match="half a character"):
-            sample(call, tool("go", "", SPEED))
-    found, tally = made([sample(Call("go", {"z": 1.0}), tool("go", "\ud800", SPEED))], purpose="eval")
+        with pytest.raises(UnusableSample, match="half a character"):
+            sample(call, tool_definition("go", "", SPEED))
+    found, tally = made([sample(Call("go", {"z": 1.0}), tool_definition("go", "\ud800", SPEED))], purpose="eval")
     assert not found and tally.dropped == {("set", "half a character (a lone surrogate)"): 1}
 
 
 def test_rows_of_several_files_keep_samples_together() -> None:
     calls = (Call("go", {"z": 1.0}), Call("go", {"z": 2.0}))
-    one = Sample("s", "set", "file:1", "go", "", (tool("go", "", SPEED),), calls)
+    one = Sample("s", "set", "file:1", "go", "", (tool_definition("go", "", SPEED),), calls)
     assert [row.sample for row in made([one, one], purpose="eval")[0]] == ["s", "s", "s~2", "s~2"]
     first, _ = made([one], purpose="eval")
     both, tally = made([*first, *first], purpose="eval")
@@ -104,13 +104,13 @@ calls = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(lambda found: [C
 
 
 def several(made: list[Call], name: str = "s") -> Sample:
-    shown = tool("go", "", {"properties": {"n": {"type": "integer"}}})
+    shown = tool_definition("go", "", {"properties": {"n": {"type": "integer"}}})
     return Sample(name, "set", "file:1", "go", "now", (shown,), tuple(made), ("before()",))
 
 
 @given(calls)
 def test_evaluation_history_is_a_prefix_of_calls(made: list[Call]) -> None:
-    rows = decompose(several(made), "eval")
+    rows = rows_of_sample(several(made), "eval")
     assert [row.call for row in rows] == made
     for n, row in enumerate(rows):
         assert row.history == ("before()", *(call.text() for call in made[:n]))
@@ -119,12 +119,12 @@ def test_evaluation_history_is_a_prefix_of_calls(made: list[Call]) -> None:
 
 @given(calls, st.integers(0, 9))
 def test_training_history_is_a_prefix_of_shuffled_calls(made: list[Call], seed: int) -> None:
-    rows = decompose(several(made), "train", seed)
+    rows = rows_of_sample(several(made), "train", seed)
     order = [row.call for row in rows if row.call is not None]
     assert Counter(c.text() for c in order) == Counter(c.text() for c in made)
     for n, row in enumerate(rows):
         assert row.history[1:] == tuple(call.text() for call in order[:n])
-    assert rows == decompose(several(made), "train", seed)
+    assert rows == rows_of_sample(several(made), "train", seed)
 
 
 # Types in the notation of the data sets become JSON Schema.
@@ -144,14 +144,14 @@ def test_training_history_is_a_prefix_of_shuffled_calls(made: list[Call], seed: 
     ],
 )
 def test_python_annotations_become_schemas(text: str, schema: dict[str, Any], optional: bool) -> None:
-    assert annotation(text) == (schema, optional)
-    ToolSchema.from_openai(tool("t", "", {"type": "object", "properties": {"p": schema}}))
+    assert parse_annotation(text) == (schema, optional)
+    ToolSchema.from_openai(tool_definition("t", "", {"type": "object", "properties": {"p": schema}}))
 
 
 @pytest.mark.parametrize("text", ["Callable[[float], float]", "np.ndarray", "List["])
 def test_unknown_annotation_is_refused(text: str) -> None:
-    with pytest.raises(Unusable, match="not known"):
-        annotation(text)
+    with pytest.raises(UnusableSample, match="unknown type"):
+        parse_annotation(text)
 
 
 # Calls and values in the notation of the data sets.
@@ -167,7 +167,7 @@ values = st.recursive(
 @given(st.dictionaries(st.sampled_from(["a", "b", "c_d"]), values))
 def test_call_in_python_source_is_parsed(arguments: dict[str, Any]) -> None:
     written = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    assert call_of(f"shop.find({written})") == Call("shop.find", arguments)
+    assert parse_call(f"shop.find({written})") == Call("shop.find", arguments)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_call_in_python_source_is_parsed(arguments: dict[str, Any]) -> None:
     ],
 )
 def test_call_with_bare_names_is_parsed(text: str, arguments: dict[str, Any]) -> None:
-    assert call_of(text).arguments == arguments
+    assert parse_call(text).arguments == arguments
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_call_with_bare_names_is_parsed(text: str, arguments: dict[str, Any]) ->
     ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=9**9**9)", "f(a=1e999)", "f(a={1})"],
 )
 def test_unreadable_call_is_refused(text: str) -> None:
-    with pytest.raises(Unusable):
-        call_of(text)
+    with pytest.raises(UnusableSample):
+        parse_call(text)
 
 
 @pytest.mark.parametrize(
@@ -204,4 +204,4 @@ def test_unreadable_call_is_refused(text: str) -> None:
     ],
 )
 def test_string_is_converted_to_the_parameters_type(value: Any, schema: dict[str, Any], read: Any) -> None:
-    assert coerced(value, schema) == read
+    assert coerce(value, schema) == read

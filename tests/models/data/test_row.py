@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data import synthesis
-from rtcontrol.models.data.convert import PAPER, balanced, canonical, check_row, shares_of
+from rtcontrol.models.data.convert import PAPER, balance, canonical_tool, check_row, parse_shares
 from rtcontrol.models.data.row import Row, read_rows, write_rows
-from rtcontrol.models.data.sample import Tally, Unusable
+from rtcontrol.models.data.sample import Tally, UnusableSample
 from rtcontrol.models.data.synthesis import read_tools, sample_value
-from rtcontrol.models.data.types import tool
+from rtcontrol.models.data.types import tool_definition
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from tests.models.small import tool_lists
@@ -42,7 +42,7 @@ rows = st.builds(
     text,
     st.none() | calls,
     st.lists(text, max_size=3).map(tuple),
-    st.just((canonical(TOOL),)),
+    st.just((canonical_tool(TOOL),)),
     allowed=st.lists(calls, max_size=2).map(tuple),
     weight=st.floats(1e-9, 1e6),
     id=name,
@@ -125,8 +125,8 @@ def row_with(n: int, arguments: int | None) -> Row:
 @given(st.lists(st.none() | st.integers(0, 8), max_size=40), st.integers(0, 3))
 def test_balanced_rows_have_the_requested_shares(others: list[int | None], seed: int) -> None:
     made = [row_with(n, count) for n, count in enumerate([1, 2, 3, 4, 5, 6, *others])]
-    shares = shares_of(PAPER)
-    found = balanced(made, shares, seed, Tally())
+    shares = parse_shares(PAPER)
+    found = balance(made, shares, seed, Tally())
     kept = {r.id for r in found}
     assert all(r.id in kept for r in made if r.call is None or not r.call.arguments)  # no share was asked for
     most = min(sum(min(len(r.call.arguments), 6) == c for r in made if r.call) / s for c, s in shares.items())
@@ -136,11 +136,11 @@ def test_balanced_rows_have_the_requested_shares(others: list[int | None], seed:
 
 def test_argument_count_without_rows_cannot_have_a_share() -> None:
     with pytest.raises(UserError, match="No row has a call of 3 arguments"):
-        balanced([row_with(0, 1), row_with(1, 2)], shares_of("1,1,1,0,0,0"), 0, Tally())
-    assert shares_of("1,1,0,0,0,0,0") == {0: 0.5, 1: 0.5, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}
+        balance([row_with(0, 1), row_with(1, 2)], parse_shares("1,1,1,0,0,0"), 0, Tally())
+    assert parse_shares("1,1,0,0,0,0,0") == {0: 0.5, 1: 0.5, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}
     for bad in ("1,2", "a,b,c,d,e,f", "0,0,0,0,0,0", "-1,1,1,1,1,1", "nan,1,1,1,1,1"):
-        with pytest.raises(UserError, match="not shares"):
-            shares_of(bad)
+        with pytest.raises(UserError, match="not a list of shares"):
+            parse_shares(bad)
 
 
 ANY = dict.fromkeys(range(7), 1 / 7)
@@ -153,7 +153,7 @@ def test_every_synthetic_row_fits_its_tools(tools: list[dict[str, Any]], seed: i
     sets = [tuple(map(ToolSchema.from_openai, tools))]
     made = []
     try:
-        for row in synthesis.rows(sets, 5, seed, Tally(), ANY):
+        for row in synthesis.generate(sets, 5, seed, Tally(), ANY):
             made.append(row)
     except UserError as error:
         assert "different rows" in str(error)
@@ -166,17 +166,17 @@ def test_every_synthetic_row_fits_its_tools(tools: list[dict[str, Any]], seed: i
 
 def test_synthetic_rows_follow_shares_and_repeat_by_seed() -> None:
     properties = {f"p{n}": {"type": "string"} for n in range(8)}
-    sets = [(canonical(tool("f", "", {"type": "object", "properties": properties})),)]
-    made = list(synthesis.rows(sets, 600, 1, Tally(), shares_of("1,0,1,0,0,0")))
+    sets = [(canonical_tool(tool_definition("f", "", {"type": "object", "properties": properties})),)]
+    made = list(synthesis.generate(sets, 600, 1, Tally(), parse_shares("1,0,1,0,0,0")))
     counts = Counter(len(row.call.arguments) for row in made if row.call)
     assert set(counts) == {1, 3} and 250 < counts[1] < 350
-    assert made == list(synthesis.rows(sets, 600, 1, Tally(), shares_of("1,0,1,0,0,0")))
+    assert made == list(synthesis.generate(sets, 600, 1, Tally(), parse_shares("1,0,1,0,0,0")))
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": "a+"}, {"type": "array"}, {"type": "object"}])
 def test_value_that_templates_cannot_make_is_refused(schema: dict[str, Any]) -> None:
-    made = canonical(tool("f", "", {"type": "object", "properties": {"p": schema}}))
-    with pytest.raises(Unusable, match="cannot be made up"):
+    made = canonical_tool(tool_definition("f", "", {"type": "object", "properties": {"p": schema}}))
+    with pytest.raises(UnusableSample, match="cannot be sampled"):
         sample_value(made.parameters[0], Random(0))
 
 
@@ -185,7 +185,7 @@ def test_tools_are_read_from_definitions_and_from_rows(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"name": "f", "parameters": {"type": "dict", "properties": {"a": {"type": "float"}}}}]))
     sets = read_tools(path)
     assert sets[0][0].parameters[0].schema == {"type": "number"}
-    made = list(synthesis.rows(sets, 3, 0, Tally(), ANY))
+    made = list(synthesis.generate(sets, 3, 0, Tally(), ANY))
     lines = tmp_path / "rows.jsonl"
     lines.write_text("\n".join(json.dumps(row.to_dict()) for row in made))
     assert read_tools(lines) == sets
@@ -194,5 +194,5 @@ def test_tools_are_read_from_definitions_and_from_rows(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             read_tools(path)
     path.write_text(json.dumps([{"name": "f", "parameters": {"properties": {"a": {"type": "quark"}}}}]))
-    with pytest.raises(UserError, match="tools.json: a parameter of a type"):
+    with pytest.raises(UserError, match="tools.json: a parameter of an unknown type"):
         read_tools(path)

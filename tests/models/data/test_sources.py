@@ -15,22 +15,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.convert import Purpose, canonical, rows
+from rtcontrol.models.data.convert import Purpose, canonical_tool, convert_rows
 from rtcontrol.models.data.row import read_rows, write_rows
-from rtcontrol.models.data.sample import Dropped, Sample, Tally
-from rtcontrol.models.data.sets import chats, data_file, located, version
-from rtcontrol.models.data.sets import read as read_source
+from rtcontrol.models.data.sample import DroppedSample, Sample, Tally
+from rtcontrol.models.data.sets import file_version, find_data_file, locate, openai_chats, read_source
 from rtcontrol.models.errors import UserError
 
 
 def test_missing_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no"):
-        located(str(tmp_path / "none.jsonl"), "the set")
+        locate(str(tmp_path / "none.jsonl"), "the set")
     (tmp_path / "a.json").write_text("[]")
     (tmp_path / "b.json").write_text("[]")
-    assert data_file(tmp_path, "b*.json").name == "b.json"
+    assert find_data_file(tmp_path, "b*.json").name == "b.json"
     with pytest.raises(UserError, match="a.json, b.json"):
-        data_file(tmp_path, "dataset.jsonl")
+        find_data_file(tmp_path, "dataset.jsonl")
 
 
 def test_dataset_version_is_hub_revision_or_content_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,13 +40,13 @@ def test_dataset_version_is_hub_revision_or_content_hash(tmp_path: Path, monkeyp
     path.write_text("{}")
     (tmp_path / "datasets--o--n" / "refs").mkdir()
     (tmp_path / "datasets--o--n" / "refs" / "main").write_text(path.parent.name)
-    assert located("o/n", "the set") == path.parent and version(path) == "revision 01234567"
+    assert locate("o/n", "the set") == path.parent and file_version(path) == "revision 01234567"
     path.unlink()
-    with pytest.raises(UserError, match="is neither a path nor to be had from the hub"):
-        located("o/none", "the set")
+    with pytest.raises(UserError, match="is not a path, and cannot be downloaded"):
+        locate("o/none", "the set")
     other = tmp_path / "d.jsonl"
     other.write_text("{}")
-    assert version(other).startswith("sha256 44136fa3")
+    assert file_version(other).startswith("sha256 44136fa3")
 
 
 # Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: the counts and the irregularities of each.
@@ -58,8 +57,8 @@ def split(found: Any) -> tuple[list[Sample], Counter[str]]:
     samples = [one for one in every if isinstance(one, Sample)]
     for one in samples:
         for tool in one.tools:
-            canonical(tool)
-    return samples, Counter(one.reason for one in every if isinstance(one, Dropped))
+            canonical_tool(tool)
+    return samples, Counter(one.reason for one in every if isinstance(one, DroppedSample))
 
 
 def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
@@ -69,7 +68,7 @@ def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
     kinds = Counter(type(v).__name__ for one in samples for v in one.calls[0].arguments.values())
     assert kinds["int"] == 34 and kinds["float"] == 26
     several, dropped = split(read_source(f"seal-tools:in-domain-several={sets}/seal_tools"))
-    later, unshown = "a call that takes the result of an earlier one", "a call of a function that is not shown"
+    later, unshown = "a call that uses the result of another call", "a call of an unknown function"
     assert dropped == {later: 30, unshown: 2} and len(several) == 468
 
 
@@ -83,7 +82,7 @@ def test_openfunctions_gold_call_comes_from_api_call(sets: Path) -> None:
 
 def test_toolalpaca_keeps_single_golden_calls(sets: Path) -> None:
     samples, dropped = split(read_source(f"toolalpaca={sets}/toolalpaca"))
-    assert len(samples) == 51 and dropped == {"several calls in a row": 43, "arguments that are not JSON": 6}
+    assert len(samples) == 51 and dropped == {"several calls": 43, "arguments that are not JSON": 6}
     assert not any(tool["function"]["name"] == "components" for one in samples for tool in one.tools)
     search = {t["function"]["name"]: t["function"]["parameters"] for t in samples[0].tools}["searchAxolotlImages"]
     assert search["properties"]["color"]["enum"] == ["wild", "leucistic", "albino"] and search["required"] == []
@@ -174,7 +173,7 @@ def _list(name: str, source: str) -> Callable[[Path, Any], Any]:
 
 
 SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
-    "chat": (CHAT, lambda folder, value: chats("", str(_lines(folder, "chats.jsonl", value)))),
+    "chat": (CHAT, lambda folder, value: openai_chats("", str(_lines(folder, "chats.jsonl", value)))),
     "openfunctions": (OPEN, _list("o.json", "openfunctions")),
     "seal-tools": (SEAL, _seal),
     "toolalpaca": (ALPACA, _list("eval_x.json", "toolalpaca")),
@@ -213,12 +212,12 @@ def test_any_value_in_a_data_file_gives_row_or_reason(
         inside = inside[key]
     inside[last] = data.draw(junk)
     folder = tmp_path_factory.mktemp("set")
-    assert list(rows(read(folder, SETS[name][0]), Tally()))
+    assert list(convert_rows(read(folder, SETS[name][0]), Tally()))
     purposes: tuple[Purpose, ...] = ("train", "eval")
     for purpose in purposes:
         tally = Tally()
         try:
-            made = list(rows(read(folder, value), tally, purpose))
+            made = list(convert_rows(read(folder, value), tally, purpose))
         except UserError:  # the whole file is refused
             continue
         assert made or tally.dropped or not tally.samples
@@ -239,10 +238,10 @@ def answered(function: dict[str, Any]) -> dict[str, Any]:
     return line(USER, {"role": "assistant", "tool_calls": [{"function": function}]})
 
 
-def read(tmp_path: Path, *lines: Any) -> list[Sample | Dropped]:
+def read(tmp_path: Path, *lines: Any) -> list[Sample | DroppedSample]:
     path = tmp_path / "chats.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
-    return list(chats("", str(path)))
+    return list(openai_chats("", str(path)))
 
 
 @pytest.mark.parametrize(
@@ -250,7 +249,7 @@ def read(tmp_path: Path, *lines: Any) -> list[Sample | Dropped]:
     [
         (line(USER, {"role": "assistant", "content": "Done."}), "no call"),
         (line({"role": "assistant", "tool_calls": [CALL]}), "no query"),
-        (line(USER, {"role": "judge", "content": "1"}), "a message of another role"),
+        (line(USER, {"role": "judge", "content": "1"}), "a message with an unknown role"),
         (
             line(USER, {"role": "assistant", "content": "?"}, USER, {"role": "assistant", "tool_calls": [CALL]}),
             "a call in a later turn",
@@ -263,11 +262,11 @@ def read(tmp_path: Path, *lines: Any) -> list[Sample | Dropped]:
         ),
         (
             line(USER, {"role": "assistant", "content": '<tool_call>\n{"name": "dim"}\n</tool_call>'}),
-            "calls that are written in an answer's text",
+            "calls in the text of an answer",
         ),
         (
             line(USER, {"role": "assistant", "content": [{"type": "tool_use", "name": "dim", "input": {}}]}),
-            "a message that is not all text",
+            "a message with other content than text",
         ),
     ],
 )
@@ -275,7 +274,7 @@ def test_chat_without_a_first_call_is_dropped_with_line_number(tmp_path: Path, g
     good = line(USER, {"role": "assistant", "tool_calls": [CALL]})
     found = read(tmp_path, good, given)
     assert isinstance(found[0], Sample)
-    assert isinstance(found[1], Dropped) and (found[1].reason, found[1].where[-2:]) == (reason, ":2")
+    assert isinstance(found[1], DroppedSample) and (found[1].reason, found[1].where[-2:]) == (reason, ":2")
 
 
 FORCE = {"type": ["integer", "null"], "minimum": 1, "maximum": 5}
@@ -304,8 +303,8 @@ def test_null_is_dropped_only_for_optional_arguments(tmp_path: Path) -> None:
     # A null for a required, non-null parameter cannot be learnt.
     (wrong,) = read(tmp_path, {**given, "messages": [USER, grip(width=None, force=2)]})
     tally = Tally()
-    assert not list(rows([wrong], tally))
-    assert [reason for _, reason in tally.dropped] == ["a value that its parameter does not take"]
+    assert not list(convert_rows([wrong], tally))
+    assert [reason for _, reason in tally.dropped] == ["a value that its parameter does not allow"]
 
 
 def result(text: Any, own: str | None = None) -> dict[str, Any]:
@@ -326,7 +325,10 @@ def test_each_answer_has_earlier_calls_and_results_as_history(tmp_path: Path) ->
             ("Once more.", ("grip(width=1, force=1) -> slipped", "grip(width=2, force=1) -> held")),
         ]
     (lost,) = read(tmp_path, {"messages": [USER, first, result("", "y")], "tools": [{"function": GRIP}]})
-    assert isinstance(lost, Dropped) and (lost.reason, lost.detail) == ("a result of no call before it", "messages[2]")
+    assert isinstance(lost, DroppedSample) and (lost.reason, lost.detail) == (
+        "a result without an earlier call",
+        "messages[2]",
+    )
 
 
 def test_answer_of_weight_zero_is_only_history(tmp_path: Path) -> None:
@@ -335,7 +337,7 @@ def test_answer_of_weight_zero_is_only_history(tmp_path: Path) -> None:
     said = [USER, words, {"role": "user", "content": "The left one."}, wrong, result("slipped", "1"), right]
     given = {"messages": said, "tools": [{"function": GRIP}], "weight": 3}
     none, one = read(tmp_path, given)
-    assert isinstance(none, Dropped) and (none.reason, none.detail) == ("an answer of weight 0", "messages[3]")
+    assert isinstance(none, DroppedSample) and (none.reason, none.detail) == ("an answer of weight 0", "messages[3]")
     assert isinstance(one, Sample) and one.instruction == "The left one."
     assert (one.calls[0].arguments["width"], one.weight) == (2, 1.5)
     assert one.history == ("grip(width=1, force=1) -> slipped",)

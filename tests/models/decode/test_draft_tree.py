@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.core import DecoderCore, Drafts
-from rtcontrol.models.decode.draft_tree import Guesses
+from rtcontrol.models.decode.draft_tree import GuessSources
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.schema.tool_schema import tool_schemas
@@ -57,7 +57,7 @@ def decided(
     """Return the decision of a model that always prefers this call, or else `other` as the tokens of every argument."""
     heads = [(h, text) for h, text in core.plan.head_values(call)]
     paths = {h.head_id: [*core.tokenizer.encode(t or ""), h.end_id] for h, t in heads}
-    deciding, paths_seen = core.begin(drafts, prompt), list[list[int]]()
+    deciding, paths_seen = core.start(drafts, prompt), list[list[int]]()
     while (work := deciding.work) is not None:
         base = len(paths_seen)
         for token, parent in zip(work.tokens, work.parents, strict=True):
@@ -151,7 +151,7 @@ def test_guess_of_an_uncalled_tool_does_not_end_the_decision(tokenizer: STTokeni
 def test_guesses_stay_within_their_token_limit(core: DecoderCore, room: int, ahead: int, most: int, text: str) -> None:
     head = core.free_head(1, 0)
     values = [core.tokenizer.encode(json.dumps({"city": text, "days": 1, "heat": 2.5}, separators=(",", ":")))]
-    guesses = Guesses(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)
+    guesses = GuessSources(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)
     guessed = type(head)(head.value, head.ends, None, guesses)
     assert len(guessed.tree) <= min(room, most)
     assert all(len(path) == 1 or path[:-1] in guessed.tree[:i] for i, path in enumerate(guessed.tree))

@@ -136,7 +136,7 @@ def test_hysteresis_equals_brute_force_for_every_budget(
     call = drawn(decider, seed)
     hand = ByHand(oracle, decider.plan, prompt_of(decider, *situation), margin)
     expected = hand.decide(call)
-    got = decider.decide(*situation, standing=call)
+    got = decider.decide(*situation, active_call=call)
     if hand.close > MARGIN:
         assert shown(got) == expected
     assert all(0 < sure <= 1 + 1e-12 for sure in got.confidence.values())
@@ -151,10 +151,10 @@ def test_hysteresis_off_or_without_active_call_changes_nothing(
     plain, steady = build(checkpoint[0], tools), build(checkpoint[0], tools, hysteresis=margin)
     expected = plain.decide(*situation)
     assert steady.decide(*situation) == expected, "nothing in force"
-    again = plain.decide(*situation, standing=drawn(plain, seed))
+    again = plain.decide(*situation, active_call=drawn(plain, seed))
     assert not again.kept and again.call == expected.call
     # What is preferred is in force already: nothing is compared, and nothing more is computed.
-    same = steady.decide(*situation, standing=drawn(plain, seed) if expected.call is None else expected.call)
+    same = steady.decide(*situation, active_call=drawn(plain, seed) if expected.call is None else expected.call)
     if expected.call is not None:
         assert same == again
 
@@ -164,7 +164,7 @@ def test_active_value_unknown_to_the_tools_has_no_effect(checkpoint: tuple[Path,
     decider = build(checkpoint[0], MOVES, hysteresis=1.0)
     best = decider.decide("a", "b")
     for call in (Call("vanish"), Call("go", {"side": "up", "speed": 9}), Call("go"), Call("")):
-        decided = decider.decide("a", "b", standing=call).call
+        decided = decider.decide("a", "b", active_call=call).call
         assert decided is not None and (decided.name == call.name == "go" or decided == best.call)
 
 

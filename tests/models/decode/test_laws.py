@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rtcontrol.models import in_flight
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
-from rtcontrol.models.decode.walk import Entry, choose_layout
+from rtcontrol.models.decode.walk import HeadNode, choose_layout
 from rtcontrol.models.runners.packed import Node
 from tests.helpers.processes import ROOT, environment
 from tests.models.small import (
@@ -71,8 +71,8 @@ def test_packed_logits_equal_separate_forwards_of_each_head(
     sequence.start(prompt, 200)
     # Every node of every trie, parents first.
     each = [{leaf[:end]: None for leaf in h.trie.leaves for end in range(len(leaf) + 1)} for h in decider.plan.heads]
-    entries: list[Entry] = [(k, n) for k, nodes_ in enumerate(each) for n in nodes_][:60]
-    slots: dict[Entry, tuple[int, ...]] = {}
+    entries: list[HeadNode] = [(k, n) for k, nodes_ in enumerate(each) for n in nodes_][:60]
+    slots: dict[HeadNode, tuple[int, ...]] = {}
     nodes, paths = [], []
     for i, (k, n) in enumerate(entries):
         trie = decider.plan.heads[k].trie
@@ -116,8 +116,8 @@ def test_prompt_computed_in_slices_gives_the_same_decision(
 ) -> None:
     folder, _ = checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(in_flight, "SLICE", size)
-        patch.setattr(in_flight, "LEAST_SLICE", size)
+        patch.setattr(in_flight, "MAX_SLICE", size)
+        patch.setattr(in_flight, "MIN_SLICE", size)
         sliced, plain = build(folder, tools), build(folder, tools)
         for situation in prompts:
             steps, count = sliced.decide_in_steps(*situation), 0
@@ -163,7 +163,7 @@ def test_paths_of_single_choices_take_one_pass_per_choice(folder: Path) -> None:
     decider.decoding.core.set_budget(Budget(1, paths=True))
     assert decider.decide("left", "go").forward_passes == 2
     # Two tools, and two choices of the value; what only leads to them is asked for nothing.
-    assert sum(len(head.rows) for head in decider.decoding._last.deciding.heads) == 3
+    assert sum(len(head.rows) for head in decider.decoding._last.steps.heads) == 3
 
 
 def test_pass_costs_decide_the_layout(folder: Path) -> None:

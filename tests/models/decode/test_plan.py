@@ -132,11 +132,11 @@ def decided(walker: Walker, seed: int) -> tuple[int | None, int]:
         for k, n in wanted:
             draw = random.Random(f"{seed} {k} {n}")
             heads[k].slots[n], heads[k].rows[n] = 0, [draw.random() for _ in walker.columns]
-        known, walks, free = walker.look(heads)
+        known, walks, free = walker.walk_heads(heads)
         pending = any(w.pending for w in walks.values()) or any(ROOT not in heads[k].slots for k in free)
         if known == NO_TOOL or (known is not None and not pending):
             return known, passes
-        wanted = walker.wanted(heads, known, walks)
+        wanted = walker.next_nodes(heads, known, walks)
         assert wanted, "every pass has nodes"
 
 

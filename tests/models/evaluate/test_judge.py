@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
-from rtcontrol.models.evaluate.judge import RULES, Answer, alike, judge, judged, scores
+from rtcontrol.models.evaluate.judge import RULES, Answer, judge, judge_rows, nearly_equal, scores
 from rtcontrol.models.intervals import share, wilson
 
 NAMES = st.sampled_from(["go", "stop", "a.b"])
@@ -28,7 +28,7 @@ def test_expected_and_allowed_calls_are_right(call: Call, other: Call) -> None:
     for rule in RULES:
         for one in (call, other):
             found = judge([one], row(call, other), rule)
-            assert found.right and found.function and not found.why
+            assert found.right and found.function and not found.reason
 
 
 @given(CALLS, CALLS)
@@ -37,7 +37,7 @@ def test_each_rule_is_at_least_as_strict_as_the_next(right: Call, given: Call) -
     assert [one.right for one in found] == sorted(one.right for one in found)
     assert len({one.function for one in found}) == 1 and found[0].function == (right.name == given.name)
     assert all(one.function or not one.right for one in found)
-    assert all(bool(one.why) != one.right for one in found)
+    assert all(bool(one.reason) != one.right for one in found)
 
 
 @given(st.lists(CALLS, max_size=2))
@@ -54,7 +54,7 @@ DIFFERENT = [("done.", "done"), (3, 3.1), ([1], [1, 2]), ("nan", "na"), ("", "a"
     ("a", "b", "same"), [*((*pair, True) for pair in SAME), *((*pair, False) for pair in DIFFERENT)]
 )
 def test_loose_rule_compares_values_by_meaning(a: Any, b: Any, same: bool) -> None:
-    assert alike(a, b) == alike(b, a) == same
+    assert nearly_equal(a, b) == nearly_equal(b, a) == same
 
 
 # Statistics of answers by samples, sources and failures.
@@ -75,7 +75,7 @@ def go(x: Any) -> Call:
 def test_sample_is_right_if_all_its_calls_are() -> None:
     rows = [scores_row(f"{sample}/{x}", go(x), sample) for sample in "ab" for x in (1, 2)]
     given = [Answer(row.id, (row.call,)) for row in rows[1:] if row.call]
-    found = scores(judged(rows, scores_answers(Answer("a/1", (go(9),)), *given), "exact"), "exact")
+    found = scores(judge_rows(rows, scores_answers(Answer("a/1", (go(9),)), *given), "exact"), "exact")
     assert (found["overall"]["right"], found["overall"]["count"]) == (1, 2)
     assert (found["function"]["right"], found["rows"]["right"], found["rows"]["count"]) == (2, 3, 4)
     assert found["samples"] == {"a": 0, "b": 1}
@@ -84,7 +84,7 @@ def test_sample_is_right_if_all_its_calls_are() -> None:
 def test_failed_answer_is_wrong_even_without_expected_call() -> None:
     rows = [scores_row("1", None), scores_row("2", None), scores_row("3", go(1))]
     given = scores_answers(Answer("1", ()), Answer("2", (), error="timeout"), Answer("3", (), error="timeout"))
-    found = scores(judged(rows, given, "strict"), "strict")
+    found = scores(judge_rows(rows, given, "strict"), "strict")
     assert found["overall"]["right"] == 1 and found["wrong"] == {"timeout": 2}
 
 

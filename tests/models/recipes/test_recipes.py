@@ -22,7 +22,7 @@ WORLDS = ("lander", "paddle", "driver")
 @pytest.mark.parametrize("name", WORLDS)
 def test_world_recipe_has_the_tokens_and_words_of_the_bundled_model(name: str) -> None:
     made = recipe("bundled_world").RECIPES[name]
-    learnt = TrainingMetadata.of(resolve(name))
+    learnt = TrainingMetadata.load(resolve(name))
     assert learnt is not None and learnt.words == made.trained_words()
     assert STTokenizer(made.build(0).tokenizer).digest() == Checkpoint.open(name).tokenizer.digest()
 
@@ -32,7 +32,7 @@ def test_world_recipe_trains_and_exports(tmp_path: Path) -> None:
     done = python(str(script), "paddle", "--samples", "64", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     checkpoint = tmp_path / "paddle" / "checkpoint"
-    learnt = TrainingMetadata.of(checkpoint)
+    learnt = TrainingMetadata.load(checkpoint)
     assert learnt is not None and learnt.gate is not None and learnt.allow_null
     tools = recipe("bundled_world").RECIPES["paddle"].agent.tools.openai()
     assert DeciderSpec(str(checkpoint), tuple(tools)).build().decide("x 1", "return every ball") is not None
@@ -53,9 +53,9 @@ def test_bundled_villagers_obey_instructions() -> None:
     learnt = DeciderSpec("village", tuple(village.tools), history=0).build()
     right = count = 0
     for told, seen in (village.situations(rng) for _ in range(150)):
-        if village.SAYINGS.get(told, ("flee",))[0] == "flee":  # the model's card says that it did not learn this
+        if village.SENTENCES.get(told, ("flee",))[0] == "flee":  # the model's card says that it did not learn this
             continue
-        call = village.teacher(told, seen)
+        call = village.right_call(told, seen)
         wanted = {"name": call, "arguments": {}} if isinstance(call, str) else call
         made = learnt.decide(seen, told).call
         right += made is not None and {"name": made.name, "arguments": dict(made.arguments)} == wanted

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.quantize import interpreter, new_folder, quantize, sequences
+from rtcontrol.models.quantize import calibration_sequences, check_quantization, interpreter, quantize
 from rtcontrol.models.runners.quantized_weights import Packing, packing
 from tests.models.small import build, build_checkpoint, prompt_of, reconfigure, shown, tool
 
@@ -145,7 +145,7 @@ def standin(tmp_path: Path) -> Path:
 def test_calibration_prompts_have_each_head_with_its_value(folder: Path) -> None:
     decider = build(folder, [tool("go", v=["left", "red"], w=[1, 2]), tool("stop")])
     situations = [("x=1", "go left"), ("x=2", "stop")]
-    sequences_ = sequences(decider, situations)
+    sequences_ = calibration_sequences(decider, situations)
     expected = []
     for situation in situations:
         call = decider.decide(*situation).call
@@ -171,20 +171,20 @@ def test_quantised_folder_is_complete_or_absent_without_nulls(folder: Path, tmp_
 
 def test_unquantisable_checkpoint_is_refused_before_starting(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Unknown scheme 'fp4'.*Choose awq, gptq"):
-        new_folder(folder, "fp4", tmp_path / "new")
+        check_quantization(folder, "fp4", tmp_path / "new")
     with pytest.raises(UserError, match="48, 64 are not multiples of 32.*int8"):
-        new_folder(folder, "awq", tmp_path / "new")
-    with pytest.raises(UserError, match="is there already"):
-        new_folder(folder, "int8", tmp_path)
+        check_quantization(folder, "awq", tmp_path / "new")
+    with pytest.raises(UserError, match="already exists"):
+        check_quantization(folder, "int8", tmp_path)
     packed = tmp_path / "packed"
     packed.mkdir()
     (packed / "config.json").write_text('{"quantization_config": {"quant_method": "awq"}}')
-    with pytest.raises(UserError, match="quantised already"):
-        new_folder(packed, "int8", tmp_path / "new")
+    with pytest.raises(UserError, match="already quantised"):
+        check_quantization(packed, "int8", tmp_path / "new")
     (packed / "tokenizer.json").write_text("{}")
     (packed / "chat_template.jinja").write_text("")
     with pytest.raises(UserError, match="packed is a chat model"):
-        new_folder(packed, "int8", tmp_path / "new")
-    for python, message in ((Path(sys.executable), "has no llmcompressor"), (tmp_path / "none", "not an interpreter")):
+        check_quantization(packed, "int8", tmp_path / "new")
+    for python, message in ((Path(sys.executable), "is not installed for"), (tmp_path / "none", "not a working")):
         with pytest.raises(UserError, match=f"{message}.*pip install llmcompressor"):
             interpreter(python)

@@ -88,7 +88,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("sliding window", change(use_sliding_window=True), "has a sliding window"),
     ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is not a tokenizer file"),
     ("no ST tokens", plain_tokenizer, "is neither an ST model nor a chat model: its chat template"),
-    ("model not resized", unresized_model, "rows of embeddings"),
+    ("model not resized", unresized_model, "embeddings"),
     ("no template", remove("st_template.json"), "has no st_template.json"),
     ("torn weights", tear_weights, "model.safetensors is not a safetensors file"),
     ("missing tensor", drop_tensor, "the tensor model.layers.1.mlp.down_proj.weight is missing"),

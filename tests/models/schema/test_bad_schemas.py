@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.decider import DeciderSpec, core_of
+from rtcontrol.models.decider import DeciderSpec, build_core
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
@@ -125,7 +125,7 @@ def test_schema_too_costly_to_decode_is_refused_by_name(case: str) -> None:
     checkpoint = Checkpoint.open("lander")
     with pytest.raises(UserError, match=why) as refused:
         tools = tool_schemas(taking(schema))
-        core_of(DeciderSpec("lander", ()), checkpoint, checkpoint.config["vocab_size"], tools)
+        build_core(DeciderSpec("lander", ()), checkpoint, checkpoint.config["vocab_size"], tools)
     assert re.match("Tool f, (parameter )?a: ", refused.value.what) and refused.value.remedy
     assert len(refused.value.what) < 20_000
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import check_call
-from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.data.sample import UnusableSample
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.random_call import check_random, random_call
@@ -147,7 +147,7 @@ def test_call_with_mutually_exclusive_arguments_is_refused() -> None:
     with pytest.raises(InvalidCall, match="may not stand together by `(oneOf|anyOf)`"):
         tools.validate(wrong)
     check_call(right, read(EDGE))
-    with pytest.raises(Unusable, match="may not stand together"):
+    with pytest.raises(UnusableSample, match="may not stand together"):
         check_call(wrong, read(EDGE))
 
 

@@ -89,7 +89,7 @@ def test_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, kin
             for folder in (tmp_path / "whole" / "base", whole.model)
         ]
         assert decided[0] != ("go", {"at": at}) and decided[1] == ("go", {"at": at})
-    learnt = TrainingMetadata.of(whole.model)
+    learnt = TrainingMetadata.load(whole.model)
     assert learnt is not None and learnt.tools is not None and len(learnt.tools) == 2 and not learnt.allow_null
     card = (whole.model / "README.md").read_text()
     assert all(sha in card for sha in whole.rows.files.values()) and "| rank | 8 |" in card

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, opening
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, head_start
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.encode import EncodedRows, ToolsEncoder, load
 from rtcontrol.models.train.finetune import parameter_groups, trainable
@@ -125,7 +125,7 @@ def test_row_has_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Pat
     assert len(heads) == len(group.heads) == 8
 
     def weights(name: str) -> list[float]:
-        return [round(w, 6) for w in heads[tokenizer.special_id(opening(name))].weights]
+        return [round(w, 6) for w in heads[tokenizer.special_id(head_start(name))].weights]
 
     assert weights("content") == [0.005]
     assert weights("function") == [1.0] * (len(tokenizer.encode("go")) + 1)
@@ -135,7 +135,7 @@ def test_row_has_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Pat
     assert weights("arg3") == [round(0.5 * 1.3 * 1.5, 6)] * (len(tokenizer.encode("the red")) + 1)
     assert [weights(a) for a in ARGUMENTS[3:]] == [[0.7], [0.75], [0.8]]
     for name in ("content", "arg2", "arg4", "arg5", "arg6"):
-        assert heads[tokenizer.special_id(opening(name))].labels == (null,)
+        assert heads[tokenizer.special_id(head_start(name))].labels == (null,)
     # A null of an optional argument counts as much as a null beyond the tool's arity.
     without = ROW | {"call": {"name": "go", "arguments": {"a": "left"}}}
     (other,) = loaded(write(tmp_path / "rows.jsonl", [without]), made)

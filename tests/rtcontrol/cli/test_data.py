@@ -51,7 +51,7 @@ def test_data_set_is_converted_and_rejects_are_reported(
     assert found["rows_written"] == 4
     assert {one["reason"]: one["count"] for one in found["dropped"]} == {
         "no call": 1,
-        "a value that its parameter does not take": 1,
+        "a value that its parameter does not allow": 1,
     }
     assert "4 rows" in capsys.readouterr().out
     judged = ("data", "convert", f"openai={chats}", "--set", "data.for=eval", "--out", str(out))
@@ -63,13 +63,16 @@ def test_data_set_is_converted_and_rejects_are_reported(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["convert", "nothing", "--out", "{tmp}/o.jsonl"], "neither a file nor a set"),
+        (["convert", "nothing", "--out", "{tmp}/o.jsonl"], "neither a file nor a data set"),
         (["convert", "openai={tmp}/none", "--out", "{tmp}/o.jsonl"], "There is no {tmp}/none"),
         (
             ["convert", "openai={chats}", "--set", "data.balance=paper", "--out", "{tmp}/o.jsonl"],
             "No row has a call of 3",
         ),
-        (["convert", "openai={chats}", "--set", "data.balance=1,2", "--out", "{tmp}/o.jsonl"], "are not shares"),
+        (
+            ["convert", "openai={chats}", "--set", "data.balance=1,2", "--out", "{tmp}/o.jsonl"],
+            "is not a list of shares",
+        ),
         (["convert", "openai={chats}", "--out", "/proc/o.jsonl"], "/proc/o.jsonl cannot be written"),
         (["convert", "openai={tmp}/bad.jsonl", "--out", "{tmp}/o.jsonl"], "bad.jsonl:2"),
         (

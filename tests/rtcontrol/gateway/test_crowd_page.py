@@ -59,7 +59,7 @@ def test_rules_find_addressed_villagers(village_page: dict[str, Any], sentence: 
 
 @under_node
 def test_page_offers_the_bundled_models_tools(village_page: dict[str, Any]) -> None:
-    learnt = TrainingMetadata.of(ZOO / "village")
+    learnt = TrainingMetadata.load(ZOO / "village")
     assert learnt is not None and learnt.knows(tool_schemas(village_page["tools"]))
     assert village_page["tools"] == village.tools
 
@@ -68,7 +68,7 @@ def test_page_offers_the_bundled_models_tools(village_page: dict[str, Any]) -> N
 def test_villagers_texts_use_the_trained_words(village_page: dict[str, Any]) -> None:
     for text in village_page["looks"]:
         for saying in ("go to the well", "flee the fox", "wander", "run home"):
-            assert village.teacher(saying, text)
+            assert village.right_call(saying, text)
     words = {word for text in village_page["looks"] for word in text.split()}
     rng = random.Random(0)
     assert words <= {word for _ in range(500) for word in village.situations(rng)[1].split()}
@@ -83,7 +83,7 @@ def test_villager_with_right_calls_reaches_goal(village_page: dict[str, Any], tm
         assert walk.stdin is not None and walk.stdout is not None
         for _ in range(4 * 25):
             looks = json.loads(walk.stdout.readline())["looks"]
-            calls = [village.teacher("gather at the well", text) for text in looks]
+            calls = [village.right_call("gather at the well", text) for text in looks]
             walk.stdin.write(
                 json.dumps([{"name": single} if isinstance(single, str) else single for single in calls]) + "\n"
             )

@@ -210,7 +210,7 @@ def test_invalid_conversation_is_refused_with_its_field(messages: list[Any], par
         (b'{"model": "default", "messages": ' + b"[" * 100_000, "not JSON"),
         (b'\xff\xfe{"model"}', "not JSON"),
         (b'{"model": "default", "messages": [], "n": NaN}', "NaN is not a JSON number"),
-        (b'{"model": "default", "messages": [], "messages": []}', "'messages' stands twice"),
+        (b'{"model": "default", "messages": [], "messages": []}', "the key 'messages' twice"),
     ],
 )
 @pytest.mark.parametrize("route", ["chat/completions", "decisions", "systemone"])
@@ -222,7 +222,7 @@ def test_body_that_is_not_plain_json_is_refused(served: Served, route: str, body
 # `/v1` obeys the gate of a checkpoint that knows the tools of a request. Without a server.
 
 
-LANDER = TrainingMetadata.of(ZOO / "lander")
+LANDER = TrainingMetadata.load(ZOO / "lander")
 assert LANDER is not None and LANDER.gate is not None and LANDER.tools is not None
 TOOLS = [dict(tool) for tool in LANDER.tools]
 SCHEMAS = tool_schemas(tuple(TOOLS))

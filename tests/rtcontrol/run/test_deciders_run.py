@@ -122,7 +122,7 @@ RUN = ("run", "--env", "road", "--clock", "lockstep", "--host", "inprocess", "--
 def driver(tmp_path: Path) -> Path:
     """Return a copy of the bundled driver whose checkpoint has a gate."""
     made = Path(shutil.copytree(ZOO / "driver", tmp_path / "driver"))
-    learnt = TrainingMetadata.of(made)
+    learnt = TrainingMetadata.load(made)
     assert learnt is not None
     replace(learnt, gate=GATE, allow_null=False).write(made)
     return made
@@ -153,7 +153,7 @@ def test_run_uses_the_gate_of_its_checkpoint(driver: Path, capsys: pytest.Captur
 
 
 def test_null_of_a_gated_checkpoint_means_not_understood(driver: Path) -> None:
-    learnt, agent = TrainingMetadata.of(driver), assembly.agent("driver")
+    learnt, agent = TrainingMetadata.load(driver), assembly.agent("driver")
     assert learnt is not None and not shown(agent, str(driver)).allow_null
     replace(learnt, allow_null=True).write(driver)
     asked = shown(agent, str(driver))

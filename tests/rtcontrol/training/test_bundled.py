@@ -108,7 +108,7 @@ def test_bundled_model_follows_instructions(
 @pytest.mark.parametrize("name", AGENTS)
 def test_bundled_model_declares_tools_of_its_agent(name: str) -> None:
     agent = AGENTS[name]
-    learnt = TrainingMetadata.of(resolve(name))
+    learnt = TrainingMetadata.load(resolve(name))
     assert learnt is not None and learnt.knows(agent.tools.schemas)
     # Who was taught what means nothing answers null to it, and says by which gate.
     assert learnt.history == agent.history and learnt.allow_null and learnt.gate is not None

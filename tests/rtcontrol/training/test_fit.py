@@ -60,7 +60,7 @@ def test_stopped_run_resumes_and_ends_early(
 
 def test_model_card_describes_the_training(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
     result, _ = fitted
-    learnt = TrainingMetadata.of(result.folder)
+    learnt = TrainingMetadata.load(result.folder)
     assert learnt is not None and learnt.words is not None
     assert learnt.history == 0 and "light" in learnt.observation
     said = {row["instruction"] for row in rows()}
@@ -230,7 +230,7 @@ def situation(rng: random.Random) -> tuple[str, str]:
         ),
         (
             lambda told, seen: "fly",
-            r"\(test_fit.py:\d+\), instruction.* calls 'fly', which its tools do not have. They have: go, stop",
+            r"\(test_fit.py:\d+\), instruction.* calls 'fly', which is not among its tools. Its tools are: go, stop",
         ),
         (lambda told, seen: 7, r"test_fit.py:\d+.*call is 7"),
         (lambda: "stop", "teacher"),
@@ -269,7 +269,7 @@ def test_a_model_is_fitted_to_a_teacher(fast_clock: None, tmp_path: Path) -> Non
     again = rtcontrol.fit(
         teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "on", base=str(result.folder), minutes=0.02
     )
-    learnt = TrainingMetadata.of(again.folder)
+    learnt = TrainingMetadata.load(again.folder)
     assert learnt is not None and learnt.knows(LEGAL.schemas)
     shapes = [json.loads((one.folder / "config.json").read_text())["vocab_size"] for one in (result, again)]
     assert shapes[0] == shapes[1]

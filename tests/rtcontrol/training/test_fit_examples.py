@@ -40,7 +40,7 @@ def row(**other: object) -> dict[str, object]:
         (json.dumps(row(observation="")), "its observation is empty"),
         (
             json.dumps(row(call={"name": "jump", "arguments": {}})),
-            "calls 'jump', which its tools do not have. They have: go, stop",
+            "calls 'jump', which is not among its tools. Its tools are: go, stop",
         ),
         (json.dumps(row(call={"name": "go", "arguments": {"speed": "warp"}})), "speed='warp' is not one of its values"),
         ("[" * 100_000, "not JSON"),

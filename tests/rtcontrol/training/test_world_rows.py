@@ -119,7 +119,7 @@ def test_fitted_model_knows_its_world(small: None, fast_clock: None, tmp_path: P
     assert call(*arguments, "--json", str(tmp_path / "made.json")) == 0
     told = json.loads((tmp_path / "made.json").read_text())
     assert told["held_out"]["count"] == 64
-    learnt = TrainingMetadata.of(out)
+    learnt = TrainingMetadata.load(out)
     assert learnt is not None and learnt.rate_hz == 8.0 and learnt.instruction == "go to the red box"
     assert learnt.allow_null and learnt.gate is not None and 0.0 <= learnt.gate <= 1.0
     card = (out / "README.md").read_text()
