@@ -204,7 +204,7 @@ def _xlam_tool(value: Mapping[str, Any]) -> dict[str, Any]:
 SEAL_FILES = {"in-domain": "test_in_domain", "out-domain": "test_out_domain", "dev": "dev", "train": "train"}
 SEVERAL = "-several"
 SEAL_PARTS = tuple(f"{name}{end}" for name in SEAL_FILES for end in ("", SEVERAL))
-ONE_CALL = "-easy-"  # part of the id of a sample with one call
+SINGLE_CALL = "-easy-"  # part of the id of a sample with one call
 TOOLS_SHOWN = 5
 RESULT_REFERENCE = "API_call_"
 
@@ -225,7 +225,7 @@ def seal_tools(part: str, place: str) -> Samples:
     known = {} if shown else {api["api_name"]: api for _, api in read_items(folder / "tool.jsonl")}
 
     def read(value: Mapping[str, Any], where: str) -> Iterator[Sample]:
-        if (ONE_CALL in value["id"]) == part.endswith(SEVERAL):
+        if (SINGLE_CALL in value["id"]) == part.endswith(SEVERAL):
             return
         names = [call["api"] for call in value["calling"]]
         apis = shown[value["id"]] if shown else _seal_sampled(names, known, value["id"])

@@ -30,7 +30,7 @@ def integer(low: int, high: int, step: int = 1) -> dict[str, Any]:
     return {"type": "integer", "minimum": low, "maximum": high, **({"multipleOf": step} if step > 1 else {})}
 
 
-def one_of(values: Sequence[str]) -> dict[str, Any]:
+def enum_of(values: Sequence[str]) -> dict[str, Any]:
     """Return the JSON schema of a string that is one of `values`."""
     return {"type": "string", "enum": list(values)}
 
@@ -58,24 +58,24 @@ ACTIONS = (
     Action("go", "Drive to a place.", ("go to {place}", "drive to {place}", "head for {place}"), {"x": X, "y": Y}),
     Action("grip", "Take a thing in a hand.", ("grip the {thing} with the {hand} hand", "take the {thing}, {hand} hand",
                                                "{hand} hand: get the {thing}"),
-           {"thing": one_of(THINGS), "hand": one_of(("left", "right"))},
+           {"thing": enum_of(THINGS), "hand": enum_of(("left", "right"))},
            {"force": (integer(10, 90, 10), ("at force {}", "force {}"))}),
     Action("carry", "Bring a thing to a place.", ("carry the {thing} to {place}", "bring {place} the {thing}",
                                                   "take the {thing} over to {place}"),
-           {"thing": one_of(THINGS), "x": X, "y": Y},
-           {"care": (one_of(("gentle", "normal", "rough")), ("be {}", "in a {} way")),
+           {"thing": enum_of(THINGS), "x": X, "y": Y},
+           {"care": (enum_of(("gentle", "normal", "rough")), ("be {}", "in a {} way")),
             "speed": (integer(1, 9), ("at speed {}", "speed {}"))}),
     Action("paint", "Paint a thing.", ("paint the {thing} {colour}", "make the {thing} {colour}",
                                        "{colour} paint for the {thing}"),
-           {"thing": one_of(THINGS), "colour": one_of(COLOURS)},
+           {"thing": enum_of(THINGS), "colour": enum_of(COLOURS)},
            {"coats": (integer(1, 5), ("with {} coats", "{} coats")),
             "gloss": (integer(10, 90, 10), ("gloss {}", "{} gloss")),
             "hours": (integer(1, 12), ("dry it {} hours", "let it dry {} h")),
-            "room": (one_of(("north", "south", "yard")), ("in the {} room", "room {}"))}),
+            "room": (enum_of(("north", "south", "yard")), ("in the {} room", "room {}"))}),
     Action("label", "Print a label.", ('print "{text}" in {colour}', 'a {colour} label "{text}"',
                                        'label it "{text}", {colour}'),
-           {"text": TEXT, "colour": one_of(COLOURS)},
-           {"copies": (integer(1, 20), ("{} copies", "{} times")), "size": (one_of(SIZES), ("in {}", "size {}")),
+           {"text": TEXT, "colour": enum_of(COLOURS)},
+           {"copies": (integer(1, 20), ("{} copies", "{} times")), "size": (enum_of(SIZES), ("in {}", "size {}")),
             "tray": (integer(1, 4), ("from tray {}", "tray {}")), "width": (integer(10, 90, 10), ("{} mm wide",))}),
 )  # fmt: skip
 
