@@ -9,11 +9,11 @@ from collections import Counter
 from pathlib import Path
 
 from rtcontrol import UserError
-from rtcontrol.run.replay import recording, replay
+from rtcontrol.run.replay import read_recording, replay
 
 
 def main(run: str, model: str = "expert") -> None:
-    recorded = recording(Path(run))
+    recorded = read_recording(Path(run))
     found, decisions = replay(recorded, model)
     then, now = found["recorded"], found["replayed"]
     print(f"{then['model']} then, {now['model']} now: {found['agreed']} of {found['compared']} calls are the same")

@@ -258,8 +258,8 @@ def _folder(text: str) -> str:
 class SharedOptions:
     """What runs and servers have in common. Raises UserError for values that are not legal, or exclude each other."""
 
-    agent: str | None = setting("loop", None, "A name or a .py file. (default: the environment's, or a client's)")
-    hz: float = setting("loop", 16.0, "Ticks a second, also of clients that name no rate.", ge=MIN_HZ, le=MAX_HZ)
+    agent: str | None = setting("loop", None, "A name or a .py file. (default: the environment's)")
+    hz: float = setting("loop", 16.0, "Ticks per second.", ge=MIN_HZ, le=MAX_HZ)
     calls_per_tick: int = setting("loop", 1, "The most calls per observation, by the deadline.", ge=1, le=MAX_CALLS)
     hysteresis: Annotated[str, AfterValidator(_margin_text)] | None = setting(
         "loop", None, "Keep a value unless another is more probable by a margin: margin=0.2 (docs/safety.md)."
@@ -312,9 +312,9 @@ class LoopGroup(SharedOptions):
 
     env: str = setting("loop", MISSING, "Environment: a name (`rtcontrol envs`), or a .py file.")
     instruction: str | None = setting("loop", None, "The instruction. (default: the agent's)", flag="instruct")
-    episodes: int | None = setting("loop", None, "Number of episodes. (default: 5, or no end with --duration)", ge=1)
+    episodes: int | None = setting("loop", None, "How many. (default: 5; no limit with --duration)", ge=1)
     duration_s: float | None = setting("loop", None, "Seconds until the end.", flag="duration", gt=0, le=LONGEST)
-    clock: str = setting("loop", "wall", "wall: the world runs on; lockstep: it waits.", choices=("wall", "lockstep"))
+    clock: str = setting("loop", "wall", "lockstep: the world waits for calls.", choices=("wall", "lockstep"))
     deadline_ms: float | None = setting("loop", None, "Time after the release. (default: the period)", gt=0, le=LONGEST)
     max_age_ms: float | None = setting("loop", None, "Stale observation age. (default: 4 periods)", gt=0, le=LONGEST)
     pipeline: int = setting("loop", 1, "Decisions in flight; deadline <= pipeline x period.", ge=1, le=64)

@@ -67,5 +67,7 @@ def test_skill_steps_for_gymnasium_work(tmp_path: Path) -> None:
         done = cli(*shlex.split(line)[1:], cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         said.append(done.stdout)
-    assert re.search(r"seen at the start: \{.*'angle': .*\nwhich is read as: .*angle .*\ncalls such as: act\(", said[0])
+    assert re.search(
+        r"first observation: \{.*'angle': .*\nas text for the model: .*angle .*\npossible calls: act\(", said[0]
+    )
     assert "5 of 5 succeeded" in said[2]

@@ -17,8 +17,8 @@ from rtcontrol.cli.command import LAZY, command, split
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
-from rtcontrol.run.run import HELP, HOST, INCOMPLETE, UNSAFE
+from rtcontrol.run.options import CARLA, REMOTE, RunOptions, timestamped_folder
+from rtcontrol.run.run import HOST, INCOMPLETE, UNSAFE
 from rtcontrol.telemetry.run_folder import RunFolder, package_version
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
@@ -26,23 +26,22 @@ from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, u
 GOALS = 12  # goals that `rtcontrol agents` shows of an agent
 UNWRITTEN = "The output could not be written completely"
 
-RUN_EXAMPLES = f"""Run an agent in an environment at a fixed rate, and report every tick.
+RUN_EXAMPLES = """Run an agent in an environment at a fixed rate, and report every tick.
 
 Examples:
 
     rtcontrol run --env lander --hz 16
     rtcontrol run --env lander --instruct "hover at 0.7" --episodes 20 --no-live --out runs/hover
     rtcontrol run --env lander --model expert --host inprocess --clock lockstep
-    rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50   # docs/your-own-game.md
-    rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine   # docs/schemas.md
-    rtcontrol run --env remote   # a client that connects is the world: docs/protocol.md
+    rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50
+    rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine
+    rtcontrol run --env remote   # the world is a client that connects (docs/protocol.md)
 
-During the run, a line typed on the terminal is the new instruction (with view.stdin, also a line from a pipe). /pause,
-/resume and /stop control the safe call, /yes and /no answer for a call that needs approval (loop.confirm); /help and
-/goals list all. --view prints the address of a page that shows the run. Ctrl-C ends the run with the safe call and the
-report.
+While it runs, type a new instruction, or a command: /pause and /stop activate the safe call, /resume continues, /yes
+and /no answer for a call that waits for approval, /help lists all. Ctrl-C ends the run with the safe call and a report.
 
-{HELP}"""
+Exit status: 0 success; 2 wrong option; 3 too many misses; 4 safe call not active at the end; docs/running.md lists all.
+"""
 
 
 class LazyGroup(TyperGroup):
@@ -101,11 +100,11 @@ def _root(
 
 def start_run(options: RunOptions) -> int:
     """Run in a new folder, and return the exit status."""
-    base = named_by_time(Path(options.env).stem)
+    base = timestamped_folder(Path(options.env).stem)
     streams = StandardStreams(escaped=False)
     with Shutdown() as ending, streams, RunFolder(options.out, base, options.overwrite) as folder:
         try:
-            status = _start(options.at(folder.path), ending)
+            status = _start(options.in_folder(folder.path), ending)
         except Interrupted as interrupted:
             # Caught here, because Typer treats every KeyboardInterrupt as Ctrl-C.
             status = interrupted.status
@@ -159,7 +158,7 @@ def agents(
     """
     from rtcontrol.run import assembly, interpreting
 
-    for title, entry in (assembly.agents() if name is None else {name: assembly.agent(name)}).items():
+    for title, entry in (assembly.bundled_agents() if name is None else {name: assembly.load_agent(name)}).items():
         print(f'{title}  (model {entry.model}, instruction "{entry.instruction}")\n    {entry.description}')
         for tool in entry.tools:
             parameters = ", ".join(p.name for p in tool.schema.parameters)

@@ -115,7 +115,7 @@ def check_tools(
         rtcontrol tools check "mcp:python my_server.py" --set check.model=runs/mine
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, is_chat_model
-    from rtcontrol.run.toolsets import costs, tools_from
+    from rtcontrol.run.toolsets import tool_costs, tools_from
 
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and is_chat_model(model):
@@ -124,7 +124,7 @@ def check_tools(
     taken = tools_from(source, skip_unsupported=skip_unsupported)
     hints, console = taken.hints(), for_people(line.json)
     entries: list[dict[str, Any]] = []
-    for cost in costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
+    for cost in tool_costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
         each, kind = [*hints[cost.name], *cost.remedies], "closed" if cost.closed else "free"
         entry = {"name": cost.name, "kind": kind, "passes": cost.passes, "prefix_tokens": cost.prefix_tokens}
         entries.append({**entry, "checked": cost.checked, "remedy": " ".join(each) or None})

@@ -73,13 +73,13 @@ def _check_names(names: tuple[str, ...], faults: Any) -> None:
 
 def _run(run: dict[str, Any], names: tuple[str, ...], rounds: int, out: Path) -> int:
     from rtcontrol.drill.drill import drill as work
-    from rtcontrol.run.options import named_by_time
+    from rtcontrol.run.options import timestamped_folder
     from rtcontrol.telemetry.run_folder import RunFolder
     from rtcontrol_client.shutdown import Interrupted, Shutdown
 
     chance = random.Random(run["seed"])
     order = [FAULTS[name] for _ in range(rounds) for name in chance.sample(names, len(names))]
-    with Shutdown() as ending, RunFolder(out, named_by_time("drill")) as folder:
+    with Shutdown() as ending, RunFolder(out, timestamped_folder("drill")) as folder:
         ending.of(lambda name: None)
         try:
             return work(run, order, folder.path, ending, for_people())

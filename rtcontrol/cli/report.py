@@ -14,7 +14,7 @@ from rtcontrol.cli.command import CommandLine, command
 from rtcontrol.cli.figures import Progress, for_people, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import remove_link, replace_file
-from rtcontrol.run.run import ERRED, MISSED, mostly_errors
+from rtcontrol.run.run import ERRORS, MISSED, mostly_errors
 from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry import table
@@ -120,13 +120,13 @@ def replay(
         rtcontrol replay runs/mine --model expert --set replay.agent=my_agent.py --json replay.json
     """
     from rtcontrol.run import assembly
-    from rtcontrol.run.replay import recording
+    from rtcontrol.run.replay import read_recording
     from rtcontrol.run.replay import replay as decide_again
 
-    recorded, console = recording(file), for_people(line.json)
-    chosen = None if agent is None else assembly.agent(agent)
+    recorded, console = read_recording(file), for_people(line.json)
+    chosen = None if agent is None else assembly.load_agent(agent)
     with Progress("{done} of {total} decisions") as shown:
-        result, _ = decide_again(recorded, model, lambda done: shown(done, len(recorded.seen)), chosen)
+        result, _ = decide_again(recorded, model, lambda done: shown(done, len(recorded.decisions)), chosen)
     if not result["whole"]:
         say(console, f"{file} was cut short; the ticks that it contains are replayed.")
     for each in result["differing"] if diff else ():
@@ -145,4 +145,4 @@ def replay(
         f"{printable(str(result['commonest_error']))}. Correct the code there.",
         file=sys.stderr,
     )
-    return ERRED
+    return ERRORS

@@ -20,7 +20,7 @@ import typer
 from rtcontrol.cli.command import command
 from rtcontrol.cli.figures import group
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import named_by_time
+from rtcontrol.run.options import timestamped_folder
 from rtcontrol.serve import key_files
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.settings import MISSING, setting
@@ -54,7 +54,7 @@ def _serve(options: ServeOptions) -> int:
     run = _run if options.replicas is None else _run_replicas
     with Shutdown() as ending:
         try:
-            with RunFolder(options.out, named_by_time("serve"), overwrite=True) as folder:
+            with RunFolder(options.out, timestamped_folder("serve"), overwrite=True) as folder:
                 return run(replace(options, out=folder.path), ending)
         except Interrupted as interrupted:
             return interrupted.status

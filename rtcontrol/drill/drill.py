@@ -218,7 +218,7 @@ def _inject(
 
 
 def _hold_ns(config: RunOptions) -> int:
-    agent = assembly.agent(config.agent or assembly.default_agent(config.env))
+    agent = assembly.load_agent(config.agent or assembly.default_agent(config.env))
     return round(1e6 * (agent.fallback.hold_ms if config.hold_ms is None else config.hold_ms))
 
 

@@ -119,7 +119,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     settings, folder = json.loads(sys.argv[1]), sys.argv[2]
     out = Path(settings.pop("out"))
-    options = RunOptions(out=out, live=False, duration_s=1e6, **settings).at(out)
+    options = RunOptions(out=out, live=False, duration_s=1e6, **settings).in_folder(out)
     try:
         with Shutdown() as ending:
             sys.exit(run(options, ending, functools.partial(watched, folder)))

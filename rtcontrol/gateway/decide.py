@@ -34,8 +34,8 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
-from rtcontrol.run.api import why_held
-from rtcontrol.run.model_compatibility import learnt_of, model_for, trained_on
+from rtcontrol.run.api import held_reason
+from rtcontrol.run.model_compatibility import metadata_of, model_for, trained_on
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -100,7 +100,7 @@ class CheckpointGate:
     """
 
     def __init__(self, model: str | None, tools: Sequence[ToolSchema], allow_null: bool) -> None:
-        learnt = learnt_of(model_for(tools, model, START_IT)) if tools else None
+        learnt = metadata_of(model_for(tools, model, START_IT)) if tools else None
         learnt = learnt if learnt is not None and learnt.knows(tools) else None
         gate = None if learnt is None else learnt.gate
         # If a model with a gate learnt null, a null call means that the instruction was not understood.
@@ -120,7 +120,7 @@ class CheckpointGate:
         if (doubt := self._gate.doubt(decision)) is None:
             return None
         unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
-        return f"Nothing is called: {why_held(doubt, doubt.head, decision.call)}{unknown}."
+        return f"Nothing is called: {held_reason(doubt, doubt.head, decision.call)}{unknown}."
 
     def instruction(self, orders: str, sentence: str) -> str:
         """Return the instruction for the model, with the system's orders if the model was not trained on the tools."""

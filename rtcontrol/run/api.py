@@ -22,34 +22,34 @@ from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol.records import LowConfidence
-from rtcontrol.run.model_compatibility import difference, trained_on
+from rtcontrol.run.model_compatibility import first_difference, trained_on
 
 MAX_DEADLINE_MS = 3_600_000.0
-WAKE_S = 0.000_25  # time that a thread takes to wake: a wait must end this much before its deadline
-Definitions = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
+WAKE_S = 0.000_25  # a thread needs up to this long to wake, so waits end this much earlier
+ToolDefinitions = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 T = TypeVar("T")
 
 
-class InTime:
-    """A worker thread that does one piece of work at a time, each with a deadline for the caller."""
+class DeadlineWorker:
+    """A worker thread that runs one task at a time. Its caller waits for the result only until a deadline."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "decide")
-        self._last: Future[Any] | None = None  # no other work may start before this work has ended
+        self._last: Future[Any] | None = None  # the newest task, which may still run after its deadline
 
-    def settle(self) -> None:
-        """Wait until work that missed its deadline has ended."""
+    def wait_until_idle(self) -> None:
+        """Wait until the task that missed its deadline has ended."""
         if self._last is not None:
             wait([self._last])
             self._last = None
 
-    def until(self, by_s: float, work: Callable[[], T], late: Callable[[], None]) -> list[T]:
-        """Return a list with the result of `work`, or an empty list if `work` does not end by `by_s`.
+    def run_until(self, by_s: float, work: Callable[[], T], late: Callable[[], None]) -> list[T]:
+        """Run `work` on the worker thread. Return its result in a list, which is empty if it is late.
 
-        `by_s` is an instant of `time.monotonic`. A late result or exception is dropped, and `late` is called if `work`
-        has started. Earlier work that is still running delays the start of `work`.
+        `work` is late if it has not ended at `by_s`, a time of `time.monotonic`. Its result or exception is then
+        dropped, and `late` is called if `work` has started. A previous task that still runs delays `work`.
         """
-        # With the default switch interval, the caller may get the interpreter 5 ms too late.
+        # With Python's default switch interval, the caller might wake 5 ms too late.
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         future = self._last = self._pool.submit(work)
         wait([future], max(0.0, by_s - WAKE_S - time.monotonic()))
@@ -64,9 +64,9 @@ class InTime:
 class SessionDecision(Decision):
     """A decision of a session, with the `call` to execute.
 
-    `confidence` has a value for `function` and for each parameter name. If the model is too unsure, `held` gives the
+    `confidence` has a value for `function` and for each parameter name. If the confidence is too low, `held` gives the
     reason and `unsure` has the call that the model preferred. `missed` is true if the decision missed its deadline.
-    In both cases `call` is the session's safe call, or None if the session has no safe call.
+    For a held or missed decision, `call` is the session's safe call, or None if the session has no safe call.
     """
 
     held: str | None = None
@@ -75,10 +75,11 @@ class SessionDecision(Decision):
 
 
 class Model:
-    """A checkpoint that is given by bundled name, folder or hub id; the first session loads the weights.
+    """A model for decisions from Python. `name` is a bundled name, a folder or a hub id.
 
     `engine` is torch, transformers or vllm. `dtype` is auto, fp32 or bf16. `device` is a torch device name (None: a GPU
-    if the machine has one). `threads` limits torch's CPU threads (None: one for a small model). Raises UserError.
+    if the machine has one). `threads` limits torch's CPU threads (None: 1 for a small model). The first session loads
+    the weights. Raises UserError.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Model:
 
     def session(
         self,
-        tools: Tools | Definitions | None = None,
+        tools: Tools | ToolDefinitions | None = None,
         *,
         untrained: bool = False,
         min_confidence: float | Mapping[str, float] | None = None,
@@ -109,15 +110,15 @@ class Model:
         """Return a session that decides with these tools.
 
         `tools` are functions, pydantic models or OpenAI-style definitions (None: the tools that a bundled or fitted
-        model was trained on). The prompt shows as many calls as in training, or 6 if that number is not known. A fitted
-        model that learnt to do so may also decide to keep the active call.
+        model was trained on). The prompt shows as many previous calls as in training (6 if that number is unknown). A
+        fitted model may decide to keep the active call if its training rows include such decisions.
 
-        A decision with less confidence than `min_confidence` is held, and `safe_call` replaces the call; `safe_call`
-        also replaces a late decision. A number applies to all heads, a mapping to `function` and parameters. None means
-        the checkpoint's own gate for these tools, if there is one; 0 means no gate.
+        If the confidence is below `min_confidence`, the decision is held: `safe_call` replaces its call. A late
+        decision's call is replaced, too. `min_confidence` is a number for all heads, or a mapping with `function` and
+        parameter names. None uses the limit in the checkpoint, if it has a limit for these tools; 0 disables the gate.
 
         Raises UserError if the tools cannot be decoded, if they do not allow the safe call, or if the model was trained
-        on other tools. With `untrained`, such a model is accepted; the calls are then legal but meaningless.
+        on other tools. `untrained=True` accepts a model that was trained on other tools.
         """
         bundled = next((agent for world in BY_AGENT.values() if (agent := world.controller()).model == self.name), None)
         learnt = TrainingMetadata.load(resolve(self.name))
@@ -125,34 +126,34 @@ class Model:
             tools = bundled.tools
         elif tools is None:
             if learnt is None or learnt.tools is None:
-                raise UserError(f"The model {self.name} does not name the tools it learnt.", "Give session(tools).")
+                raise UserError(f"The checkpoint {self.name} does not list its tools.", "Give session(tools).")
             tools = Tools(learnt.tools)
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
                 f"The model {self.name} was trained on other tools: its calls would be legal but meaningless."
-                + difference(chosen.schemas, self.name),
+                + first_difference(chosen.schemas, self.name),
                 "Load a model that was trained on these tools, or write session(tools, untrained=True).",
             )
         knows = learnt is not None and learnt.knows(chosen.schemas)
         gate = confidence_gate(chosen, min_confidence, learnt if knows else None)
         if safe_call is not None:
-            _check_safe(chosen, safe_call)
+            _check_safe_call(chosen, safe_call)
         history = learnt.history if learnt is not None else 6 if bundled is None else bundled.history
-        # The null function has a meaning only for tools that the model was trained on.
+        # A model uses the null function correctly only with the tools that it was trained on.
         allow_null = learnt is not None and learnt.allow_null and knows
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **self._options, history=history, allow_null=allow_null)
         return ModelSession(chosen, spec.build(), gate, safe_call)
 
 
 class ModelSession:
-    """A session that makes one decision at a time with one set of tools; any thread may call `cancel`."""
+    """Makes decisions, one at a time, with a fixed set of tools. Any thread may call `cancel`."""
 
     def __init__(self, tools: Tools, decider: STDecider, gate: ConfidenceGate, safe_call: Call | None = None) -> None:
         self.tools, self.decider, self.gate, self.safe_call = tools, decider, gate, safe_call
         named = {tool: {head: name for name, head in heads.items()} for tool, heads in heads_of(tools).items()}
         self._names = {tool: {h: n for h, n in names.items() if n != "function"} for tool, names in named.items()}
-        self._in_time = InTime()
+        self._worker = DeadlineWorker()
 
     def decide(
         self, text: str, instruction: str, history: Sequence[Call | str] = (), *, deadline_ms: float | None = None
@@ -160,29 +161,29 @@ class ModelSession:
         """Return the decision for an observation (`text`), an instruction and the previous calls.
 
         `history` has the previous calls, or their `Call.text()`, the newest last. With `deadline_ms` the method returns
-        in time even if the model is late; the decision is then `missed`. The forward pass continues, its result is
-        dropped, and the next decision waits for the pass to end, within the deadline of that next decision.
+        by the deadline; if the model is late, the decision is `missed`. The late forward pass continues, but its result
+        is dropped. The next decision waits for the late pass to end, at most until its own deadline.
 
-        Raises UserError if the prompt is too long, DecodeError if no legal call can be decoded, and Cancelled.
+        Raises UserError if the prompt is too long, DecodeError if no legal call can be decoded, Cancelled by `cancel`.
         """
         called_s = time.monotonic()
         shown = [call.text() if isinstance(call, Call) else call for call in history]
         if deadline_ms is None:
-            self.settle()
-            return self.given(self.decider.decide(text, instruction, shown))
+            self.wait_until_idle()
+            return self.apply_gate(self.decider.decide(text, instruction, shown))
         if not 0 < deadline_ms <= MAX_DEADLINE_MS:
             raise UserError(f"deadline_ms={deadline_ms:g} is out of range.", f"Give above 0 to {MAX_DEADLINE_MS:g}.")
-        results = self._in_time.until(
+        results = self._worker.run_until(
             called_s + deadline_ms / 1e3, lambda: self.decider.decide(text, instruction, shown), self.decider.cancel
         )
-        return self.given(results[0]) if results else SessionDecision(self.safe_call, missed=True)
+        return self.apply_gate(results[0]) if results else SessionDecision(self.safe_call, missed=True)
 
-    def settle(self) -> None:
-        """Wait until a decision that missed its deadline has ended."""
-        self._in_time.settle()
+    def wait_until_idle(self) -> None:
+        """Wait until the forward pass of a decision that missed its deadline has ended."""
+        self._worker.wait_until_idle()
 
-    def given(self, decision: Decision) -> SessionDecision:
-        """Apply the confidence gate to a decision, and return the result with the names of the parameters."""
+    def apply_gate(self, decision: Decision) -> SessionDecision:
+        """Return a decision after the confidence gate was applied, with its confidences by parameter name."""
         values = {field.name: getattr(decision, field.name) for field in fields(Decision)}
         doubt, call = self.gate.doubt(decision), decision.call
         names = self._names.get(call.name, {}) if call is not None else {}
@@ -190,7 +191,8 @@ class ModelSession:
         if doubt is None:
             return SessionDecision(**values)
         head = names.get(doubt.head, doubt.head)
-        held = why_held(doubt, head, call) + (f"; {unknown_words_text(decision.unknown)}" if decision.unknown else "")
+        unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
+        held = held_reason(doubt, head, call) + unknown
         return SessionDecision(**values | {"call": self.safe_call}, held=held, unsure=call)
 
     def execute(self, call: Call) -> Any:
@@ -207,39 +209,39 @@ class ModelSession:
         return self.tools.execute(self.tools.validate(call))
 
     def cancel(self) -> None:
-        """Cancel the current decision before its next forward pass."""
+        """Cancel the current decision. A forward pass that has started still runs to its end."""
         self.decider.cancel()
 
     def info(self) -> dict[str, Any]:
-        """Return a description of the decider: engine, dtype, device, cached prefix tokens, layout of the passes."""
+        """Return facts about the decider: engine, dtype, device, cached prefix tokens, and layout of the passes."""
         return self.decider.info()
 
 
-def why_held(doubt: LowConfidence, head: str, call: Call | None) -> str:
-    """Return a sentence that explains why a decision is held back."""
+def held_reason(doubt: LowConfidence, head: str, call: Call | None) -> str:
+    """Return the reason why a decision is held, as a sentence for people."""
     if call is None:
-        return "the instruction is not understood: according to the model, it names no goal for these tools"
+        return "the instruction is not understood: the model cannot relate it to a goal of these tools"
     return f"the confidence of {head} is {doubt.confidence:.3f}, and must be at least {doubt.least:.3f} to act"
 
 
 def confidence_gate(
     tools: Tools, least: float | Mapping[str, float] | None, learnt: TrainingMetadata | None
 ) -> ConfidenceGate:
-    """Return the confidence gate with the limits `least`, or else the gate of the checkpoint. Raises UserError."""
+    """Return the gate with the limits `least`; if None, with the limit of the checkpoint. Raises UserError."""
     if least is None and learnt is not None and learnt.gate is not None:
         return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null)
     floors: Any = least if isinstance(least, Mapping) else {"": least or 0.0}
     known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
     for head, floor in floors.items():
         if head and head not in known:
-            problem = f"min_confidence names {head!r}, which no tool has."
+            problem = f"min_confidence names {head!r}, but no tool has such a parameter."
             raise UserError(problem, f"Known names: {', '.join(sorted(known))}.")
         if not 0 <= floor <= 1:
             raise UserError(f"min_confidence={least} is not a probability.", "Give 0 (no gate) to 1.")
     return ConfidenceGate(floors, tools)
 
 
-def _check_safe(tools: Tools, safe_call: Call) -> None:
+def _check_safe_call(tools: Tools, safe_call: Call) -> None:
     try:
         tools.validate(safe_call)
     except InvalidCall as error:

@@ -29,10 +29,10 @@ from rtcontrol.run.model_compatibility import hysteresis_for, model_for
 from rtcontrol.run.user_files import (
     CORRECT,
     UserExpert,
-    holds_agent,
+    defines_agent,
+    error_text,
     is_gym,
     load_module,
-    reason,
     user_agent,
     user_world,
 )
@@ -40,39 +40,39 @@ from rtcontrol.run.user_files import (
 if TYPE_CHECKING:
     from rtcontrol.envs.gym import GymWorld
 
-# Environments that `cli.app` starts, each with a sentence for `rtcontrol envs`.
+# Environments that are not bundled worlds, each with its description for `rtcontrol envs`.
 JOINED: dict[str, str] = {
     "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in (carla.standin).",
     "gym:ID": "Any Gymnasium world: gym:CartPole-v1, gym:Pendulum-v1?levels=7&precision=1 (docs/your-own-game.md).",
-    "remote": "One client of the wire, a robot or a game, that connects to serve.bind.",
+    "remote": "A client, such as a robot or a game, that connects to the address serve.bind (docs/clients.md).",
 }
-# Requests to a first decider that is far away: at 16 Hz each tick is sent to one that answers within 250 ms.
+# Concurrent requests to a remote first decider: at 16 Hz, enough for answers that take up to 250 ms.
 IN_FLIGHT = 4
-BELOW = 0.5  # a backup decides if any head of the first decider has less confidence than this
+BELOW = 0.5  # if a head of the first decider has less confidence than this, the backup decides
 
 
 # -- agents and environments ------------------------------------------------------------------------------------------
 
 
-def unknown(env: str) -> UserError:
-    """Return the UserError for the name of an environment that does not exist."""
+def unknown_environment(env: str) -> UserError:
+    """Return a UserError for an unknown environment name, with the known names."""
     known = ", ".join((*WORLDS, *sorted(JOINED)))
     return UserError(f"There is no environment called {env!r}.", f"Known ones: {known}, or a .py file.")
 
 
-def agents() -> dict[str, Agent]:
+def bundled_agents() -> dict[str, Agent]:
     """Return the bundled agents by name."""
     return {name: world.controller() for name, world in BY_AGENT.items()}
 
 
-def agent(name: str, env: str = "", thread: WorldThread | None = None) -> Agent:
+def load_agent(name: str, env: str = "", thread: WorldThread | None = None) -> Agent:
     """Return a bundled agent, the agent of a Gymnasium world, or the agent of a user's Python file.
 
-    The Gymnasium world `env` supplies what the file leaves out. That world is the one on the `thread`, or else a
-    temporary one that is closed again. Raises UserError.
+    If `env` is a Gymnasium world, it supplies the parts that the file leaves out. The world of `thread` is used if it
+    has this name, else a temporary instance. Raises UserError.
     """
     if name.endswith(".py"):
-        return user_agent(name, agent(env, env=env, thread=thread) if is_gym(env) else None)
+        return user_agent(name, load_agent(env, env=env, thread=thread) if is_gym(env) else None)
     if is_gym(name):
         with closing(WorldThread(name)) as other:
             return gym_world(name, thread if thread is not None and name == env else other).agent()
@@ -82,38 +82,38 @@ def agent(name: str, env: str = "", thread: WorldThread | None = None) -> Agent:
 
 
 def default_agent(env: str) -> str:
-    """Return the name of the agent that an environment is made for. Raises UserError if there is none."""
+    """Return the name of the default agent of an environment. Raises UserError if it has no default agent."""
     if is_gym(env):
         return env
     if env.endswith(".py"):
-        if holds_agent(load_module(env, "--env")):
+        if defines_agent(load_module(env, "--env")):
             return env
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
     if env not in WORLDS:
-        raise unknown(env)
+        raise unknown_environment(env)
     return WORLDS[env].agent
 
 
-def environment(name: str, chosen: Agent, thread: WorldThread) -> Environment:
-    """Return a bundled environment, or the simulation of a Python file or of Gymnasium. Raises UserError.
+def make_environment(name: str, chosen: Agent, thread: WorldThread) -> Environment:
+    """Return a bundled environment, or one that runs the world of a Python file or of Gymnasium. Raises UserError.
 
-    A user's world is created on the `thread`, unless the thread already has one. The world is created for the goals and
-    tools of the agent `chosen`.
+    A user's world is created on `thread`, unless the thread already has a world. The world is created for the goals
+    and tools of the agent `chosen`.
     """
     if not (name.endswith(".py") or is_gym(name)):
         if name not in WORLDS:
-            raise unknown(name)
+            raise unknown_environment(name)
         return WORLDS[name].make()
     tools = [tool.name for tool in chosen.tools]
     if is_gym(name):
-        gym_world(name, thread)  # creates the only instance, which supplies the names and tools
+        gym_world(name, thread)  # create the only instance now
     world = thread.make(lambda: user_world(name, chosen.goals, tools=tools, world=thread.world))
     return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
 
 
 def gym_world(name: str, thread: WorldThread) -> GymWorld:
-    """Return the Gymnasium world of the thread, and create it on that thread if needed.
-    The module of the world is imported on the caller's thread."""
+    """Return the Gymnasium world of a thread, and create the world on that thread if needed.
+    The world's module is imported on the caller's thread."""
     from rtcontrol.envs.gym import GymWorld, load
 
     if thread.world is None:
@@ -122,9 +122,9 @@ def gym_world(name: str, thread: WorldThread) -> GymWorld:
     return world
 
 
-def sample(config: RunConfig, env: Environment) -> Observation | None:
-    """Return an observation for checks and warm-up before `env` starts; None if the environment has none yet.
-    Raises UserError if the simulation fails when it is instructed and reset."""
+def preview_observation(config: RunConfig, env: Environment) -> Observation | None:
+    """Return an observation for checks and warm-up before `env` starts, or None if the environment cannot give one.
+    Raises UserError if the world fails when it gets its instruction or is reset."""
     preview = getattr(env, "preview", None)
     if preview is None:
         return None
@@ -135,7 +135,7 @@ def sample(config: RunConfig, env: Environment) -> Observation | None:
     except UserError:
         raise
     except Exception as error:
-        problem = f"The environment {env.name} fails at the start of its first episode ({reason(error)})."
+        problem = f"The environment {env.name} fails at the start of its first episode ({error_text(error)})."
         raise UserError(problem, CORRECT) from error
     return observation
 
@@ -143,18 +143,18 @@ def sample(config: RunConfig, env: Environment) -> Observation | None:
 # -- deciders ---------------------------------------------------------------------------------------------------------
 
 
-def _expert(world: BundledWorld, request: DecisionRequest) -> Call:
+def _expert_call(world: BundledWorld, request: DecisionRequest) -> Call:
     return world.skill().expert_policy([(request.instruction, request.observation)])[0]
 
 
-# Expert policies of the environments, by the name of the agent whose tools they call.
+# Scripted experts of the bundled worlds, by the name of the agent whose tools they call.
 EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
-    name: partial(_expert, world) for name, world in BY_AGENT.items()
+    name: partial(_expert_call, world) for name, world in BY_AGENT.items()
 }
 
 
-def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
-    """Return the source of the run's decider. Raises UserError if the model or the engine does not exist."""
+def decider_source(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
+    """Return the description from which a host builds the decider. Raises UserError for an unknown model or engine."""
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
 
@@ -191,8 +191,8 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     return STSource(spec)
 
 
-def reads_data(source: DeciderSource) -> bool:
-    """Return whether a decider reads the raw observation, which never leaves the process; only these make plans."""
+def reads_raw_data(source: DeciderSource) -> bool:
+    """Return whether a decider reads the raw observation, not its text. Only such deciders can return plans."""
     scripted = isinstance(source, ExpertSource) and isinstance(source.function, UserExpert)
     return scripted or isinstance(source, PolicySource)
 
@@ -200,33 +200,33 @@ def reads_data(source: DeciderSource) -> bool:
 # -- hosts ------------------------------------------------------------------------------------------------------------
 
 
-def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent) -> Host:
+def make_host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent) -> Host:
     """Return the host that runs the decider; with a backup, a host for both. Raises UserError."""
     if config.backup is None:
-        return planned(config, source, _place(config, source, model), chosen)
+        return with_plans(config, source, _single_host(config, source, model), chosen)
     backup_model = model_for(chosen.tools.schemas, config.backup)
-    backup, local = decider(config, chosen, backup_model), isinstance(source, STSource)
+    backup, local = decider_source(config, chosen, backup_model), isinstance(source, STSource)
     if not local or config.host == "inprocess":
-        # A remote decider only waits and a script takes no time, so neither needs a process.
-        return backed(config, source, _place(config, backup, backup_model), chosen)
+        # A remote decider only waits and a script is fast, so the first decider needs no process.
+        return with_backup(config, source, _single_host(config, backup, backup_model), chosen)
     from rtcontrol.hosts.standby import two_hosts
 
-    return BackupHost(*two_hosts(source, backup, config.pipeline), _handover(config, local))
+    return BackupHost(*two_hosts(source, backup, config.pipeline), _backup_rules(config, local))
 
 
-def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
-    """Return a host that runs the first decider on threads of this process, and has the host `backup`."""
-    terms = _handover(config, isinstance(source, STSource))
-    first = planned(config, source, InProcessHost(source, terms.in_flight), chosen)
+def with_backup(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
+    """Return a host that runs the first decider on threads of this process, with another host as its backup."""
+    terms = _backup_rules(config, isinstance(source, STSource))
+    first = with_plans(config, source, InProcessHost(source, terms.in_flight), chosen)
     return BackupHost(first, backup, terms)
 
 
-def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent) -> Host:
-    """Return the host, wrapped in one that executes plans if the decider's answers may be plans."""
-    if not reads_data(source) or config.calls_per_tick > 1:
+def with_plans(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent) -> Host:
+    """Return `host`; if the decider can return plans, wrapped in a host that takes each tick's call from the plan."""
+    if not reads_raw_data(source) or config.calls_per_tick > 1:
         return host
 
-    def legal(call: Call) -> bool:
+    def is_legal(call: Call) -> bool:
         try:
             chosen.tools.validate(call)
         except InvalidCall:
@@ -234,16 +234,16 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent)
         return True
 
     terms = PlanSettings(config.max_age_ns, config.pipeline, config.clock == "lockstep")
-    return PlanHost(host, terms, legal)
+    return PlanHost(host, terms, is_legal)
 
 
-def _handover(config: RunConfig, local: bool) -> BackupRule:
-    """Return the rule for when the backup decides; a `local` first decider handles one request at a time."""
+def _backup_rules(config: RunConfig, local: bool) -> BackupRule:
+    """Return the rules of when the backup decides. A `local` first decider gets fewer requests at a time."""
     return BackupRule(BELOW, config.period_ns, config.pipeline if local else IN_FLIGHT)
 
 
-def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
-    if config.host == "inprocess" or reads_data(source):
+def _single_host(config: RunConfig, source: DeciderSource, model: str) -> Host:
+    if config.host == "inprocess" or reads_raw_data(source):
         return InProcessHost(source, config.pipeline)
     from rtcontrol.hosts.standby import single_host, standby_host
 

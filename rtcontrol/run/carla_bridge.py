@@ -1,4 +1,4 @@
-"""`rtcontrol run --env carla-bridge`: run in CARLA by a bridge that has its own process."""
+"""Run `rtcontrol run --env carla-bridge`: a separate process, the bridge, connects CARLA to the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rtcontrol_client.shutdown import Interrupted, Shutdown
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
 
-# The bridge first brakes its car to a halt, which takes more than 3 s.
+# Time limits. A bridge that ends first stops its car, which takes more than 3 s.
 END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
 AGENT = "driver"
 MODULE = "rtcontrol_client.carla.standin"
@@ -34,27 +34,27 @@ LISTENING = "listening on "
 log = logging.getLogger("rtcontrol.run.carla_bridge")
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Return environment variables for a child process that imports the client's modules, installed or not."""
     folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
-def _start(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a program that ends when its stdin closes, so that it never outlives this process; it ignores Ctrl-C."""
+def _start_process(command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start a program that ends when its stdin closes, as it does when this process dies. Ctrl-C does not reach it."""
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         errors="replace",
-        env=_environment(),
+        env=_child_environment(),
         start_new_session=True,
     )
 
 
-def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: float) -> int:
-    """Ask a process to end and wait for it, then terminate it, then kill it. Return the exit status."""
+def _end_process(process: subprocess.Popen[str], order: Callable[[], None], seconds: float) -> int:
+    """Call `order`, wait `seconds` for the process to end, then terminate or kill it. Return its exit status."""
     for end, within_s in ((order, seconds), (process.terminate, TERM_S), (process.kill, TERM_S)):
         with contextlib.suppress(OSError):
             end()
@@ -67,77 +67,76 @@ def _end(process: subprocess.Popen[str], order: Callable[[], None], seconds: flo
 class BridgeProcess:
     """A context manager that runs the bridge's process and reads events from its stdout.
 
-    Each event is a line of JSON: `begun`, `ready` or `mistake`. If the run ended because the bridge ended, `failed` is
-    the reason.
+    Each event is a line of JSON: `begun`, `ready` or `mistake`. If the bridge failed, `failed` is the error, else None.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
         self.failed: UserError | None = None
         self._command = list(command)
         self._process: subprocess.Popen[str] | None = None
-        self._journal: Path | None = None  # lists the objects that a dead bridge leaves on the server
+        self._journal: Path | None = None  # a file that lists the objects that the bridge created on the CARLA server
         self._ready = False
-        self._changed = threading.Event()
+        self._event_arrived = threading.Event()
         self._closing = False
         self._loop: ControlLoop | None = None
-        self._thread = threading.Thread(target=self._watch, name="bridged", daemon=True)
+        self._thread = threading.Thread(target=self._read_events, name="bridged", daemon=True)
 
     def await_ready(self) -> None:
-        """Wait until the bridge has its world. Raises UserError if the bridge ends before."""
+        """Wait until the bridge has connected to CARLA and loaded the map. Raises UserError if it ends before that."""
         while not self._ready:
-            self._changed.wait(0.1)
-            self._changed.clear()
+            self._event_arrived.wait(0.1)
+            self._event_arrived.clear()
             self.check()
 
     def check(self) -> None:
-        """Raise UserError if the bridge has ended; called while the server waits for the bridge's hello."""
+        """Raise UserError if the bridge has failed. The server calls this while it waits for the bridge to connect."""
         if self.failed is not None:
             raise self.failed
 
-    def joined(self, loop: ControlLoop) -> None:
-        """Store the control loop of the bridge's session; the loop is stopped when the bridge ends."""
+    def stop_with_bridge(self, loop: ControlLoop) -> None:
+        """Let the control loop of the bridge's session stop when the bridge fails."""
         self._loop = loop
         if self.failed is not None:
             loop.stop("bridge")
 
     def close(self) -> None:
-        """Ask the bridge to end, and clean up what the bridge left on the server."""
+        """End the bridge, and remove the objects that it left on the CARLA server."""
         process, closed, self._closing = self._process, self._closing, True
         if closed or process is None or process.stdin is None:
             return
         try:
-            _end(process, process.stdin.close, END_S)
+            _end_process(process, process.stdin.close, END_S)
             self._thread.join(CLEAN_S + 5.0)
-        except BaseException:  # an interrupted wait must not leave a frozen server
+        except BaseException:  # also on an interrupt: in lockstep, the CARLA server would stay frozen
             process.kill()
             process.wait()
-            self._tidy()
+            self._clean_server()
             raise
 
     def __enter__(self) -> Self:
-        self._process = _start(self._command)
+        self._process = _start_process(self._command)
         self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _watch(self) -> None:
+    def _read_events(self) -> None:
         process = self._process
         assert process is not None and process.stdout is not None
         with process:  # closes its pipes
             for line in process.stdout:
-                self._receive(line)
-        self._tidy()
+                self._handle_line(line)
+        self._clean_server()
         over = self._closing or (self._loop is not None and self._loop.ended_by is not None)
         if self.failed is None and not over:
             what = f"The CARLA bridge ended before the run (exit status {process.returncode})."
-            self.failed = UserError(what, "The last messages of the bridge are above.")
-        self._changed.set()
+            self.failed = UserError(what, "Read the bridge's last messages above.")
+        self._event_arrived.set()
         if self.failed is not None and self._loop is not None:
             self._loop.stop("bridge")
 
-    def _receive(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         try:
             event = json.loads(line)
             match event["event"]:
@@ -148,42 +147,42 @@ class BridgeProcess:
                 case "mistake":
                     self.failed = UserError(event["what"], event["remedy"])
         except (ValueError, TypeError, KeyError):
-            return  # output of a library
-        self._changed.set()
+            return  # a line that a library printed
+        self._event_arrived.set()
 
-    def _tidy(self) -> None:
-        """Remove what a dead bridge left on the server."""
+    def _clean_server(self) -> None:
+        """Remove the objects that a bridge left on the CARLA server when it died."""
         if self._journal is None or not self._journal.exists():
             return
         command = [*self._command[: self._command.index("-m") + 2], "--clean", str(self._journal)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=CLEAN_S, check=False, env=_environment()
+                command, capture_output=True, text=True, timeout=CLEAN_S, check=False, env=_child_environment()
             )
             result = done.stderr.strip()
         except subprocess.TimeoutExpired:
-            result = f"not undone within {CLEAN_S:g} s; the list is kept: {self._journal}"
+            result = f"no success within {CLEAN_S:g} s; {self._journal} lists the remaining objects"
         log.warning("cleaned up after the CARLA bridge: %s", result)
 
 
 class StandIn:
-    """The process of the CARLA stand-in, which listens at `port`. Raises UserError if the process does not start.
-    The stand-in writes the state of its world as JSON to the file `state`, every second and at its end."""
+    """The process of the CARLA stand-in, which listens at `port`. Raises UserError if the stand-in does not start.
+    It writes the state of its world as JSON to the file `state`, every second and at its end."""
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
         command = [sys.executable, "-m", MODULE, "--port", "0", "--leash", *options]
-        self.process = _start([*command, *(("--state", str(state)) if state else ())])
+        self.process = _start_process([*command, *(("--state", str(state)) if state else ())])
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith(LISTENING):
             self.end()
-            raise UserError("The CARLA stand-in does not start.", "The messages of the stand-in are above.")
+            raise UserError("The CARLA stand-in does not start.", "Read its messages above.")
         self.port = int(line.rpartition(":")[2])
 
     def end(self) -> int:
-        """End the stand-in, which first writes its state, and return the exit status."""
+        """End the process of the stand-in, which first writes its state. Return its exit status."""
         with self.process:
-            return _end(self.process, self.process.terminate, TERM_S)
+            return _end_process(self.process, self.process.terminate, TERM_S)
 
     def __enter__(self) -> Self:
         return self
@@ -195,24 +194,24 @@ class StandIn:
 def run_carla(
     options: RunOptions, ending: Shutdown, run: Callable[[RunOptions, Shutdown, str, BridgeProcess], int]
 ) -> int:
-    """Check CARLA, then call `run` with the bridge as the client at an endpoint.
-    Return the run's exit status, or 1 if the bridge gave up. Raises UserError before the run if no bridge can drive."""
+    """Start the CARLA bridge, and call `run` with the endpoint to which the bridge connects as a client.
+    Return the run's exit status, or 1 if the bridge failed. Raises UserError if the bridge cannot start."""
     if importlib.util.find_spec("carla") is None:
         hint = "Install it: pip install 'rtcontrol[carla]' (there are wheels for Python 3.11 and 3.12)."
         raise UserError("--env carla-bridge needs CARLA's client.", hint)
     options = replace(options, env=STANDIN if options.carla_standin else CARLA, agent=options.agent or AGENT)
     host, port, status = options.carla_host, options.carla_port, INTERNAL
     with contextlib.ExitStack() as stack:
-        guardian = Guardian()  # the guardian removes the folder however this process ends
+        guardian = Guardian()  # a process that removes this folder even if this process is killed
         stack.callback(guardian.end)
         folder = Path(guardian.folder)
         if options.carla_standin:
             state = folder / "standin.json"
-            stack.callback(_keep, state, options.out)
+            stack.callback(_copy_state, state, options.out)
             port = stack.enter_context(StandIn(state=state)).port
             print(f"driving in the CARLA stand-in, not CARLA (port {port})", file=sys.stderr)
         endpoint = f"ipc://{folder}/wire"
-        bridge = stack.enter_context(BridgeProcess(_command(options, host, port, endpoint)))
+        bridge = stack.enter_context(BridgeProcess(_bridge_command(options, host, port, endpoint)))
         bridge.await_ready()
         try:
             status = run(options, ending, endpoint, bridge)
@@ -225,20 +224,20 @@ def run_carla(
     return status
 
 
-def _command(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
+def _bridge_command(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
     """Return the command line that starts the bridge."""
     values = {"once": True, "endpoint": endpoint, "host": host, "port": port, "connect_timeout_s": 0}
     values |= {"hz": options.hz, "clock": options.clock, "seed": options.seed, "town": options.town}
-    values["agent"] = ""  # empty: the only agent of the server
+    values["agent"] = ""  # empty: the server has only one agent
     values["trace"] = options.out / "trace.jsonl" if options.trace else None
     values["standin"] = options.carla_standin
-    # A reload sets the traffic lights of the stand-in to their first state; they change from its start on.
+    # Reload the stand-in's map, so that its traffic lights, which already change, start in their first state.
     values["reload"] = options.carla_standin and options.clock == "lockstep"
     settings = (f"--set={name}={value}" for name, value in values.items() if value is not None)
     return [sys.executable, "-m", "rtcontrol_client.carla", *settings]
 
 
-def _keep(state: Path, out: Path) -> None:
-    """Copy the last state of the stand-in to the run's folder."""
+def _copy_state(state: Path, out: Path) -> None:
+    """Copy the stand-in's last state into the run's folder, if both exist."""
     if state.exists() and out.is_dir():
         shutil.copy(state, out / "standin.json")

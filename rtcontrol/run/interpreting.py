@@ -1,4 +1,4 @@
-"""Build interpreters, which map instructions to goals with a checkpoint or a chat endpoint."""
+"""Build interpreters, which map a person's instruction to a goal of the agent, by a checkpoint or a chat endpoint."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from rtcontrol.run.model_compatibility import gate_of
 
 
 def goal_tools(agent: Agent) -> GoalTools | None:
-    """Return the agent's goals as tools; None if it has none."""
+    """Return the agent's goals as tools that an interpreter can call; None if the agent has no goals."""
     if isinstance(agent.goals, Goals):
         return agent.goals.goal_tools(agent.name)
     world = BY_AGENT.get(agent.name)
     if world is None or world.controller().tools.openai() != agent.tools.openai():
-        return None  # a bundled name with the tools of another agent
+        return None  # has the name of a bundled agent, but other tools
     return world.phrasings().goal_tools
 
 
-def goals_of(agent: Agent) -> GoalTools:
-    """Return the agent's goals as tools. Raises UserError if it has none."""
+def required_goal_tools(agent: Agent) -> GoalTools:
+    """Return the agent's goals as tools that an interpreter can call. Raises UserError if the agent has no goals."""
     if (goals := goal_tools(agent)) is None:
         raise UserError(
-            f"loop.interpreter: the agent {agent.name} has no goals that an instruction could be mapped to.",
+            f"loop.interpreter needs goals, but the agent {agent.name} has no goals.",
             "Write `goals = {...}` in its file (docs/your-own-game.md), or leave loop.interpreter out.",
         )
     return goals
 
 
-def of_goals(name: str, goals: GoalTools, limit_s: float = LIMIT_S, engine: str = "torch") -> Interpreter:
-    """Return an interpreter in this process, not yet started. Raises UserError if `name` is neither a checkpoint nor a
-    chat endpoint."""
-    source = _source(name, goals.definitions, engine)
+def interpreter_of_goals(name: str, goals: GoalTools, limit_s: float = LIMIT_S, engine: str = "torch") -> Interpreter:
+    """Return an interpreter of instructions for these goals, not started yet. Raises UserError if `name` is neither a
+    checkpoint nor a chat endpoint."""
+    source = _decider_source(name, goals.definitions, engine)
     gate = gate_of(name, goals.tools.schemas) if isinstance(source, STSource) else None
-    return Interpreter(shown(name), goals, source, GATE if gate is None else gate, limit_s)
+    return Interpreter(display_name(name), goals, source, GATE if gate is None else gate, limit_s)
 
 
-def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
-    """Return the interpreter that a run's settings name, or None. Raises UserError."""
+def interpreter_of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
+    """Return the interpreter of the setting loop.interpreter, or None if it is not set. Raises UserError."""
     if config.interpreter is None:
         return None
-    return of_goals(config.interpreter, goals_of(agent), engine=config.engine)
+    return interpreter_of_goals(config.interpreter, required_goal_tools(agent), engine=config.engine)
 
 
-def check(name: str, engine: str = "torch") -> None:
-    """Raise UserError if no interpreter has this name."""
-    _source(name, ({"name": "look"},), engine)
+def check_interpreter(name: str, engine: str = "torch") -> None:
+    """Raise UserError if this is not the name of a possible interpreter."""
+    _decider_source(name, ({"name": "look"},), engine)
 
 
-def shown(name: str) -> str:
-    """Return the name of an interpreter for display and records; for an endpoint, the model or else the address."""
+def display_name(name: str) -> str:
+    """Return a short name of an interpreter for display and records: of an endpoint, its model or else its address."""
     if not is_chat(name):
         return Path(name).name
     url, _, model = name.removeprefix(f"{CHAT}:").partition("#")
     return f"{CHAT}:{model or url}"
 
 
-def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> DeciderSource:
+def _decider_source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> DeciderSource:
     listed = [dict(tool) for tool in tools]
     if is_chat(name):
         return EndpointSource.parse(name, listed, allow_null=True)
@@ -84,18 +84,18 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
 
 
 class Interpreters:
-    """The interpreters of a server: one for each agent, shared by all sessions with that agent."""
+    """The interpreters of a server. Sessions with the same agent share an interpreter."""
 
     def __init__(self, name: str | None, engine: str) -> None:
         self._name, self._engine = name, engine
         self._by_agent: dict[str, Interpreter] = {}
         self._lock = threading.Lock()
 
-    def of(self, agent: Agent) -> Interpreter | None:
-        """Return the agent's interpreter; None if it has no goals."""
+    def for_agent(self, agent: Agent) -> Interpreter | None:
+        """Return the agent's interpreter, or None if the agent has no goals or the server has no interpreter."""
         if self._name is None or (goals := goal_tools(agent)) is None:
             return None
         with self._lock:
             if agent.name not in self._by_agent:
-                self._by_agent[agent.name] = of_goals(self._name, goals, engine=self._engine)
+                self._by_agent[agent.name] = interpreter_of_goals(self._name, goals, engine=self._engine)
             return self._by_agent[agent.name]

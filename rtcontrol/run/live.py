@@ -30,21 +30,21 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import MAX_LINE, printable
 
-# The page's program is in a higher layer, so it is not imported; its threads do not share an interpreter with the loop.
+# The module that serves the page, run as a separate process so that its threads cannot delay the control loop.
 PROGRAM = "rtcontrol.gateway.view"
 LOGGER = logging.getLogger("rtcontrol")  # the live view shows the warnings of this logger
 EVERY_S = 0.25
-START_S, END_S = 30.0, 3.0  # time limits for the page's process to start and to end
-MOST_DATA = 64  # fields of an observation that are sent to the page at most
+START_S, END_S = 30.0, 3.0  # time limits for the start and the end of the page's process
+MOST_DATA = 64  # an observation's fields beyond this number are not sent to the page
 LOG_EVERY_S = 5.0
-QUIET_S = 5.0  # a repeated message is shown again only after this time
+QUIET_S = 5.0  # a repeated message is not shown again before this time has passed
 
 
 class Viewer:
-    """The web page of a run, in its own process, and the threads that send data to the page and read its messages.
+    """The process that serves a run's web page, and the threads that send states to it and read its messages.
 
-    The threads read the recorder's data and never block the control loop. Raises UserError if the page's address cannot
-    be bound.
+    The threads never block the control loop. Raises UserError if the page's process does not start, as when its port
+    is in use.
     """
 
     def __init__(self, options: RunOptions, say: Callable[[str], None]) -> None:
@@ -58,11 +58,11 @@ class Viewer:
             [sys.executable, "-m", PROGRAM, str(options.view_port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # so that Ctrl-C reaches only the run
+            start_new_session=True,  # Ctrl-C must not end the page before the run
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
         self._in, self._out = self._process.stdin, self._process.stdout
-        first = (wait([self._out.fileno()], START_S) and _message(self._out)) or {}
+        first = (wait([self._out.fileno()], START_S) and _next_message(self._out)) or {}
         if "url" not in first:
             self.close()
             problem = first.get("failed", "The page's process did not start.")
@@ -70,10 +70,10 @@ class Viewer:
         say(f"watch it at {first['url']}")
 
     def watch(self, loop: ControlLoop) -> None:
-        """Start to send the run's state to the page, and to carry out the messages of the page."""
-        self._feeder = threading.Thread(target=self._feed, args=(loop,), name="viewer-feed", daemon=True)
+        """Start the threads that send the run's state to the page, and execute the commands of the page."""
+        self._feeder = threading.Thread(target=self._send_states, args=(loop,), name="viewer-feed", daemon=True)
         self._feeder.start()
-        threading.Thread(target=self._listen, args=(loop,), name="viewer-listen", daemon=True).start()
+        threading.Thread(target=self._read_messages, args=(loop,), name="viewer-listen", daemon=True).start()
 
     def close(self) -> None:
         """Send the final state to the page, and end the page's process."""
@@ -81,7 +81,7 @@ class Viewer:
         if self._feeder is not None:
             self._feeder.join(END_S)
         try:
-            if self._feeder is None or not self._feeder.is_alive():  # a live feeder is blocked: the page does not read
+            if self._feeder is None or not self._feeder.is_alive():  # a thread that still lives is blocked in a write
                 with contextlib.suppress(OSError):
                     self._in.close()
             self._process.wait(END_S)
@@ -90,14 +90,14 @@ class Viewer:
             self._process.wait()
         self._out.close()
 
-    def _feed(self, loop: ControlLoop) -> None:
+    def _send_states(self, loop: ControlLoop) -> None:
         with contextlib.suppress(OSError, ValueError):  # the page's process has ended
             while not self._stop.wait(EVERY_S):
-                self._send(loop, over=False)
-            self._send(loop, over=True)
+                self._send_state(loop, over=False)
+            self._send_state(loop, over=True)
 
-    def _send(self, loop: ControlLoop, over: bool) -> None:
-        """Send the current state to the page; blocks while the page is slow, so that a slow page gets fewer states."""
+    def _send_state(self, loop: ControlLoop, over: bool) -> None:
+        """Send the current state to the page. Blocks while the page is slow, so that a slow page gets fewer states."""
         shown = snapshot(loop, self._number) | {"over": over, "said": self._answer}
         self._number = shown["number"]
         if isinstance(loop.env, RemoteEnvironment) and (newest := loop.env.pictures.newest) is not self._picture:
@@ -106,20 +106,20 @@ class Viewer:
         self._in.write(json.dumps(shown, default=str).encode() + b"\n")
         self._in.flush()
 
-    def _listen(self, loop: ControlLoop) -> None:
-        while (message := _message(self._out)) is not None:
+    def _read_messages(self, loop: ControlLoop) -> None:
+        while (message := _next_message(self._out)) is not None:
             try:
                 if "instruct" in message:
-                    self._answer = _instruct(loop, message["instruct"], "page")
+                    self._answer = _handle_input(loop, message["instruct"], "page")
                 elif "say" in message:
                     self._answer = loop.operator.say(message["say"], "page", message.get("k"))
                     self._say(self._answer)
-            except Exception as error:  # continue, as the next message may be a stop
-                self._say(f"the page's message cannot be carried out ({type(error).__name__}: {error})")
+            except Exception as error:  # continue, since the next message may be /stop
+                self._say(f"the command of the page failed ({type(error).__name__}: {error})")
 
 
 def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
-    """Return the state of a run for the page: the ticks after tick `since`, the counts, and the run's settings."""
+    """Return the state of a run as JSON data for the page. Its ticks are those with a number above `since`."""
     config = loop.config
     shown = loop.live_state.snapshot(since)
     asking = loop.operator.pending_approval
@@ -130,16 +130,16 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     shown["asking"] = None if asking is None or asking.denied else shown["asking"]
     if isinstance(loop.env, RemoteEnvironment):
         shown["picture_age_s"] = loop.env.pictures.age_s()
-    with contextlib.suppress(Exception):  # the loop reports a world that failed
-        # Never query a remote world here, as its control loop would have to wait.
-        if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:
-            numbers = {k: v for k, v in list(seen.data.items())[:MOST_DATA] if isinstance(v, int | float)}
-            shown |= {"data": numbers, "seed": config.seed + seen.epoch - 1}
+    with contextlib.suppress(Exception):  # the control loop reports errors of the world
+        # Only read local worlds: reading a remote one would delay its control loop.
+        if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (last := loop.env.latest()) is not None:
+            numbers = {k: v for k, v in list(last.data.items())[:MOST_DATA] if isinstance(v, int | float)}
+            shown |= {"data": numbers, "seed": config.seed + last.epoch - 1}
     return shown
 
 
-def _message(out: IO[bytes]) -> dict[str, Any] | None:
-    """Return the next JSON object of a stream, without lines that have none; None at the end of the stream."""
+def _next_message(out: IO[bytes]) -> dict[str, Any] | None:
+    """Return the next line of a stream that is a JSON object, as a dict; None at the end of the stream."""
     with contextlib.suppress(OSError, ValueError):  # closed
         for line in out:
             with contextlib.suppress(ValueError):
@@ -149,8 +149,8 @@ def _message(out: IO[bytes]) -> dict[str, Any] | None:
 
 
 class LiveView(logging.Handler):
-    """A view that shows a run in the terminal from its own thread; the loop's thread only appends lines to a queue.
-    `say` may be called from any thread. A repeated message is shown once in `QUIET_S`, not once per tick."""
+    """Shows a run in the terminal, on a separate thread. Any thread may call `say`, which only appends to a queue.
+    A message that repeats, as in each tick, is shown again only after `QUIET_S` seconds."""
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(logging.WARNING)
@@ -170,10 +170,10 @@ class LiveView(logging.Handler):
         self.say(record.getMessage())
 
     def watch(self, loop: ControlLoop) -> None:
-        """Start to show this loop; stdin is read if it is a terminal, or if the options require it."""
+        """Start to show a control loop. Also read stdin, if it is a terminal or the option view.stdin is set."""
         LOGGER.addHandler(self)
         LOGGER.propagate = False
-        self._thread = threading.Thread(target=self._run, args=(loop,), name="view", daemon=True)
+        self._thread = threading.Thread(target=self._refresh, args=(loop,), name="view", daemon=True)
         self._thread.start()
         if self._viewer is not None:
             self._viewer.watch(loop)
@@ -189,11 +189,11 @@ class LiveView(logging.Handler):
         LOGGER.removeHandler(self)
         LOGGER.propagate = True
 
-    def _run(self, loop: ControlLoop) -> None:
+    def _refresh(self, loop: ControlLoop) -> None:
         last_s = -LOG_EVERY_S
         with Live(console=self._console, auto_refresh=False, transient=True) if self._live else nullcontext() as view:
             while not self._stop.wait(EVERY_S):
-                self._flush()
+                self._print_queued()
                 now_s = time.monotonic()
                 if changed := loop.phase != self._phase[0]:
                     self._phase = loop.phase, now_s
@@ -201,14 +201,14 @@ class LiveView(logging.Handler):
                     view.update(self._panel(loop), refresh=True)
                 elif changed or now_s - last_s >= LOG_EVERY_S:
                     last_s = now_s
-                    self._print(self._status(loop))
-        self._flush()
+                    self._print(self._status_line(loop))
+        self._print_queued()
 
-    def _flush(self) -> None:
+    def _print_queued(self) -> None:
         now = time.monotonic()
         while self._lines:
             line = self._lines.popleft()
-            # Lines of two ticks count as the same message if they differ only in the tick number.
+            # A line `tick N: TEXT` repeats a message if an earlier line had the same text.
             kind = line.split(": ", 1)[1] if line.startswith("tick ") else line
             if now - self._shown.get(kind, -QUIET_S) >= QUIET_S:
                 if len(self._shown) > 100:
@@ -219,8 +219,8 @@ class LiveView(logging.Handler):
     def _print(self, line: str) -> None:
         self._console.print(printable(line, MAX_LINE), markup=False, highlight=False, soft_wrap=True)
 
-    def _status(self, loop: ControlLoop) -> str:
-        """Return a status line: the phase and its duration before the first tick, else the newest counts."""
+    def _status_line(self, loop: ControlLoop) -> str:
+        """Return the status line: during a run its newest counts, before it the phase of the start."""
         phase, since_s = self._phase
         if phase != "running":
             return f"{phase}, {time.monotonic() - since_s:.0f} s ..."
@@ -234,10 +234,10 @@ class LiveView(logging.Handler):
     def _panel(self, loop: ControlLoop) -> Text:
         asking, state = loop.operator.pending_approval, loop.operator.state
         stopped = "" if state == "running" else f" [{state.upper()}: the safe call acts]"
-        may = "" if asking is None or asking.denied else f"may it {asking.call.text()}? /yes /no   "
+        may = "" if asking is None or asking.denied else f"allow {asking.call.text()}? /yes /no   "
         lines = (
             (f"{loop.config.env}: {loop.instruction}{stopped}", "bold"),
-            (self._status(loop), ""),
+            (self._status_line(loop), ""),
             (f"{may}type an instruction, /help /pause /resume /stop", "dim"),
         )
         return Text("\n").join(Text(printable(line, MAX_LINE), style) for line, style in lines)
@@ -247,8 +247,8 @@ def _can_read_stdin(piped: bool) -> bool:
     try:
         descriptor = sys.stdin.fileno()
         if not os.isatty(descriptor):
-            return piped  # the stdin of a script or a service is read only if an option says so
-        # The terminal would stop a background job that reads it.
+            return piped  # a script or a service may have another use for its stdin
+        # A background job that reads the terminal would be stopped by the system.
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except (AttributeError, OSError, ValueError):
         return False
@@ -256,19 +256,19 @@ def _can_read_stdin(piped: bool) -> bool:
 
 def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # so that an invalid byte does not end the reading
+        sys.stdin.reconfigure(errors="replace")  # an invalid byte must not raise
     with contextlib.suppress(OSError, ValueError):
         for text in filter(None, (line.removeprefix("\ufeff").strip() for line in sys.stdin)):
             try:
-                answer = _instruct(loop, text, "keyboard")
+                answer = _handle_input(loop, text, "keyboard")
             except UserError as error:
                 answer = str(error)
             if answer is not None:
                 say(answer)
 
 
-def _instruct(loop: ControlLoop, text: str, by: str) -> str | None:
-    """Execute a command such as /pause and return the answer; pass any other text to the loop as an instruction."""
+def _handle_input(loop: ControlLoop, text: str, by: str) -> str | None:
+    """Execute a command such as /pause, and return its answer. Any other text becomes the loop's instruction."""
     answer = run_typed_command(text, by, loop.operator, loop.instructions)
     if answer is None:
         loop.instruct(text)

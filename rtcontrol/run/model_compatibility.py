@@ -1,4 +1,4 @@
-"""Check that a model may decide with the given tools: a model that was trained on other tools may not."""
+"""Check whether a model was trained on an agent's tools, and adapt a run's settings to the model's training."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ NAME_IT = (
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
     """Return whether the model was trained on exactly these tools, according to its checkpoint.
-    None if that is not known, if the model reads any tools, or if it is not a trained model."""
-    learnt = learnt_of(model)
+    Return None if the checkpoint does not say, if the model accepts any tools, or if it is not a checkpoint."""
+    learnt = metadata_of(model)
     return None if learnt is None else learnt.knows(tools) or (None if learnt.any_tools else False)
 
 
-def learnt_of(model: str) -> TrainingMetadata | None:
+def metadata_of(model: str) -> TrainingMetadata | None:
     """Return the training metadata of a model's checkpoint (bundled name, folder or hub id).
-    None if the checkpoint has no metadata or is not on this disk, or if the model is not a checkpoint."""
+    Return None if the checkpoint has no metadata or is not on this disk, or if the model is not a checkpoint."""
     if model in SCRIPTED or is_endpoint(model):
         return None
     folder = ZOO / model if model in bundled_models() else user_path(model)
     return TrainingMetadata.load(folder) if folder.is_dir() else None
 
 
-def shown(agent: Agent, model: str) -> Agent:
-    """Return the agent with the prompt settings that the model was trained with.
+def adapted(agent: Agent, model: str) -> Agent:
+    """Return the agent with settings that fit the training of the model.
 
-    The history is no longer than in training. An agent that consists of tools only may keep the active call if the
-    model learnt to. With a gated model, the null function means that the instruction is not understood, unless the
-    agent itself allows null.
+    The history is at most as long as in training. An agent without a default model allows null (keep the active call)
+    if the model's training did. If the checkpoint has a confidence gate and the agent does not allow null, null means
+    that the instruction is not understood.
     """
-    learnt = learnt_of(model)
+    learnt = metadata_of(model)
     if learnt is None:
         return agent
     history = min(agent.history, learnt.history)
-    if not learnt.knows(agent.tools.schemas):  # the model learnt the meaning of null for other tools
+    if not learnt.knows(agent.tools.schemas):  # the model may return null only with the tools of its training
         return replace(agent, history=history)
     doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
     allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
@@ -59,16 +59,16 @@ def shown(agent: Agent, model: str) -> Agent:
 
 
 def has_heads(model: str) -> bool:
-    """Return whether the model has heads, which give the probability of each value."""
+    """Return whether the model has heads (parallel outputs per argument), which give probabilities of values."""
     return not (model in SCRIPTED or is_endpoint(model) or is_chat_model(model))
 
 
 def hysteresis_for(text: str | None, model: str) -> float | None:
-    """Return the margin of the setting loop.hysteresis. Raises UserError if the model has no heads."""
+    """Return the probability margin of the setting loop.hysteresis. Raises UserError if the model has no heads."""
     if text is None:
         return None
     if not has_heads(model):
-        problem = f"loop.hysteresis compares the probabilities of values, but the model {model} does not give any."
+        problem = f"loop.hysteresis needs probabilities of values, but the model {model} does not return any."
         hint = (
             "Leave loop.hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/training.md)."
         )
@@ -77,12 +77,12 @@ def hysteresis_for(text: str | None, model: str) -> float | None:
 
 
 def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:
-    """Return the confidence gate of the function head from the model's checkpoint, if it knows these tools."""
-    learnt = learnt_of(model)
+    """Return the least confidence for a call from the model's checkpoint, or None if it has none for these tools."""
+    learnt = metadata_of(model)
     return learnt.gate if learnt is not None and learnt.knows(tools) else None
 
 
-def gated(config: Config, model: str, tools: Sequence[ToolSchema]) -> Config:
+def with_gate(config: Config, model: str, tools: Sequence[ToolSchema]) -> Config:
     """Return the settings with the model's confidence gate for these tools, unless the settings already have one."""
     gate = gate_of(model, tools) if config.min_confidence is None else None
     return config if gate is None else replace(config, min_confidence={"function": gate})
@@ -94,7 +94,7 @@ def model_for(tools: Sequence[ToolSchema], named: str | None, hint: str = NAME_I
     Raises UserError if there is no such model, or if the named model was trained on other tools, because its calls
     would be legal but meaningless. `hint` says how to choose one of the {known} models.
     """
-    knowing = {n: len(m.tool_sets) for n in bundled_models() if (m := learnt_of(n)) and m.knows(tools)}
+    knowing = {n: len(m.tool_sets) for n in bundled_models() if (m := metadata_of(n)) and m.knows(tools)}
     bundled = min(knowing, key=knowing.__getitem__, default=None)  # prefer the model that learnt the fewest tools
     model = named or bundled
     if model is None or trained_on(tools, model) is False:
@@ -103,15 +103,15 @@ def model_for(tools: Sequence[ToolSchema], named: str | None, hint: str = NAME_I
             problem = (
                 f"The model {Path(model).name} was trained on other tools: its calls would be legal but meaningless."
             )
-            problem += difference(tools, model)
+            problem += first_difference(tools, model)
         known = ", ".join(f'"{name}"' for name in (bundled, "random") if name)
         raise UserError(problem, hint.format(known=f'{known} or "noop"'))
     return model
 
 
-def difference(tools: Sequence[ToolSchema], model: str) -> str:
+def first_difference(tools: Sequence[ToolSchema], model: str) -> str:
     """Return a sentence with the first difference between these tools and a model's; an empty text if not known."""
-    learnt = learnt_of(model)
+    learnt = metadata_of(model)
     first = None if learnt is None else learnt.difference(tools)
     return "" if first is None else f" First difference: {first}."
 
@@ -122,14 +122,14 @@ def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
         return None
     if is_chat_model(model):
         return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/engines.md)."
-    if (learnt := learnt_of(model)) is not None and learnt.any_tools:
+    if (learnt := metadata_of(model)) is not None and learnt.any_tools:
         return f"The model {Path(model).name} accepts any tools, and was not trained on these."
     return f"It is not known whether the model {Path(model).name} was trained on these tools."
 
 
 def rate_mismatch(model: str, hz: float) -> str | None:
     """Return a notice if the model was trained at another rate, at which a call has another effect; otherwise None."""
-    learnt = learnt_of(model)
+    learnt = metadata_of(model)
     if learnt is None or learnt.rate_hz in (None, hz):
         return None
     return f"The model {Path(model).name} was trained at {learnt.rate_hz:g} Hz, but this run has {hz:g} Hz (--hz)."

@@ -1,4 +1,4 @@
-"""The options of `rtcontrol run`, and the check that they go together."""
+"""The options of `rtcontrol run`, with checks of the combinations that are not allowed."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.settings import BIND, KEYS, setting, settings_of
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
-# Settings that only one environment has, and settings that an environment does not have.
+# Settings that only this environment supports, and settings that this environment does not support.
 FOR = {
     REMOTE: ("bind", "keys", "record_pictures"),
     CARLA: ("carla_host", "carla_port", "town", "carla_standin", "trace"),
 }
 NOT_FOR = {CARLA: ("tools", "calls_per_tick", "episodes")}
-# The achievable rate is measured over the decisions of this many seconds.
+# Warm-up decisions are made for at least this long, to measure the achievable rate.
 WARMUP_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(RunConfig):
-    """The settings of a run, with those that only the command line has.
+    """The settings of a run, including those that only the command line offers.
 
-    Raises UserError if two options exclude each other. A run with `--env carla-bridge` in the stand-in has the
-    environment `carla-standin`.
+    Raises UserError if two options exclude each other. With the CARLA stand-in, `env` changes from `carla-bridge` to
+    `carla-standin`.
     """
 
     bind: tuple[str, ...] = BIND
     keys: Path | None = KEYS
-    overwrite: bool = setting("record", False, "The folder may hold a run: replace it.")
-    live: bool = setting("view", True, "Live view, or log lines.")
-    view: bool = setting("view", False, "A page in the browser that shows the run; pause, resume, stop.", leaf="page")
-    view_port: int = setting("view", 0, "The page's port; 0: any.", leaf="port", ge=0, le=65535)
-    stdin: bool = setting("view", False, "Read instructions from stdin, a line each, also if it is not a terminal.")
-    carla_host: str = setting("carla", "127.0.0.1", "The CARLA server's machine.", leaf="host")
+    overwrite: bool = setting("record", False, "Replace the run that the folder already has.")
+    live: bool = setting("view", True, "Live view in the terminal, instead of log lines.")
+    view: bool = setting("view", False, "Serve a web page that shows and controls the run.", leaf="page")
+    view_port: int = setting("view", 0, "The page's port; 0: any free port.", leaf="port", ge=0, le=65535)
+    stdin: bool = setting("view", False, "Read instructions from stdin also if it is not a terminal, one per line.")
+    carla_host: str = setting("carla", "127.0.0.1", "The CARLA server's host name or address.", leaf="host")
     carla_port: int = setting("carla", 2000, "The CARLA server's port.", leaf="port", ge=1, le=65535)
-    town: str | None = setting("carla", None, "Load this town. (default: the one that is loaded)")
+    town: str | None = setting("carla", None, "Load this town. (default: the loaded town)")
     carla_standin: bool = setting("carla", False, "Drive in the stand-in, which is not CARLA.", leaf="standin")
-    trace: bool = setting("carla", False, "Write a line a step to trace.jsonl.")
+    trace: bool = setting("carla", False, "Write trace.jsonl, with a line for each simulation step.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,16 +52,16 @@ class RunOptions(RunConfig):
         paths = {name: entry.path for name, entry in settings_of(RunOptions).items()}
         for env, names in FOR.items():
             for name in (name for name in names if name in changed and env != kind):
-                raise UserError(f"{paths[name]} is for --env {env}.", "Leave it out.")
+                raise UserError(f"{paths[name]} can only be used with --env {env}.", "Leave it out.")
         for name in (name for name in NOT_FOR.get(kind, ()) if name in changed):
-            raise UserError(f"{paths[name]} is not for --env {kind}.", "Leave it out (docs/clients.md).")
+            raise UserError(f"{paths[name]} cannot be used with --env {kind}.", "Leave it out (docs/clients.md).")
         if self.instruction is not None and not self.instruction.strip():
-            raise UserError("--instruct is empty.", "Write it, or leave it out for the agent's instruction.")
+            raise UserError("--instruct is empty.", "Give an instruction, or leave --instruct out to use the agent's.")
         if self.tools is not None and self.model == "expert":
-            raise UserError("--model expert cannot call the tools of --tools.", "Give another model.")
+            raise UserError("--model expert knows only the agent's tools, not those of --tools.", "Give another model.")
 
-    def at(self, out: Path) -> Self:
-        """Return the options for a run in the folder `out`, with all dependent options filled in."""
+    def in_folder(self, out: Path) -> Self:
+        """Return the options for a run in the folder `out`, with defaults for the options that depend on others."""
         endless = self.duration_s is not None or self.env in (CARLA, STANDIN)
         episodes = 5 if self.episodes is None and not endless else self.episodes
         model = self.model
@@ -72,7 +72,7 @@ class RunOptions(RunConfig):
         return replace(self, out=out, model=model, episodes=episodes, warmup_s=self.warmup_s or WARMUP_S)
 
 
-def named_by_time(name: str) -> Path:
-    """Return the default folder of a run that starts now: runs/NAME-TIME."""
+def timestamped_folder(name: str) -> Path:
+    """Return runs/NAME-TIME, the default folder of a run that starts now."""
     name = re.sub(r"[^\w.-]+", "-", name)
     return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"

@@ -1,4 +1,4 @@
-"""Decide recorded observations again with another model, and compare the decisions tick by tick."""
+"""Make the decisions of a recorded run again, perhaps with another model, and compare them tick by tick."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rtcontrol.run.model_compatibility import has_heads, model_for
 from rtcontrol.telemetry.histogram import Histogram
 from rtcontrol.telemetry.record_reader import read_record, record_path
 
-MORE = "Record one with `record.observations=yes` (the default), and give its record.mcap."
+HINT = "Record a run with `record.observations=yes` (the default), and give its record.mcap."
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A recorded decision: the `request` with the observation, and the `call` that was decided.
-    `call` is a text: `null` for the null function; None if the tick missed without a decision."""
+class RecordedDecision:
+    """The request of a recorded tick with its observation, and the recorded decision `call` as text.
+    `call` is `null` for the null function (no new call), and None if the tick missed without a decision."""
 
     t_s: float
     request: DecisionRequest
@@ -35,32 +35,32 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A record's header and at least one observation, in the order of ticks; `whole` is false if it was cut short."""
+    """A record's header and decisions in the order of ticks. `whole` is false if the record was cut short."""
 
     path: Path
     header: Mapping[str, Any]
-    seen: tuple[Seen, ...]
+    decisions: tuple[RecordedDecision, ...]
     whole: bool
 
     def model(self, named: str | None) -> str:
-        """Return the named model, or else the recorded model. Raises UserError if the recorded model is not bundled.
-        A recorded name is not trusted: it may be an address, a hub id or a path that somebody else wrote."""
+        """Return the model `named`, or by default the recorded model. Raises UserError if the recorded model is not
+        bundled: its name, which may be an address or a path, comes from a file and is not trusted."""
         recorded = str(self.header["model"])
         if named is None and recorded not in (*SCRIPTED, *bundled_models()):
             name = repr(recorded[:200])
-            what = f"{self.path} was decided by the model {name}. A model that only a file names is not loaded."
-            raise UserError(what, f"If you trust the model, write --model {name}. Else name another (--model random).")
+            what = f"{self.path} was recorded with the model {name}, which is not bundled, so it is not loaded."
+            raise UserError(what, f"If you trust this model, give --model {name}; or another, such as random.")
         return named or recorded
 
     def agent(self) -> Agent:
-        """Return the recorded agent, with the same tools but without a model."""
+        """Return an agent with the recorded name, tools, instruction and history, but without a model."""
         header = self.header
         return Agent(
             name=str(header["agent"]),
             description=f"The agent of the recording {self.path}.",
             tools=Tools(header["tools"]),
-            observe=lambda data: "",  # not used: decisions are made by the recorded text
-            instruction=self.seen[0].request.instruction,
+            observe=lambda data: "",  # not used, since the record has the observation's text
+            instruction=self.decisions[0].request.instruction,
             fallback=Fallback(hold_ms=float(header["hold_ms"])),
             model="",
             history=int(header["history"]),
@@ -68,8 +68,8 @@ class Recording:
         )
 
 
-def recording(path: Path) -> Recording:
-    """Return the recording in a file. Raises UserError if the file cannot be read or has no observations."""
+def read_recording(path: Path) -> Recording:
+    """Read a run's header and decisions from its record. Raises UserError if the record has no observations."""
     header: dict[str, Any] = {}
     observed: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
@@ -85,34 +85,34 @@ def recording(path: Path) -> Recording:
             header = event.get("header", header)
             whole = whole or "end" in event
         if not observed or "tools" not in header:
-            raise UserError(f"{record} has no observations: there is nothing to decide again.", MORE)
-        seen = tuple(_seen(k, event, header, decided.get(k)) for k, event in sorted(observed.items()))
-        result = Recording(record, header, seen, whole)
+            raise UserError(f"{record} has no observations, so its decisions cannot be made again.", HINT)
+        decisions = tuple(_decision_of(k, event, header, decided.get(k)) for k, event in sorted(observed.items()))
+        result = Recording(record, header, decisions, whole)
         result.agent()
         return result
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(f"{record} is not a record of a run ({type(error).__name__}: {error}).", MORE) from error
+        raise UserError(f"{record} is not a record of a run ({type(error).__name__}: {error}).", HINT) from error
 
 
-def _seen(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> Seen:
+def _decision_of(k: int, event: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> RecordedDecision:
     request = DecisionRequest(
-        k,  # the same tick number, as it seeds random choices
+        k,  # the recorded tick number, since it seeds random choices
         event["epoch"],
         event["observation"],
         event["instruction"],
         tuple(event["history"]),
-        _restored(event.get("data")),
+        _restore_numbers(event.get("data")),
         active_call=Call.from_dict(event["in_force"]["call"]) if "in_force" in event else None,
     )
-    return Seen(k / header["hz"] if header["clock"] == "lockstep" else float(event["t_s"]), request, call)
+    return RecordedDecision(k / header["hz"] if header["clock"] == "lockstep" else float(event["t_s"]), request, call)
 
 
-def _restored(value: Any) -> Any:
-    """Return recorded data in the world's form; a record writes infinite numbers and NaN as texts."""
+def _restore_numbers(value: Any) -> Any:
+    """Return recorded data with infinite numbers and NaN as floats, since a record has them as texts."""
     if isinstance(value, dict):
-        return {key: _restored(inner) for key, inner in value.items()}
+        return {key: _restore_numbers(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_restored(inner) for inner in value]
+        return [_restore_numbers(inner) for inner in value]
     return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
@@ -120,17 +120,17 @@ def replay(
     recording: Recording,
     model: str | None = None,
     progress: Callable[[int], None] = lambda done: None,
-    own: Agent | None = None,
+    expert_agent: Agent | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the comparison, and a list with the `recorded` and `replayed` call of each decision.
+    """Make all decisions again. Return a summary of the comparison, and a list with both calls of each decision.
 
-    `recorded` is None for a miss, `replayed` for an `error`. A replay does not wait for a clock, and each decision has
-    the recorded history, so two replays differ only in `decide_ms`. If the agent `own` has an expert, that one is used.
-    Raises UserError if the model cannot decide with these tools, or if only the record names the model.
+    A call `recorded` is None if the tick missed, and `replayed` is None if there was an `error`. A replay has no clock,
+    and uses the recorded history, so two replays differ only in `decide_ms`. `expert_agent` supplies the expert of the
+    model `expert`. Raises UserError if the model cannot decide with these tools, or as `Recording.model` does.
     """
     header, agent = recording.header, recording.agent()
-    if own is not None:
-        agent = replace(agent, goals=own.goals, expert=own.expert)
+    if expert_agent is not None:
+        agent = replace(agent, goals=expert_agent.goals, expert=expert_agent.expert)
     chosen = model_for(agent.tools.schemas, recording.model(model))
     config = RunConfig(
         env=str(header["env"]),
@@ -140,14 +140,14 @@ def replay(
         hz=float(header["hz"]),
         hysteresis=header.get("hysteresis") if has_heads(chosen) else None,
     )
-    decider = build_decider(assembly.decider(config, agent, chosen))
+    decider = build_decider(assembly.decider_source(config, agent, chosen))
     decisions, decide_ms = list[dict[str, Any]](), list[float]()
-    answer(decider, recording.seen[0].request)  # warm up, so that no measured decision includes the setup
-    for seen in recording.seen:
-        reply, request = answer(decider, seen.request), seen.request
-        tick = {"k": request.tick, "t_s": seen.t_s, "instruction": request.instruction}
+    answer(decider, recording.decisions[0].request)  # warm-up: the first decision includes the setup
+    for recorded in recording.decisions:
+        reply, request = answer(decider, recorded.request), recorded.request
+        tick = {"k": request.tick, "t_s": recorded.t_s, "instruction": request.instruction}
         call = None if reply.decision is None else "null" if reply.decision.call is None else reply.decision.call.text()
-        calls = {"recorded": seen.call, "replayed": call, "error": reply.error}
+        calls = {"recorded": recorded.call, "replayed": call, "error": reply.error}
         decisions.append({**tick, "observation": request.observation, **calls})
         decide_ms.append(reply.decide_ns / 1e6)
         progress(len(decisions))
@@ -156,13 +156,13 @@ def replay(
         "whole": recording.whole,
         "recorded": {name: header[name] for name in ("agent", "model", "hz", "engine")},
         "replayed": {"model": chosen, "hz": config.hz},
-        **_compared(decisions),
+        **_comparison(decisions),
         "decide_ms": Histogram(decide_ms).summary(),
         "above_period": sum(ms > 1e3 / config.hz for ms in decide_ms),
     }, decisions
 
 
-def _compared(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _comparison(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     compared = [decision for decision in decisions if decision["recorded"] is not None]
     differing = [decision for decision in compared if decision["replayed"] != decision["recorded"]]
     agreed = len(compared) - len(differing)

@@ -1,4 +1,4 @@
-"""Combine a world and an agent into a skill for training and scoring, and check worlds (`rtcontrol check`)."""
+"""Combine a world and an agent into a skill for training and scoring, and check a user's world for errors."""
 
 from __future__ import annotations
 
@@ -28,49 +28,49 @@ from rtcontrol.run.user_files import (
     CORRECT,
     ExpertError,
     UserExpert,
+    check_fit,
     check_observation,
-    fit,
+    error_text,
     is_gym,
     load_module,
     notices,
-    reason,
     user_world,
 )
 from rtcontrol.telemetry.events import jsonable
 from rtcontrol_client.console import printable
 
-LIMIT_S = 300.0  # an episode that is longer, in simulated time, counts as endless
-TRIED = 40  # goals that are sampled to try the expert on one goal of each kind before a training or score
-REMEMBERED = 65_536  # observations that are kept, as held-out rows use them long after they were made
-SCORED = 8  # goals that are scored at least; one of each kind if there are more kinds
-# For `rtcontrol check`: time for the expert's episodes, goals at most, characters shown at most, duration of a tick.
+LIMIT_S = 300.0  # an episode ends unsuccessfully after this simulated time
+TRIED = 40  # goals from which one of each kind is taken, to try the expert before training or scoring
+MOST_TEXTS = 65_536  # raw observations that are kept, since held-out rows use them much later
+SCORED = 8  # a score uses this many goals, or one of each kind if there are more kinds
+# Limits of `rtcontrol check`: time for the expert's episodes, goals, characters of a line; and the duration of a tick.
 PLAYED_S, MOST_GOALS, SHOWN, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserSkill(Skill):
-    """A skill with a user's goals and expert.
+    """A skill whose world, goals and expert are a user's.
 
-    A score uses a few of `all_goals` and their held-out phrasings. The code that makes a world must close it; `open`
-    has the worlds that are not closed yet.
+    A score uses a few of `all_goals` and their held-out phrasings. `open` has the worlds that are
+    not closed yet; the caller of `make` must close them.
     """
 
     agent: Agent
     all_goals: Goals
     step_s: float
-    open: set[OpenWorld] = field(default_factory=set)
+    open: set[GuardedWorld] = field(default_factory=set)
 
     def close(self) -> None:
-        """Close all open worlds, even if closing one of them fails. Raises UserError if it does."""
+        """Close all open worlds. Raises UserError if closing a world fails, after the others were closed."""
         with ExitStack() as worlds:
             for world in self.open.copy():
                 worlds.callback(world.close)
 
 
 def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Skill:
-    """Return the skill of a bundled environment, or of a world and an agent's file with goals and expert.
-    Raises UserError if goals, expert or safe call are missing."""
-    chosen = assembly.agent(agent or assembly.default_agent(env), env)
+    """Return the skill of a bundled environment, or of a user's world with the agent of a file.
+    Raises UserError if the agent lacks goals, an expert or a safe call."""
+    chosen = assembly.load_agent(agent or assembly.default_agent(env), env)
     goals = chosen.goals
     if goals is None or chosen.expert is None:
         bundled = registry.skill(env)
@@ -78,16 +78,16 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
             return bundled
         raise UserError(
             f"The agent {chosen.name} has no {'goals' if goals is None else 'expert'}, so its calls cannot be judged.",
-            "Write `goals = {...}` and `def expert(data, goal): ...` in its file, and give it with --agent FILE.py "
+            "Write `goals = {...}` and `def expert(data, goal): ...` in a file, and give the file with --agent FILE.py "
             "(docs/your-own-game.md).",
         )
     if (still := chosen.fallback.safe_call) is None:
         raise UserError(
-            f"The agent {chosen.name} has no safe call.", 'Write such as `fallback = Call("stop")` in its file.'
+            f"The agent {chosen.name} has no safe call.", 'Write for example `fallback = Call("stop")` in its file.'
         )
-    texts, scored = _Texts(chosen), tuple(goals.select(max(SCORED, len(goals.phrasings))))
-    worlds: set[OpenWorld] = set()
-    make: Callable[[], Judged] = partial(_world, env, chosen, goals, limit_s, worlds)
+    texts, scored = _ObservationCache(chosen), tuple(goals.select(max(SCORED, len(goals.phrasings))))
+    worlds: set[GuardedWorld] = set()
+    make: Callable[[], Judged] = partial(_make_world, env, chosen, goals, limit_s, worlds)
     first = make()
     skill = UserSkill(
         name=env if is_gym(env) else Path(env).stem,
@@ -107,35 +107,35 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         phrasings={"unseen": lambda kind: [(say, g) for g in scored if g.kind == kind for say in goals.held_out(g)]},
     )
     try:
-        _look_over(skill, first)
+        _check_skill(skill, first)
     finally:
         shut(first)
     return skill
 
 
-def _world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[OpenWorld]) -> Judged:
+def _make_world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[GuardedWorld]) -> Judged:
     if env.endswith(".py") or is_gym(env):
         world = user_world(env, goals, limit_s, [tool.name for tool in agent.tools])
-        checked: Any = OpenWorld(env, world, agent.tools, worlds)
+        checked: Any = GuardedWorld(env, world, agent.tools, worlds)
         return checked
     if (bundled := registry.skill(env)) is None:
         raise UserError(f"The world {env} cannot be used for training.", "Give a .py file, or a bundled environment.")
     return bundled.make()
 
 
-def _look_over(skill: UserSkill, world: Any) -> None:
-    """Try the skill's expert and tools on one goal of each kind. Raises UserError for the first defect."""
+def _check_skill(skill: UserSkill, world: Any) -> None:
+    """Try the skill's expert on a goal of each kind, and its tools. Raises UserError for the first error."""
     for goal in {goal.kind: goal for goal in skill.all_goals.select(TRIED)}.values():
         world.judge_by(goal)
         world.reset(0)
         data = world.observe()
-        fit(skill.agent, skill.name, getattr(world, "functions", world.bindings), Observation(0, 0, 0, data))
+        check_fit(skill.agent, skill.name, getattr(world, "functions", world.bindings), Observation(0, 0, 0, data))
         skill.expert(data, goal)
     check_random(skill.agent.tools.schemas)
 
 
 def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call:
-    """Return the expert's call for an observation and a goal. Raises UserError if the expert fails or gives no call."""
+    """Return the expert's call for an observation and a goal. Raises UserError if it raises or returns no call."""
     name = expert.agent.name
     try:
         calls = expert.calls(data, goal)
@@ -143,12 +143,12 @@ def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call
         raise UserError(f"The expert of the agent {name} fails: {error}.", "Correct it there.") from error
     if not calls:
         problem = f'The expert of the agent {name} returned no call for the goal "{goal.text()}".'
-        raise UserError(problem, "Return the call that continues.")
+        raise UserError(problem, "Return the call that continues the task.")
     return calls[0]
 
 
-class _Texts:
-    """A cache from the texts of an agent's observations to the latest raw observation with that text."""
+class _ObservationCache:
+    """A cache that maps the text of an observation to the latest raw observation with this text."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -158,45 +158,45 @@ class _Texts:
         text = self._agent.observe(data)
         self.observed.pop(text, None)
         self.observed[text] = copy.deepcopy(dict(data))
-        if len(self.observed) > REMEMBERED:
-            del self.observed[next(iter(self.observed))]  # drop the oldest, as alternating worlds need the others
+        if len(self.observed) > MOST_TEXTS:
+            del self.observed[next(iter(self.observed))]  # evict the oldest; other worlds may still need the newer ones
         return text
 
 
-class OpenWorld:
-    """A user's world in the form of `Judged`, which is in the set `open` until it is closed.
+class GuardedWorld:
+    """A wrapper of a user's world with the interface of `Judged`. It is in the set `open` until it is closed.
 
-    Its exceptions become UserErrors with the line of the user's code. As in a run, a tool that the world does not bind
-    is executed by the tool's own function.
+    An exception of the world becomes a UserError with the line of the user's code. If the world does not bind a tool,
+    the tool's function is called, as in a run.
     """
 
-    def __init__(self, env: str, world: UserWorld, tools: Tools, open: set[OpenWorld]) -> None:
+    def __init__(self, env: str, world: UserWorld, tools: Tools, open: set[GuardedWorld]) -> None:
         self._env, self._world, self._open = env, world, open
         open.add(self)
         self.functions = world.bindings
         names = {tool.name for tool in tools}
         bound = tools.bind(**{name: world.bindings[name] for name in names & set(world.bindings)})
-        self.bindings = {tool.name: partial(self._call, tool.name, partial(_act, bound, tool)) for tool in bound}
+        self.bindings = {t.name: partial(self._guarded, t.name, partial(_execute_tool, bound, t)) for t in bound}
 
     def close(self) -> None:
         if self in self._open:
             self._open.remove(self)
-            self._call("close", self._world.close)
+            self._guarded("close", self._world.close)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._world, name)
-        return partial(self._call, name, value) if callable(value) else value
+        return partial(self._guarded, name, value) if callable(value) else value
 
-    def _call(self, name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+    def _guarded(self, name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
         try:
             return function(*given, **named)
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            raise UserError(f"The world {self._env}: {name}() raised {reason(error)}.", CORRECT) from error
+            raise UserError(f"The world {self._env}: {name}() raised {error_text(error)}.", CORRECT) from error
 
 
-def _act(tools: Tools, tool: Tool, /, **arguments: Any) -> None:
+def _execute_tool(tools: Tools, tool: Tool, /, **arguments: Any) -> None:
     run_to_completion(tool.function, **tools.convert(Call(tool.name, arguments)))
 
 
@@ -204,25 +204,25 @@ def _act(tools: Tools, tool: Tool, /, **arguments: Any) -> None:
 
 
 def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) -> list[str]:
-    """Test a world (`gym:ID`, a .py file, or a bundled one), and return the results as lines of text.
+    """Test a world (`gym:ID`, a .py file or a bundled name), and return the results as lines of text.
 
-    One instance is created on its thread, reset twice to `seed`, played by its agent's expert, called at random for
-    `steps` steps, and closed. Raises UserError for the first defect.
+    An instance is created on a separate thread, and reset twice to `seed`. The agent's expert plays its goals, then
+    `steps` random calls follow, and the instance is closed. Raises UserError for the first error.
     """
     with closing(WorldThread(world)) as thread:
         if world.endswith(".py"):
-            load_module(world, "--env")  # on the main thread, as the file may set up signal handlers
-        chosen = assembly.agent(agent or assembly.default_agent(world), world, thread)
-        lines = thread.do(lambda: _Trial(world, chosen, seed, thread).lines(steps))
+            load_module(world, "--env")  # on the main thread, because the file may install signal handlers
+        chosen = assembly.load_agent(agent or assembly.default_agent(world), world, thread)
+        lines = thread.do(lambda: _WorldTest(world, chosen, seed, thread).run(steps))
         thread.close()
         if thread.fault:
-            hint = f"Correct its close(): it must end the current step within {CLOSE_S:g} s, without an exception."
+            hint = f"Correct its close(): it must return within {CLOSE_S:g} s, also during a step, and not raise."
             raise UserError(thread.fault, hint)
     return lines
 
 
-class _Trial:
-    """The test of a world, which runs on the world's thread."""
+class _WorldTest:
+    """Tests a user's world; all methods must run on the world's thread."""
 
     def __init__(self, env: str, agent: Agent, seed: int, thread: WorldThread) -> None:
         self._env, self._agent, self._seed = env, agent, seed
@@ -232,36 +232,36 @@ class _Trial:
         elif (bundled := registry.skill(env)) is not None:
             thread.world = UserWorld(bundled.make(), env)
         else:
-            raise assembly.unknown(env)
-        self._world: Any = OpenWorld(env, thread.world, agent.tools, set())
+            raise assembly.unknown_environment(env)
+        self._world: Any = GuardedWorld(env, thread.world, agent.tools, set())
 
-    def lines(self, steps: int) -> list[str]:
+    def run(self, steps: int) -> list[str]:
         env, agent = self._env, self._agent
         self._world.instruct(agent.instruction)
-        first, second = self._start(self._seed), self._start(self._seed)
+        first, second = self._reset(self._seed), self._reset(self._seed)
         if jsonable(first) != jsonable(second):
             names = [str(n) for n in {**first, **second} if jsonable(first.get(n)) != jsonable(second.get(n))]
             problem = f"The world {env}: two resets with the seed {self._seed} differ (in {', '.join(names)})."
             raise UserError(problem, "Derive all random values from the seed, in each reset.")
-        fit(agent, env, self._world.functions, Observation(0, 0, 0, first))
+        check_fit(agent, env, self._world.functions, Observation(0, 0, 0, first))
         calls = [random_call([tool], random.Random(0)).text() for tool in agent.tools.schemas]
         return [
-            f"seen at the start: {printable(repr(first), SHOWN)}",
-            f"which is read as: {printable(agent.observe(first), SHOWN)}",
-            f"calls such as: {printable(', '.join(calls), SHOWN)}",
+            f"first observation: {printable(repr(first), SHOWN)}",
+            f"as text for the model: {printable(agent.observe(first), SHOWN)}",
+            f"possible calls: {printable(', '.join(calls), SHOWN)}",
             *(f"warning: {printable(notice)}" for notice in notices(agent, Observation(0, 0, 0, first))),
-            *self._by_expert(),
-            self._at_random(steps),
+            *self._play_expert(),
+            self._play_randomly(steps),
         ]
 
-    def _start(self, seed: int) -> dict[str, Any]:
+    def _reset(self, seed: int) -> dict[str, Any]:
         self._world.reset(seed)
         data = dict(self._world.observe())
         self._world.outcome()
         return data
 
-    def _act(self, call: Call, steps: int) -> Episode | None:
-        """Execute a call, then step the world `steps` times; return the episode if it ended, else None."""
+    def _execute_and_step(self, call: Call, steps: int) -> Episode | None:
+        """Execute a call, and step the world up to `steps` times. Return the episode if it has ended, else None."""
         self._world.bindings[call.name](**call.arguments)
         for _ in range(steps):
             self._world.step()
@@ -269,33 +269,33 @@ class _Trial:
                 return outcome
         return None
 
-    def _by_expert(self) -> list[str]:
-        """Let the agent's expert play every goal until the time is up, and return a line with the results."""
+    def _play_expert(self) -> list[str]:
+        """Let the agent's expert play all goals within PLAYED_S seconds, and return a line with the results."""
         if self._agent.expert is None or self._agent.goals is None:
             return []
         until_s, ends, world = time.monotonic() + PLAYED_S, list[bool](), self._world
         goals = list(self._agent.goals.select(MOST_GOALS))
         for goal in goals:
             world.judge_by(goal)
-            data, carry = self._start(self._seed), StepCarry(world.step_s)
+            data, carry = self._reset(self._seed), StepCarry(world.step_s)
             outcome: Episode | None = None
             while outcome is None and time.monotonic() < until_s:
                 check_observation(self._agent, self._env, data)
                 call = expert_call(UserExpert(self._agent), data, goal)
-                outcome = self._act(call, carry.steps(PERIOD_NS))
+                outcome = self._execute_and_step(call, carry.steps(PERIOD_NS))
                 data = dict(world.observe())
             if outcome is not None:
                 ends.append(bool(outcome.success))
-        return [f"tried: its expert played {len(ends)} of {len(goals)} goals to their end ({sum(ends)} succeeded)"]
+        return [f"tried: its expert finished {len(ends)} of {len(goals)} goals ({sum(ends)} successfully)"]
 
-    def _at_random(self, steps: int) -> str:
-        """Step the world with random calls, episode after episode, and return a line with the result."""
+    def _play_randomly(self, steps: int) -> str:
+        """Make `steps` random calls with a step of the world each, and return a line with the result."""
         rng, ended = random.Random(self._seed), 0
-        self._start(self._seed)
+        self._reset(self._seed)
         for _ in range(steps):
-            outcome = self._act(random_call(self._agent.tools.schemas, rng), 1)
+            outcome = self._execute_and_step(random_call(self._agent.tools.schemas, rng), 1)
             check_observation(self._agent, self._env, dict(self._world.observe()))
             if outcome is not None:
                 ended += 1
-                self._start(self._seed + ended)
-        return f"tried: {steps} random calls, in which {ended} episodes ended"
+                self._reset(self._seed + ended)
+        return f"tried: {steps} random calls, during which {ended} episodes ended"

@@ -1,4 +1,4 @@
-"""Read tools from Python files, from JSON files with OpenAI-style tools, and from MCP servers."""
+"""Read tools from Python files, JSON files with OpenAI-style definitions, and MCP servers; compute their costs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from rtcontrol_client.console import printable
 
 MCP = "mcp:"
 TIMEOUT_S = 30.0
-# Limits for MCP servers: time and bytes for a list of tools, and characters shown of an error.
+# Limits for MCP servers: tools of a list, bytes of all responses, and characters of an error message.
 MAX_TOOLS, MOST_BYTES, SHOWN = 1024, 1 << 24, 400
-HINT = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
+HINT = "Give a command that starts an MCP server, or the server's address (it often ends in /mcp)."
 
 
 def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
-    """Return the tools of a .json, .jsonl (one tool a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`.
+    """Read the tools of a .json, .jsonl (a tool per line) or .py file, or of an MCP server: `mcp:COMMAND`, `mcp:URL`.
 
-    A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
-    model that is a part of another one is not a tool. Raises UserError if there are no tools or if one is not
-    supported; with `skip_unsupported`, unsupported tools are left out and reported on stderr.
+    A Python file has an `agent`, a list `tools`, or top-level functions decorated with `tool` and pydantic models
+    (except models that are parts of others). Raises UserError if there are no tools, or if a tool is not supported.
+    With `skip_unsupported`, unsupported tools are left out, with a message on stderr.
     """
     if source.startswith(MCP):
-        return _read(source, listed(source.removeprefix(MCP)), skip_unsupported)
+        return _parse_tools(source, list_mcp_tools(source.removeprefix(MCP)), skip_unsupported)
     if source.endswith(".py"):
         return user_tools(source)
     try:
@@ -59,12 +59,12 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
     definitions = content.get("tools", [content]) if isinstance(content, Mapping) else content
     if not isinstance(definitions, list):
         raise UserError(f"{source} has no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
-    return _read(source, definitions, skip_unsupported)
+    return _parse_tools(source, definitions, skip_unsupported)
 
 
-def _read(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
+def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     check_size(definitions)
-    room, tools, refused = Room(), list[Tool](), list[UserError]()
+    room, tools, errors = Room(), list[Tool](), list[UserError]()
     for definition in definitions:
         try:
             tool = remote_tool(definition, room)
@@ -72,14 +72,14 @@ def _read(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
                 check_decodable([tool.schema], Checkpoint.open("lander").tokenizer)
             tools.append(tool)
         except UserError as error:
-            refused.append(error)
-    if refused and not (skip and tools):
-        first = refused[0]
-        more = f" {len(refused)} of the {len(definitions)} tools of {source} are refused." if len(refused) > 1 else ""
+            errors.append(error)
+    if errors and not (skip and tools):
+        first = errors[0]
+        more = f" {len(errors)} of the {len(definitions)} tools of {source} are invalid." if len(errors) > 1 else ""
         raise UserError(
-            f"{first.what}{more}", f"{first.remedy} Or leave such tools out: --set host.skip_unsupported=true."
+            f"{first.what}{more}", f"{first.remedy} To leave invalid tools out: --set host.skip_unsupported=true."
         )
-    for refusal in refused:
+    for refusal in errors:
         print(printable(f"{source}: left out: {refusal}"), file=sys.stderr)
     return Tools(tools)
 
@@ -89,10 +89,10 @@ def _read(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
 
 @dataclass(frozen=True)
 class ToolCost:
-    """The cost of a call of one tool.
+    """The cost of calling a tool.
 
-    `passes` counts the forward passes of the most expensive call, in the more expensive layout. `prefix_tokens` counts
-    the tokens that describe the tool in the cached prompt. `checked` is the result of `checked_rules`.
+    `passes` is the number of forward passes for the tool's most expensive call. `prefix_tokens` is the number of tokens
+    that describe the tool in the cached prompt. `checked` is the result of `checked_rules`.
     """
 
     name: str
@@ -104,9 +104,9 @@ class ToolCost:
 
 
 def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
-    """Return, by parameter, the schema keywords that no mask enforces and that are checked after decoding.
+    """Return, by parameter, the schema keywords that are only checked after decoding, not enforced while decoding.
 
-    The key "the call" has the keywords of the root schema.
+    The key `the call` has the keywords at the top of the schema, which concern several parameters.
     """
     free = {p.name: p.domain for p in tool.parameters if isinstance(p.domain, Free)}
     rules = {name: list(mask_of(domain, f"Tool {tool.name}, {name}").checked) for name, domain in free.items()}
@@ -115,11 +115,11 @@ def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
     return {name: listed for name, listed in rules.items() if listed}
 
 
-def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
+def tool_costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
     """Return the cost of each tool in a session with all of these tools.
-    Raises UserError if a session would refuse the tools because they cannot be decoded."""
+    Raises UserError if a session would reject the tools, because a value cannot be decoded."""
     plan = compile_plan(tools, tokenizer, overflow=overflow)
-    DecoderCore(plan, tokenizer, tokenizer.size)  # compiles the grammars of the free values
+    DecoderCore(plan, tokenizer, tokenizer.size)  # raises UserError if a grammar cannot be compiled
     budget = Budget()
     layouts = [Walker(plan, replace(budget, function_first=first)) for first in (False, True)]
     listed = []
@@ -132,8 +132,8 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
             count = len(head.trie.needed(1 << index))
             if isinstance(slot.domain, ClosedDomain) and count > budget.per_head:
                 hints.append(
-                    f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values make {count} "
-                    f"branching tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
+                    f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values need {count} "
+                    f"tokens in a pass, which has room for {budget.per_head}. Use fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
         listed.append(ToolCost(tool.name, not free, passes, size, tuple(hints), checked_rules(tool)))
@@ -141,7 +141,7 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
 
 
 def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None:
-    """Raise UserError for a tool that every session would refuse."""
+    """Raise UserError if a tool has a value that cannot be decoded, so that every session would reject the tool."""
     for tool in tools:
         DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
 
@@ -149,19 +149,19 @@ def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None
 # -- MCP servers ------------------------------------------------------------------------------------------------------
 
 
-def listed(server: str) -> list[dict[str, Any]]:
-    """Return the definitions of all tools of an MCP server. Raises UserError if the server returns no list."""
+def list_mcp_tools(server: str) -> list[dict[str, Any]]:
+    """Return the definitions of all tools of an MCP server. Raises UserError if the server does not return a list."""
     if not server.strip():
-        raise UserError(f"{MCP} must be followed by a server.", HINT)
+        raise UserError(f"{MCP} must be followed by a server's command or address.", HINT)
     try:
         import mcp  # noqa: F401
     except ImportError:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.") from None
-    # The library logs a traceback for each line that is not a message.
+    # The library would log a traceback for each line of output that is not an MCP message.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         try:
-            return asyncio.run(asyncio.wait_for(_pages(server, stderr), TIMEOUT_S))
+            return asyncio.run(asyncio.wait_for(_list_pages(server, stderr), TIMEOUT_S))
         except Exception as raised:
             error: BaseException = raised
             while isinstance(error, BaseExceptionGroup):
@@ -172,26 +172,26 @@ def listed(server: str) -> list[dict[str, Any]]:
             why = f"within {TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else why
             stderr.seek(0)
             if last := stderr.read().strip().rpartition("\n")[2].strip():
-                why = f"{why}; its last line: {last[:SHOWN]}"
+                why = f"{why}; the last line of its stderr: {last[:SHOWN]}"
             raise UserError(f"{MCP}{server} did not return a list of tools ({why}).", HINT) from None
 
 
-def http_client(server: str) -> Any:
-    """Return an `httpx2.AsyncClient` for MCP's transport, which follows no redirects.
-    Reading raises UserError if an answer is compressed, or if the answers exceed `MOST_BYTES` in total."""
+def mcp_http_client(server: str) -> Any:
+    """Return an HTTP client for an MCP server, which does not follow redirects.
+    Reading raises UserError if a response is compressed, or if all responses together exceed `MOST_BYTES`."""
     import httpx2
 
-    left = MOST_BYTES
+    remaining = MOST_BYTES
 
-    class Counted(httpx2.AsyncByteStream):
+    class LimitedStream(httpx2.AsyncByteStream):
         def __init__(self, stream: httpx2.AsyncByteStream) -> None:
             self._stream = stream
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            nonlocal left
+            nonlocal remaining
             async for part in self._stream:
-                left -= len(part)
-                if left < 0:
+                remaining -= len(part)
+                if remaining < 0:
                     problem = f"{MCP}{server} sends more than {MOST_BYTES} bytes."
                     raise UserError(problem, "Give a server with fewer tools.")
                 yield part
@@ -199,24 +199,24 @@ def http_client(server: str) -> Any:
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    async def look(response: httpx2.Response) -> None:
+    async def check_response(response: httpx2.Response) -> None:
         if packed := compression_of(response.headers):
             problem = f"{MCP}{server} sends a compressed answer ({packed}), although the request does not allow it."
             raise UserError(problem, "Let the server or its proxy respect accept-encoding: identity.")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = Counted(response.stream)
+        response.stream = LimitedStream(response.stream)
 
-    return httpx2.AsyncClient(headers=ENCODING, timeout=TIMEOUT_S, event_hooks={"response": [look]})
+    return httpx2.AsyncClient(headers=ENCODING, timeout=TIMEOUT_S, event_hooks={"response": [check_response]})
 
 
-async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
-    """Return the tools on all pages of an MCP server's list; the server command's stderr is written to `stderr`."""
+async def _list_pages(server: str, stderr: Any) -> list[dict[str, Any]]:
+    """Return the tools on all pages of an MCP server's list. A server command's stderr goes to the file `stderr`."""
     from mcp import Client, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
     transport: Any
     if server.startswith(("http://", "https://")):
-        transport = streamable_http_client(server, http_client=http_client(server))
+        transport = streamable_http_client(server, http_client=mcp_http_client(server))
     else:
         command, *arguments = shlex.split(server)
         parameters = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")

@@ -30,22 +30,22 @@ from rtcontrol.models.call import Call, Plan
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol_client.console import printable
 
-GOALS = ("goals", "placeholders", "words")  # tables of a file of goals
+GOALS = ("goals", "placeholders", "words")  # the tables that a file of goals may have
 WORLD = ("reset", "step", "observe")  # a class with these methods is a world
-CORRECT = "Correct it there, or use another version of the package that fails."
-HISTORY = 6  # calls that the prompt of a tools-only agent shows
+CORRECT = "Correct the code there, or install another version of the package that fails."
+HISTORY = 6  # previous calls in the prompt of an agent that has only tools
 _loaded: dict[Path, ModuleType] = {}
 
 
 def load_module(name: str, option: str) -> ModuleType:
-    """Return the module of a Python file, which is executed only once. Raises UserError if the file fails."""
+    """Execute a Python file as a module, once per process, and return the module. Raises UserError."""
     path = Path(name).resolve()
     if not path.is_file():
         raise UserError(f"{option} {name}: there is no such file.", "Give the path of a Python file.")
     if path in _loaded:
         return _loaded[path]
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # at the end: files in the same folder can be imported, and hide no module
+        sys.path.append(str(path.parent))  # at the end, so that no file there hides an installed module
     for hidden in _hidden_imports(path):
         problem = f"{path.name} imports the installed module {hidden}, not {hidden}.py in its folder."
         print(printable(f"{problem} To use that file, rename it."), file=sys.stderr)
@@ -60,14 +60,14 @@ def load_module(name: str, option: str) -> ModuleType:
         del sys.modules[title]
         if isinstance(error, UserError) or not isinstance(error, Exception | SystemExit):
             raise
-        raise UserError(f"{option} {name} cannot be loaded ({reason(error)}).", f"Run `python {name}`.") from error
+        raise UserError(f"{option} {name} cannot be loaded ({error_text(error)}).", f"Run `python {name}`.") from error
     _loaded[path] = module
     return module
 
 
 def _module_name(path: Path) -> str:
-    """Return the name by which an import finds the file, as processes that the file spawns need it. If another module
-    has that name, return a unique name instead: a file called json.py must not replace the module json."""
+    """Return the import name of a user's file, so that processes that the file spawns can import the file, too. If
+    another module has that name, return a unique name: a file json.py must not replace the module json."""
     if path.stem.isidentifier() and _is_imported_as(path.stem, path):
         return path.stem
     return f"rtcontrol_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
@@ -83,7 +83,7 @@ def _is_imported_as(name: str, path: Path) -> bool:
 
 
 def _hidden_imports(path: Path) -> list[str]:
-    """Return the modules that a file imports although another file of that name is in its folder."""
+    """Return the names that a file imports from installed modules, although its folder has files with these names."""
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError):  # executing the file will report this error
@@ -94,15 +94,15 @@ def _hidden_imports(path: Path) -> list[str]:
     return sorted(name for name, file in files.items() if file.is_file() and not _is_imported_as(name, file))
 
 
-def reason(error: BaseException) -> str:
-    """Return the text of an error in the user's code, with the file and line."""
-    # The text of a syntax error already has the line.
+def error_text(error: BaseException) -> str:
+    """Return the text of an exception in a user's code, with file and line."""
+    # The text of a syntax error already has file and line.
     place = None if isinstance(error, SyntaxError) else errors.where(error)
     return errors.text(error) if place is None or place.startswith("<") else f"{errors.text(error)}, {place}"
 
 
-def contents(files: Iterable[str | None]) -> dict[str, str]:
-    """Return a digest of each existing file, by file name."""
+def file_digests(files: Iterable[str | None]) -> dict[str, str]:
+    """Return a dict from the name of each existing file to the digest of its content."""
     texts = {name: Path(name).read_bytes() for name in files if name is not None and Path(name).is_file()}
     return {name: hashlib.sha256(text).hexdigest()[:16] for name, text in texts.items()}
 
@@ -111,60 +111,60 @@ def contents(files: Iterable[str | None]) -> dict[str, str]:
 
 
 def is_gym(name: str) -> bool:
-    """Return whether this is the name of a Gymnasium world."""
+    """Return whether the name of an environment means a Gymnasium world (gym:ID)."""
     return name.startswith("gym:")
 
 
 def user_world(
     name: str, goals: Goals | None, limit_s: float | None = None, tools: Collection[str] = (), world: Any = None
 ) -> UserWorld:
-    """Return the simulation of a Python file, which has one world class, or a Gymnasium world (by default `world`).
+    """Return the world of a Python file with a single world class, or the Gymnasium world `world` (None: a new one).
 
-    `tools` are the names of the agent's tools. A world that was created but cannot be used is closed. Raises UserError.
+    `tools` are the names of the agent's tools. If the world cannot be used, it is closed again. Raises UserError.
     """
     if is_gym(name):
         from rtcontrol.envs.gym import GymWorld
 
         return UserWorld(world or GymWorld(name), name, None, limit_s)
     kind = _world_class(name)
-    title = f"{name}: the simulation {kind.__name__}"
+    title = f"{name}: the world {kind.__name__}"
     check_signatures({"__init__": (kind, ())})
     try:
         world = kind()
         return UserWorld(world, title, goals, limit_s, tools)
     except BaseException as error:
         started = half_made(error, lambda value: isinstance(value, kind)) if world is None else world
-        with suppress(Exception):  # the original error is the one to report
+        with suppress(Exception):  # report the original error, not one of close()
             shut(started)
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
-        hint = "The class is called without arguments; correct its __init__."
-        raise UserError(f"{title} cannot be created ({reason(error)}).", hint) from error
+        hint = "The class is called without arguments. Correct its __init__."
+        raise UserError(f"{title} cannot be created ({error_text(error)}).", hint) from error
 
 
 def _world_class(name: str) -> type[Any]:
-    """Return the only world class of a file; the base class of another world class does not count."""
+    """Return the only world class of a file, where base classes of world classes do not count. Raises UserError."""
     module = load_module(name, "--env")
-    own = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
-    worlds = [c for c in own if all(callable(getattr(c, method, None)) for method in WORLD)]
+    local = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    worlds = [c for c in local if all(callable(getattr(c, method, None)) for method in WORLD)]
     worlds = [c for c in worlds if not any(c in other.__mro__[1:] for other in worlds)]
     if len(worlds) != 1:
-        raise UserError(f"{name} has {len(worlds)} simulation classes (with {', '.join(WORLD)}).", NEEDS)
+        raise UserError(f"{name} has {len(worlds)} world classes (classes with {', '.join(WORLD)}).", NEEDS)
     return worlds[0]
 
 
 # -- agents -----------------------------------------------------------------------------------------------------------
 
 
-def holds_agent(module: ModuleType) -> bool:
-    """Return whether a file defines an agent: whether it has an `agent`, tools or an expert."""
+def defines_agent(module: ModuleType) -> bool:
+    """Return whether a module defines an agent, which means that it has an `agent`, tools or an expert."""
     parts = vars(module)
     return bool({"agent", "tools", "expert"} & set(parts)) or any(isinstance(value, Tool) for value in parts.values())
 
 
 def user_tools(name: str) -> Tools:
-    """Return the tools of a Python file: those of its `agent`, its `tools`, or its decorated functions and models.
-    A pydantic model that is a part of another model is not a tool. Raises UserError if there are no tools."""
+    """Return the tools of a Python file: those of its `agent`, its list `tools`, or its decorated functions and models.
+    A pydantic model that is a field of another model is not a tool. Raises UserError if there are no tools."""
     module = load_module(name, "FILE")
     if isinstance(agent := vars(module).get("agent"), Agent):
         return agent.tools
@@ -172,39 +172,38 @@ def user_tools(name: str) -> Tools:
     if isinstance(tools, Tools):
         return tools
     if not isinstance(tools, list | tuple):
-        own = [v for key, v in vars(module).items() if _module(v) == module.__name__ and not key.startswith("_")]
-        models = [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
+        public = [v for key, v in vars(module).items() if not key.startswith("_")]
+        local = [v for v in public if _defining_module(v) == module.__name__]
+        models = [v for v in local if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
         parts = {name for model in models for name in model.model_json_schema().get("$defs", {})}
-        tools = [v for v in own if isinstance(v, Tool)] + [m for m in models if m.__name__ not in parts]
+        tools = [v for v in local if isinstance(v, Tool)] + [m for m in models if m.__name__ not in parts]
     if not tools:
-        hint = (
-            "Decorate functions with `rtcontrol.agents.tool`, or write `tools = [...]` of functions, dicts or models."
-        )
+        hint = "Decorate functions with `rtcontrol.agents.tool`, or write a list `tools` of functions, dicts or models."
         raise UserError(f"{name} has no tools.", hint)
     return Tools(list(tools))
 
 
-def _module(value: Any) -> str:
-    """Return the name of the module that defined a value, to tell definitions of a file from its imports."""
+def _defining_module(value: Any) -> str:
+    """Return the name of the module that defines a value, which differs from the file's for imported values."""
     return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
 
 
 def tools_only_agent(name: str, tools: Tools, instruction: str, fallback: Fallback) -> Agent:
-    """Return an agent with these tools, whose observations are texts of `render`, and which has no default model."""
-    return Agent(name, "Tools that were given.", tools, render, instruction, fallback, model="", history=HISTORY)
+    """Return an agent with these tools, without a default model. `observation_text` makes its observation texts."""
+    return Agent(name, "Tools without a model.", tools, observation_text, instruction, fallback, "", HISTORY)
 
 
-def render(data: Mapping[str, Any]) -> str:
+def observation_text(data: Mapping[str, Any]) -> str:
     """Return an observation as text, `key value` by `key value`: `x 0.25 on true at 1 2`. Arrays are left out, and NaN
     is written as none."""
-    return " ".join(f"{key} {_worded(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
+    return " ".join(f"{key} {_value_text(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
 
 
-def _worded(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return render(value)
+        return observation_text(value)
     if isinstance(value, (list, tuple)):
-        return " ".join(map(_worded, value))
+        return " ".join(map(_value_text, value))
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, float | np.floating):
@@ -213,8 +212,8 @@ def _worded(value: Any) -> str:
 
 
 def notices(agent: Agent, sample: Observation | None) -> list[str]:
-    """Return what a user must know before a run: the agent's notices, and the arrays that `render` leaves out."""
-    if sample is None or agent.observe is not render:
+    """Return notices for the user before a run: the agent's, and the arrays that the text for the model lacks."""
+    if sample is None or agent.observe is not observation_text:
         return [*agent.notices]
     arrays = [str(key) for key, value in sample.data.items() if isinstance(value, np.ndarray)]
     if not arrays:
@@ -225,23 +224,23 @@ def notices(agent: Agent, sample: Observation | None) -> list[str]:
 
 
 def user_agent(name: str, base: Agent | None = None) -> Agent:
-    """Return the agent of a Python file, with the file's `goals` and `expert`. Raises UserError.
+    """Return the agent that a Python file defines, with its `goals` and `expert`. Raises UserError.
 
-    A file without `agent` has the parts `tools`, `observe`, `fallback`, `instruction`, `history` and `model`. The agent
-    `base` supplies the parts that the file leaves out.
+    A file without `agent` may define `tools`, `observe`, `fallback`, `instruction`, `history` and `model`. Those that
+    the file leaves out are taken from the agent `base`.
     """
     module = load_module(name, "--agent")
     agent = vars(module).get("agent")
     if agent is not None and not isinstance(agent, Agent):
         raise UserError(f"{name}: its `agent` is not an Agent.", "Write `agent = Agent(...)` at its top level.")
-    goals = _goals(module, name) or getattr(agent, "goals", None) or getattr(base, "goals", None)
+    goals = _goals_of_file(module, name) or getattr(agent, "goals", None) or getattr(base, "goals", None)
     expert = getattr(agent, "expert", None) or vars(module).get("expert")
     if expert is not None and goals is None:
-        raise UserError(f"{name}: its expert has no goals.", 'Write goals = {"go to the {thing}": [...]}.')
-    return replace(agent or _agent_of_parts(module, name, goals, base), goals=goals, expert=expert)
+        raise UserError(f"{name} has an expert, but no goals.", 'Write goals = {"go to the {thing}": [...]}.')
+    return replace(agent or _agent_from_parts(module, name, goals, base), goals=goals, expert=expert)
 
 
-def _agent_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Agent | None) -> Agent:
+def _agent_from_parts(module: ModuleType, name: str, goals: Goals | None, base: Agent | None) -> Agent:
     parts = vars(module)
     if base is not None:
         parts = {key: getattr(base, key) for key in ("instruction", "fallback", "observe", "history")} | parts
@@ -256,14 +255,14 @@ def _agent_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Ag
             raise UserError(f"{name}: its `fallback` is not a call.", 'Write `fallback = Call("stop")`.')
         fallback = Fallback(calls=calls)
     description = (module.__doc__ or f"The agent of {name}.").strip().splitlines()[0]
-    observe, history, model = parts.get("observe", render), parts.get("history", 0), parts.get("model", "")
+    observe, history, model = parts.get("observe", observation_text), parts.get("history", 0), parts.get("model", "")
     return Agent(Path(name).stem, description, tools, observe, instruction, fallback, model, history)
 
 
-def _goals(module: ModuleType, name: str) -> Goals | None:
+def _goals_of_file(module: ModuleType, name: str) -> Goals | None:
     goals = vars(module).get("goals")
     if isinstance(goals, str) and goals.endswith((".yaml", ".yml", ".json")):
-        return user_goals(Path(name).parent / goals, f"{name}: its goals are those of")
+        return user_goals(Path(name).parent / goals, f"{name}: its goals are in")
     if goals is None or isinstance(goals, Goals):
         return goals
     return Goals(goals, vars(module).get("placeholders"), vars(module).get("words"), name)
@@ -272,16 +271,16 @@ def _goals(module: ModuleType, name: str) -> Goals | None:
 def user_goals(file: Path, where: str) -> Goals:
     """Return the goals of a .yaml or .json file. Raises UserError with the line of an error.
 
-    The table `goals` maps canonical words to other ways to say the same; the tables `placeholders` and `words` list the
-    values of the slots.
+    The table `goals` maps a canonical sentence to other sentences with the same meaning. The tables `placeholders` and
+    `words` list the values of the slots {...} in these sentences.
     """
     hint = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md; put sentences in quotes."
     try:
-        tables = yaml.safe_load(read_text(file))  # reads JSON, too
+        tables = yaml.safe_load(read_text(file))  # also reads JSON
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{where} {file}, which cannot be read ({' '.join(str(error).split())}).", hint) from None
     if not isinstance(tables, dict) or "goals" not in tables or (set(tables) - set(GOALS)):
-        raise UserError(f"{file} has no table of goals, or unknown tables.", hint)
+        raise UserError(f"{file} has no table `goals`, or has unknown tables.", hint)
     return Goals(**tables, source=str(file))
 
 
@@ -289,14 +288,14 @@ def user_goals(file: Path, where: str) -> Goals:
 
 
 class ExpertError(Exception):
-    """An error of the user's expert: an exception, or a result without a legal call. The message has file and line."""
+    """The user's expert raised an exception or did not return a legal call; the message has file and line."""
 
 
 @dataclass(frozen=True)
 class UserExpert:
-    """An agent's expert as a function of decision requests.
+    """Answers decision requests by the expert of an agent.
 
-    If the expert returns a list of calls, the result is a plan: one call now, then one every `step_ns`. Raises
+    If the expert returns a list of calls, the result is a plan with a call every `step_ns` nanoseconds. Raises
     UserError if the instruction names no goal, and ExpertError if the expert fails or returns no legal call.
     """
 
@@ -311,82 +310,82 @@ class UserExpert:
             problem = f"The expert of the agent {self.agent.name} does not know {request.instruction[:80]!r}."
             raise UserError(problem, f"Use the words of a goal in {goals.source}: {goals.describe()}.")
         if not isinstance(data, Mapping):
-            raise ExpertError("the request has only the observation's text, but the expert needs the raw observation")
+            raise ExpertError("the expert needs the raw observation, but the request has only its text")
         calls = self.calls(data, goal)
         if len(calls) > 1 and self.step_ns:
             return Plan(calls, self.step_ns)
         return calls[0] if calls else None
 
     def calls(self, data: Mapping[str, Any], goal: Goal) -> tuple[Call, ...]:
-        """Return the expert's call for now, then those of later steps; none if the agent allows null."""
+        """Return the expert's call for this step, then those of later steps; an empty tuple if it returned None."""
         function: Callable[..., Any] = self.agent.expert  # type: ignore[assignment]
         try:
             value = function(data, goal)
         except Exception as error:
-            raise ExpertError(f'for the goal "{goal.text()}" it raised {reason(error)}') from error
+            raise ExpertError(f'for the goal "{goal.text()}" it raised {error_text(error)}') from error
         if value is None and self.agent.allow_null:
             return ()
         where = f'{location_of(function)}: for the goal "{goal.text()}" the expert returned'
         calls = tuple(value) if isinstance(value, list | tuple) and value else (value,)
-        if odd := [call for call in calls if not isinstance(call, Call)]:
-            raise ExpertError(f'{where} {odd[0]!r:.80}, not a call: return Call("tool", {{"parameter": value}})')
+        if not_calls := [call for call in calls if not isinstance(call, Call)]:
+            raise ExpertError(f'{where} {not_calls[0]!r:.80}, not a call: return Call("tool", {{"parameter": value}})')
         try:
             return tuple(map(self.agent.tools.validate, calls))
         except InvalidCall as error:
             raise ExpertError(f"{where} {', '.join(call.text() for call in calls)}: {error}") from None
 
 
-def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:
-    """Try an agent's expert on a sample before the run starts. Raises UserError if it returns no legal call."""
+def check_expert(agent: Agent, sample: Observation, instruction: str) -> None:
+    """Call an agent's expert for a sample observation. Raises UserError if it does not return a legal call."""
     if agent.expert is None:
         return
     try:
         UserExpert(agent)(DecisionRequest(0, 0, "", instruction, data=sample.data))
     except ExpertError as error:
-        raise UserError(f"The expert of the agent {agent.name} fails: {error}.", "Correct it there.") from error
+        raise UserError(f"The expert of the agent {agent.name} fails: {error}.", "Correct the code there.") from error
 
 
 # -- agent and environment --------------------------------------------------------------------------------------------
 
 
-def fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], sample: Observation | None) -> None:
-    """Check that an agent and an environment fit together.
+def check_fit(agent: Agent, env: str, bindings: Mapping[str, Callable[..., Any]], sample: Observation | None) -> None:
+    """Check that an environment can execute an agent's tools, and that the agent can read its observations.
 
-    Raises UserError if no function executes a tool, if a tool's function does not accept its parameters, or if the
-    agent cannot read the observation `sample`.
+    Raises UserError if a tool has no function that executes it, if the function does not accept the tool's parameters,
+    or if the agent cannot read the observation `sample`.
     """
     for tool in agent.tools:
         where = f"Agent {agent.name}, tool {tool.name}, environment {env}"
         executor = bindings.get(tool.name)
         if executor is not None:
-            _check_executor(where, executor, tool.schema.parameters)
-        elif tool.has_no_function or _does_nothing(tool.function):
+            _check_function(where, executor, tool.schema.parameters)
+        elif tool.has_no_function or _has_empty_body(tool.function):
             lacks = "tool has no function" if tool.has_no_function else "tool's own function does nothing"
             problem = f"{where}: the environment has no binding of this name, and the {lacks}."
             has = ", ".join(bindings) or "none"
-            raise UserError(problem, f"Bindings: {has}. Rename the tool, bind it, or write its body.")
+            raise UserError(problem, f"Existing bindings: {has}. Rename the tool, bind it, or write its function.")
     if sample is not None:
         check_observation(agent, env, sample.data)
 
 
-def _check_executor(where: str, executor: Callable[..., Any], parameters: Any) -> None:
+def _check_function(where: str, executor: Callable[..., Any], parameters: Any) -> None:
     if why := reason_without_effect(executor):
         raise UserError(f"{where}: {location_of(executor)}: the environment's function {why}.", "Write a plain `def`.")
     try:
         signature = inspect.signature(executor)
     except (TypeError, ValueError):
-        return  # a C function without a signature
+        return  # a function in C may have no signature
     for names in ([p.name for p in parameters if p.required], [p.name for p in parameters]):
         try:
             signature.bind(**dict.fromkeys(names))
         except TypeError as error:
-            problem = f"{where}: the environment's function does not take ({', '.join(names)}): {error}."
+            problem = f"{where}: the environment's function does not accept ({', '.join(names)}): {error}."
             hint = "Give tool and binding the same parameters; optional parameters need defaults in both."
             raise UserError(problem, hint) from None
 
 
-def _does_nothing(function: Callable[..., Any]) -> bool:
-    """Return whether a function's body has nothing except a docstring."""
+def _has_empty_body(function: Callable[..., Any]) -> bool:
+    """Return whether the body of a function is empty, except for a docstring."""
     code = getattr(function, "__code__", None)
     return code is not None and len(code.co_code) <= len((lambda: None).__code__.co_code)
 
@@ -396,10 +395,11 @@ def check_observation(agent: Agent, env: str, data: Mapping[str, Any]) -> None:
     where = f"Agent {agent.name} cannot read the observation of the environment {env}"
     try:
         text = agent.observe(data)
-    except UserError:  # has a hint already, such as for a NaN of a Gymnasium world
+    except UserError:  # already explains the problem, such as NaN in a Gymnasium world
         raise
     except Exception as error:
         keys = ", ".join(map(str, data)) if hasattr(data, "keys") else type(data).__name__
-        raise UserError(f"{where} ({reason(error)}).", f"It contains: {keys}. Correct the agent's observe.") from error
+        hint = f"The observation contains: {keys}. Correct the agent's `observe`."
+        raise UserError(f"{where} ({error_text(error)}).", hint) from error
     if not isinstance(text, str):
-        raise UserError(f"{where}: observe returned {type(text).__name__}, not text.", "Return a str.")
+        raise UserError(f"{where}: observe returned {type(text).__name__}, not text.", "Return a str from `observe`.")

@@ -17,7 +17,7 @@ from rtcontrol.gateway.app import GatewayApp
 from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import named_by_time
+from rtcontrol.run.options import timestamped_folder
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
 from rtcontrol.telemetry.run_folder import RunFolder
@@ -73,7 +73,7 @@ class Replica:
             options = replace(options, out=options.out / serve.get_replica_context().replica_id.unique_id)
         gate = gate_of(options)
         with self._stack as stack:
-            folder = stack.enter_context(RunFolder(options.out, named_by_time("serve"), overwrite=True))
+            folder = stack.enter_context(RunFolder(options.out, timestamped_folder("serve"), overwrite=True))
             http = lambda sessions, pool: GatewayApp(sessions, pool, gate)  # noqa: E731
             server = Server(replace(options, out=folder.path), [endpoint_for(options)], keys=options.keys, http=http)
             stack.enter_context(server)

@@ -16,7 +16,7 @@ from rtcontrol.models.data.row import json_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
-from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_mismatch, shown, training_notice
+from rtcontrol.run.model_compatibility import adapted, gate_of, metadata_of, model_for, rate_mismatch, training_notice
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted
 from rtcontrol.telemetry.run_folder import describe_machine
@@ -274,11 +274,11 @@ class Scoring:
         if isinstance(self.skill, UserSkill):
             self.agent = self.skill.agent
         else:
-            self.agent = assembly.agent(settings.agent or assembly.default_agent(settings.env), settings.env)
+            self.agent = assembly.load_agent(settings.agent or assembly.default_agent(settings.env), settings.env)
         tools, models = self.agent.tools.schemas, self._models(settings)
         for name in models:
             model_for(tools, name)
-        learnt = learnt_of(models[0]) if models else None
+        learnt = metadata_of(models[0]) if models else None
         rate = (learnt.rate_hz if learnt is not None else None) or RunConfig(env="").hz
         gates = tuple(gate_of(name, tools) or 0.0 for name in models)
         hz = settings.hz or rate
@@ -310,9 +310,9 @@ class Scoring:
         settings = self.settings
         policies: dict[str, BatchPolicy] = {name: scripted(self.skill, name) for name in SCRIPTED}
         for model, gate in zip(settings.models, settings.gates, strict=True):
-            agent = shown(self.agent, model)
+            agent = adapted(self.agent, model)
             config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
-            policies[model] = ModelPolicy(agent, assembly.decider(config, agent, model), settings.hz, gate)
+            policies[model] = ModelPolicy(agent, assembly.decider_source(config, agent, model), settings.hz, gate)
         cells = plan(settings, self._subjects, self.lines)
         measure(self.skill, cells, policies, self.document, settings.hz, progress)
         return self.document

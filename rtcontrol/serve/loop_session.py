@@ -33,7 +33,7 @@ class LoopSession(SessionThread):
         terms, owner, life = self.terms, self.owner, self.session.life
         env = self.make_env(terms)
         config = replace(terms.config, instruction=instruction or terms.config.instruction)
-        interpreter = owner.interpreters.of(terms.agent) if terms.config.interpreter is not None else None
+        interpreter = owner.interpreters.for_agent(terms.agent) if terms.config.interpreter is not None else None
         with terms.decider_errors():
             host = host_for(owner.pool, self.id, terms)
         try:

@@ -24,7 +24,7 @@ from rtcontrol.models.checkpoint.checkpoint import bundled_models
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
-from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
+from rtcontrol.run.model_compatibility import adapted, hysteresis_for, model_for, trained_on, training_notice, with_gate
 from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.refusals import busy_error, refused_as
@@ -151,9 +151,9 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
     schemas are compiled. Raises WireError with the invalid field, the rule and a hint."""
     agent, agent_name = _agent(hello, options)
     model = _model(hello, options, agent, agent_name)
-    agent = replace(shown(agent, model), model=model, observe=_observe_data_or_text(agent.observe))
+    agent = replace(adapted(agent, model), model=model, observe=_observe_data_or_text(agent.observe))
     warnings = list(agent.tools.warnings())
-    config = gated(_config(hello, options, agent, agent_name, out, warnings), model, agent.tools.schemas)
+    config = with_gate(_config(hello, options, agent, agent_name, out, warnings), model, agent.tools.schemas)
     if (notice := training_notice(agent.tools.schemas, model)) is not None:
         warnings.append(notice)
     ttl_ms = default_ttl_ms(config) if hello.ttl_ms is None else hello.ttl_ms
@@ -161,7 +161,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
         limit = f"ttl_ms {ttl_ms:g} is less than a period and the deadline together ({minimum_ms:g} ms)"
         warnings.append(f"{limit}: calls expire between two ticks.")
     with refused_as(Code.MODEL, "model"):
-        source = assembly.decider(config, agent, model)
+        source = assembly.decider_source(config, agent, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, agent, warnings)
     trained = trained_on(agent.tools.schemas, model)
@@ -170,7 +170,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
 
 def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
     """Return the agent for this hello, and the agent's name (None if the client sent tools)."""
-    served = None if options.agent is None else assembly.agent(options.agent)
+    served = None if options.agent is None else assembly.load_agent(options.agent)
     if hello.agent is not None and hello.tools is not None:
         raise _fatal_error(Code.INVALID, "hello has both an agent and tools.", "Send only one of them.", "agent")
     if hello.tools is not None:
@@ -178,7 +178,7 @@ def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
             problem = f"This server runs only the agent {served.name}."
             raise _fatal_error(Code.TOOLS, problem, "Send hello without `tools`.", "tools")
         return _agent_of_tools(hello, hello.tools), None
-    known = assembly.agents() if served is None else {served.name: served}
+    known = assembly.bundled_agents() if served is None else {served.name: served}
     name = hello.agent or (None if served is None else served.name)
     if name is None and options.default_tools:
         return _agent_of_tools(hello, list(options.default_tools)), None

@@ -37,7 +37,7 @@ class ServeOptions(ServeGroup):
 
         self.check()
         if self.agent is not None:
-            return replace(self, default_tools=tuple(assembly.agent(self.agent).tools.openai()))
+            return replace(self, default_tools=tuple(assembly.load_agent(self.agent).tools.openai()))
         if self.tools is None:
             return self
         from rtcontrol.models.schema.random_call import check_random
@@ -72,13 +72,13 @@ class ServeOptions(ServeGroup):
         from rtcontrol.run.model_compatibility import hysteresis_for
 
         if self.interpreter is not None:
-            interpreting.check(self.interpreter, self.engine)
+            interpreting.check_interpreter(self.interpreter, self.engine)
         registry.check(self.engine)
         registry.check_options(self.engine, self.dtype, None, self.threads)
         if self.agent is not None and self.tools is not None:
             raise UserError("--agent and --tools exclude each other: an agent has tools.", "Use one of the options.")
         if self.agent is not None:
-            assembly.agent(self.agent)
+            assembly.load_agent(self.agent)
         if self.model is not None and self.model not in SCRIPTED and not is_endpoint(self.model):
             resolve(self.model)
         if self.model is not None:

@@ -73,7 +73,7 @@ class ServerPool:
             models.open("the tools", STSource(replace(spec, tools=options.default_tools))).close()
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        if isinstance(source, EndpointSource) or assembly.reads_data(source):
+        if isinstance(source, EndpointSource) or assembly.reads_raw_data(source):
             # This decider waits for another machine or runs a user's code, so it gets its own thread.
             return start_host(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):
@@ -112,6 +112,6 @@ def host_for(pool: DecoderPool, session: str, terms: SessionTerms) -> Host:
     """Return a session's decoder host. If the session has a backup model, the pool hosts the backup."""
     config = terms.config
     if config.backup is None:
-        return assembly.planned(config, terms.source, pool.open(session, terms.source), terms.agent)
-    backup = assembly.decider(config, terms.agent, config.backup)
-    return assembly.backed(config, terms.source, pool.open(session, backup), terms.agent)
+        return assembly.with_plans(config, terms.source, pool.open(session, terms.source), terms.agent)
+    backup = assembly.decider_source(config, terms.agent, config.backup)
+    return assembly.with_backup(config, terms.source, pool.open(session, backup), terms.agent)

@@ -58,7 +58,7 @@ class Server:
                 self.gateway.start()
                 stack.callback(self.gateway.close)
             stack.callback(sessions.close)
-            interpreter = None if agent is None else sessions.interpreters.of(assembly.agent(agent))
+            interpreter = None if agent is None else sessions.interpreters.for_agent(assembly.load_agent(agent))
             if interpreter is not None:  # otherwise the first session would wait until the interpreter is loaded
                 interpreter.start()
             stack.enter_context(sessions.watch)

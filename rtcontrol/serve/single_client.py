@@ -19,7 +19,7 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.carla_bridge import BridgeProcess
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.run import Parts, run_loop
+from rtcontrol.run.run import RunParts, run_loop
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import SessionTerms, default_ttl_ms, negotiate
@@ -96,20 +96,20 @@ def _run(
     def ready(loop: ControlLoop) -> None:
         thread.attach(loop)
         if partner is not None:
-            partner.joined(loop)
+            partner.stop_with_bridge(loop)
 
     session, owner = thread.session, thread.owner
     thread.terms = terms
     owner.handle(ev.Negotiated(session))  # the welcome is sent later, when the loop is warmed up
     env = thread.make_env(terms)
-    host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
+    host = assembly.make_host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     refusal: WireError | None = None
     try:
         check_names(terms.config, terms.agent)
         clock = terms.client_clock(env)
-        interpreter = interpreting.of_config(terms.config, terms.agent)
-        parts = Parts(terms.agent, env, host, sample, interpreter, clock, LoopReports(thread))
+        interpreter = interpreting.interpreter_of_config(terms.config, terms.agent)
+        parts = RunParts(terms.agent, env, host, sample, interpreter, clock, LoopReports(thread))
         return run_loop(terms.config, parts, view, ending, ready)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)

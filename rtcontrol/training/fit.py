@@ -30,7 +30,7 @@ from rtcontrol.models.train.scratch import WORD, Words, from_base, new_learner, 
 from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.user_files import contents, is_gym
+from rtcontrol.run.user_files import file_digests, is_gym
 from rtcontrol.training import examples, fit_run
 from rtcontrol.training.examples import is_text
 from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, Share, Truth
@@ -170,7 +170,7 @@ def _world(env: str, agent: str | None, hz: float | None, seed: int, folder: Pat
     if hz is None:
         hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
     # File names without folders, so that the files may be moved.
-    files = contents((env, agent, skill.all_goals.source)).items()
+    files = file_digests((env, agent, skill.all_goals.source)).items()
     return world_data(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
 
 

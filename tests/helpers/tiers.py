@@ -45,7 +45,7 @@ REAL = frozenset(
         "rtcontrol.hosts.processes",
         "rtcontrol.models.quantize",
         "rtcontrol.run.carla_bridge",
-        "rtcontrol.run.toolsets.listed",
+        "rtcontrol.run.toolsets.list_mcp_tools",
         "rtcontrol.serve.server.Server",
         "socket.create_connection",
         "socket.create_server",

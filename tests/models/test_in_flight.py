@@ -227,7 +227,7 @@ def test_sessions_of_two_models_use_their_own_model(folder: Path, tmp_path: Path
 # Many characters in the same passes: each gets the same call as alone, and only its own faults.
 
 
-tools: Tools = assembly.agent("lander").tools
+tools: Tools = assembly.load_agent("lander").tools
 SPEC = DeciderSpec("lander", tuple(tools.openai()))
 GOALS = ("Land softly on the pad.", "hover", "land left of the pad", "do the zorgle")
 numbers = st.integers(-99, 99)

@@ -89,7 +89,7 @@ def decides(url: str) -> str:
 def lists_tools(url: str) -> str:
     pytest.importorskip("mcp")
     with pytest.raises(UserError) as error:
-        toolsets.listed(f"{url}/mcp")
+        toolsets.list_mcp_tools(f"{url}/mcp")
     return str(error.value)
 
 

@@ -52,7 +52,7 @@ KINDS += ("stop_decoder", "kill_decoder", "stop_loop", "starve_loop", "frozen", 
 AWAY = ("wake.scheduler", "decide.decoder_slow", "decide.queued")
 WORDS = {"stop_loop": AWAY, "starve_loop": AWAY}
 SOON_NS = 2 * MS
-AGENT = replace(assembly.agent("lander"), observe=lambda data: str(data.text))
+AGENT = replace(assembly.load_agent("lander"), observe=lambda data: str(data.text))
 
 
 def call_of(text: str) -> Call:

@@ -21,7 +21,7 @@ from rtcontrol.cli.app import app as whole
 from rtcontrol.envs.base import Observation
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
-from rtcontrol.run.user_files import fit
+from rtcontrol.run.user_files import check_fit
 from rtcontrol.serve import key_files
 from rtcontrol_client.console import printable
 from tests.helpers.processes import python
@@ -83,7 +83,7 @@ def test_unknown_world_error_names_the_known_worlds(capsys: pytest.CaptureFixtur
 
 
 def test_internal_error_has_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(assembly, "agents", lambda: 1 / 0)
+    monkeypatch.setattr(assembly, "bundled_agents", lambda: 1 / 0)
     assert call("agents") == 1
     said = capsys.readouterr().err
     assert "ZeroDivisionError" in said and "Traceback" not in said
@@ -184,7 +184,7 @@ SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
 
 def test_fit_check_covers_bodies_signatures_and_observation() -> None:
     bindings = Cart().bindings
-    fit(cart_agent(), "cart", bindings, SAMPLE)
+    check_fit(cart_agent(), "cart", bindings, SAMPLE)
 
     @tool
     def push(force: Annotated[int, OneOf(0, 1)], gently: bool = False) -> None:
@@ -192,9 +192,9 @@ def test_fit_check_covers_bodies_signatures_and_observation() -> None:
 
     agent = cart_agent()
     with pytest.raises(UserError, match="gently"):
-        fit(dataclasses.replace(agent, tools=Tools([push])), "cart", bindings, SAMPLE)
+        check_fit(dataclasses.replace(agent, tools=Tools([push])), "cart", bindings, SAMPLE)
     with pytest.raises(UserError, match="cannot read the observation of the environment cart .KeyError: 'v'"):
-        fit(agent, "cart", bindings, Observation(0, 0, 0, {"x": 0.5}))
+        check_fit(agent, "cart", bindings, Observation(0, 0, 0, {"x": 0.5}))
 
 
 AGAIN = ("--set", "record.overwrite=true")

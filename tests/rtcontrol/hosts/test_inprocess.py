@@ -137,7 +137,7 @@ def test_missing_socket_is_a_temporary_error() -> None:
 
 SEEN = "x 3 y 50 vx 0 vy -2 angle 0 spin 0 legs 0 0"
 GOAL = "Land softly on the pad."
-tools = assembly.agent("lander").tools
+tools = assembly.load_agent("lander").tools
 
 
 def decided(host: Host, requests: list[DecisionRequest]) -> list[DecisionReply]:

@@ -36,7 +36,12 @@ Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
 @contextmanager
 def chat(answer: Answer, **more: Any) -> Iterator[tuple[ChatServer, Interpreter]]:
     with chat_server(answer) as server:
-        yield server, interpreting.of_goals(f"chat:{server.url}#small", interpreting.goals_of(AGENT), **more)
+        yield (
+            server,
+            interpreting.interpreter_of_goals(
+                f"chat:{server.url}#small", interpreting.required_goal_tools(AGENT), **more
+            ),
+        )
 
 
 def asked(interpreter: Interpreter, said: str) -> InterpretedSentence:
@@ -102,7 +107,7 @@ def test_canonical_words_need_no_interpreter() -> None:
 @pytest.mark.realtime
 def test_interpreter_of_agent_without_goals_is_refused() -> None:
     with pytest.raises(UserError, match="no goals"):
-        interpreting.goals_of(cart_agent())
+        interpreting.required_goal_tools(cart_agent())
     lookalike = replace(cart_agent(), name="lander")  # of other tools than the bundled one's
     assert interpreting.goal_tools(lookalike) is None
 

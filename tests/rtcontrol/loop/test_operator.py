@@ -148,7 +148,7 @@ def test_confidence_of_unknown_head_is_refused() -> None:
     for wrong in ("sure", "main=", "=0.3", "main=0.3,main=0.4"):
         with pytest.raises(UserError, match="min_confidence="):
             RunConfig(env="lander", min_confidence=wrong)  # type: ignore[arg-type]
-    lander = assembly.agent("lander")
+    lander = assembly.load_agent("lander")
     check_names(RunConfig(env="lander", min_confidence={"function": 0.6, "main": 0.3}, confirm=("engines",)), lander)
     with pytest.raises(UserError, match="has no head wheel"):
         check_names(RunConfig(env="lander", min_confidence={"wheel": 0.6}), lander)

@@ -14,7 +14,7 @@ import rtcontrol
 from rtcontrol.agents import InvalidCall, OneOf, Tools, tool
 from rtcontrol.agents.lander import agent
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.api import InTime
+from rtcontrol.run.api import DeadlineWorker
 from rtcontrol.run.model_compatibility import training_notice
 from tests.models.chat.families import checkpoint
 
@@ -114,7 +114,7 @@ def test_late_decision_is_missed_and_never_returned_later() -> None:
 
 
 def test_work_queued_after_late_work_keeps_deadline() -> None:
-    one, going, done = InTime(), threading.Event(), list[str]()
+    one, going, done = DeadlineWorker(), threading.Event(), list[str]()
 
     def work(name: str) -> str:
         going.wait()
@@ -124,16 +124,16 @@ def test_work_queued_after_late_work_keeps_deadline() -> None:
     def soon() -> float:
         return time.monotonic() + 0.05
 
-    assert one.until(soon(), lambda: work("late"), lambda: done.append("told")) == []
+    assert one.run_until(soon(), lambda: work("late"), lambda: done.append("told")) == []
     assert done == ["told"]
-    assert one.until(soon(), lambda: work("behind"), lambda: done.append("told")) == []  # not started
+    assert one.run_until(soon(), lambda: work("behind"), lambda: done.append("told")) == []  # not started
     assert done == ["told"]
     going.set()
-    one.settle()
-    assert one.until(time.monotonic() + 60, lambda: work("next"), lambda: None) == ["next"]
+    one.wait_until_idle()
+    assert one.run_until(time.monotonic() + 60, lambda: work("next"), lambda: None) == ["next"]
     assert done == ["told", "late", "next"]
     for _ in range(300):  # a result after the deadline is dropped, even if the work has ended
-        assert one.until(time.monotonic() - 1, lambda: "too late", lambda: None) == []
+        assert one.run_until(time.monotonic() - 1, lambda: "too late", lambda: None) == []
 
 
 def test_tool_without_function_is_refused_with_a_hint() -> None:

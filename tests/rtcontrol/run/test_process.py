@@ -260,7 +260,7 @@ def test_exit_status_is_the_gravest_that_applies() -> None:
         expected = 4 if not safe else 5 if ended == "host" else 6 if not complete else 143 if ended == "SIGTERM" else 3
         if expected == 3 and not missed:
             expected = 1 if not sound else 8 if erred else 0
-        assert run_module.status(*case) == expected, case
+        assert run_module.exit_status(*case) == expected, case
     assert [run_module.mostly_errors(n, 100) for n in (0, 9, 10)] == [False, False, True]
 
 

@@ -70,7 +70,7 @@ def test_agent_uses_the_goals_of_a_file(tmp_path: Path, capsys: pytest.CaptureFi
         ("goals: [", "goals.yaml, which cannot be read"),
         ("goals: {go: []}\naims: {}", "unknown tables"),
         ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml: "go to {x}": there are no values for {x}'),
-        ("placeholders: {x: [a]}", "no table of goals"),
+        ("placeholders: {x: [a]}", "no table `goals`"),
     ):
         goals.write_text(text)
         assert says in refused(capsys, *run)
@@ -81,7 +81,7 @@ def test_agent_uses_the_goals_of_a_file(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("world", "agent", "says"),
     [
-        ((), (("goals = {", "unused = {"),), "its expert has no goals"),
+        ((), (("goals = {", "unused = {"),), "has an expert, but no goals"),
         ((), (("def expert", "def unused"),), "has no scripted expert"),
         ((), (("x, y = data", "x, y = nothing, data"),), "NameError: name 'nothing' is not defined, yard_agent.py:16"),
         ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "agent.py:15: for the goal"),

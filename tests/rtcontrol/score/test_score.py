@@ -347,7 +347,7 @@ ROWS = 12
 @pytest.fixture(scope="session")
 def lander_rows() -> list[Row]:
     """Return rows with the calls of the lander's model, except a different call in the first row."""
-    tools = assembly.agents()["lander"].tools.schemas
+    tools = assembly.bundled_agents()["lander"].tools.schemas
     session = Model("lander").session()
     rows = []
     for n, one in enumerate(situations("lander", ROWS)):

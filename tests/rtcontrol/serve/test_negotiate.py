@@ -110,7 +110,7 @@ def test_welcome_has_the_agents_settings() -> None:
 
 
 def test_welcome_says_whether_tools_were_trained() -> None:
-    lander = assembly.agent("lander").tools.openai()
+    lander = assembly.load_agent("lander").tools.openai()
     result = welcome(terms(None, tools=lander, instruction="land on the pad"))
     assert (result.agent, result.model, result.trained, result.model_trained_on_tools) == (None, "lander", True, True)
     assert welcome(terms(**OWN)).trained is None and not welcome(terms(**OWN)).model_trained_on_tools
