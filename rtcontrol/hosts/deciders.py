@@ -1,4 +1,7 @@
-"""Sources of deciders (ST models, scripts, crowds, questions), and decisions by one decider or by several together."""
+"""Deciders and their sources (SimpleTool models, scripts, crowds, state questions), and the worker that runs deciders.
+
+A SimpleTool (ST) model decodes the function and each argument of a call by parallel heads over one cached prompt.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
     from rtcontrol.models.questions import StateQuestion
 
-DECIDER_ERRORS = (Exception, SystemExit)  # an exception that a decider raises costs one tick and never ends the loop
+DECIDER_ERRORS = (Exception, SystemExit)  # what a decider may raise without ending the run: the tick is a miss
 SCRIPTED = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
 
@@ -32,7 +35,7 @@ log = logging.getLogger("rtcontrol.hosts")
 
 
 def build_decider(source: DeciderSource) -> Decider:
-    """Return the source's decider. Raises UserError if building the decider fails in any way."""
+    """Build the decider of a source. Raises UserError for any error."""
     try:
         return source.build()
     except UserError:
@@ -42,7 +45,7 @@ def build_decider(source: DeciderSource) -> Decider:
 
 
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
-    """Return the decider's reply to a request. An exception becomes the reply's error, in one line."""
+    """Return the decider's reply to a request. If the decider raises an exception, its text is the reply's `error`."""
     started_ns = time.monotonic_ns()
     (outcome,) = run_to_end(_decide(decider, request))
     return reply_to(request, started_ns, outcome)
@@ -51,9 +54,10 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
 def answer_together(
     pairs: Sequence[tuple[Any, DecisionRequest]], cancelled: Callable[[int], bool]
 ) -> Generator[None, None, list[DecisionReply | None]]:
-    """Decide in steps; return a reply for each pair, or None for a cancelled one. The deciders must share one `kind`.
+    """Decide the requests of (decider, request) pairs in one batch, and yield between its steps. Return a reply for
+    each pair, or None for a cancelled request. The deciders must have the same `kind`.
 
-    `cancelled(i)` returns at each step whether the request of pair `i` is not needed any more."""
+    `cancelled(i)` is called at each step, and returns whether the request of pair `i` was cancelled."""
     started_ns, dropped = time.monotonic_ns(), set[int]()
     steps = _decide(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
     while True:
@@ -74,11 +78,11 @@ def answer_together(
         yield
 
 
-Outcome = Decision | BaseException | list[Decision | BaseException]  # for a crowd, the outcome of each member
+Outcome = Decision | BaseException | list[Decision | BaseException]  # a list for a crowd: one entry for each member
 
 
 def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
-    """Return the decision or the raised exception, in a list with one entry."""
+    """Decide one request, and yield between the steps. Return the decision or the exception in a list of one entry."""
     steps = getattr(decider, "decide_in_steps", None)
     try:
         if steps is not None:
@@ -92,7 +96,7 @@ def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, lis
 
 
 def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, together: int = 1) -> DecisionReply:
-    """Return the reply to a request: the decision, or the error that was raised."""
+    """Return the reply to a request with its outcome. `together`: the size of the batch."""
     if isinstance(outcome, list) and len(outcome) == 1 and isinstance(outcome[0], BaseException):
         outcome = outcome[0]
     reply = DecisionReply(
@@ -116,7 +120,7 @@ def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, togeth
 
 
 def decider_info(decider: Decider) -> dict[str, Any]:
-    """Return the lines that the decider adds to the report; empty if the decider has no `info`."""
+    """Return the decider's fields for the report, or an empty dict if the decider has no method `info`."""
     return dict(getattr(decider, "info", dict)())
 
 
@@ -129,10 +133,10 @@ def close_decider(decider: Decider) -> None:
 
 
 class Worker:
-    """A worker that takes batches of requests from the scheduler and decides them on one thread.
+    """A worker that takes batches of requests from the scheduler, and decides them on one thread.
 
-    Each session's host has one decider for each worker, selected by `number`. The decision of a patient
-    session lets other sessions go first wherever the decision yields."""
+    Each host has a decider for each worker (`number`). The decision of a patient session is paused at a step if other
+    sessions have requests."""
 
     def __init__(self, scheduler: EdfScheduler, number: int) -> None:
         self.scheduler, self.number = scheduler, number
@@ -143,11 +147,11 @@ class Worker:
         return self._paused is None
 
     def next_batch(self, now_ns: int) -> list[ScheduledRequest]:
-        """Return the requests to decide now; empty if none waits, or if all can wait for the current decision."""
+        """Return the requests to decide now. The list is empty if no request waits, or only patient sessions wait."""
         return self.scheduler.next_batch(now_ns, self._kind, self._patient, late=self.idle)
 
     def run(self, batch: Sequence[ScheduledRequest]) -> None:
-        """Decide these requests; without any, take a step of the paused decision."""
+        """Decide a batch of requests. If the batch is empty, do a step of the paused decision."""
         if batch and self._patient(batch[0][0]):
             self._paused = self.decide(batch)
         elif batch:
@@ -161,7 +165,7 @@ class Worker:
                 self._paused = None
 
     def decide(self, batch: Sequence[ScheduledRequest]) -> Generator[None, None, None]:
-        """Decide requests in steps for the hosts that are not closed, and hand the replies to these hosts."""
+        """Decide requests in steps, and deliver the replies to their hosts. Requests of closed hosts are dropped."""
         open_requests = [(*pair, decider) for pair in batch if (decider := pair[0].decider(self.number)) is not None]
         if not open_requests:
             return
@@ -178,13 +182,13 @@ class Worker:
         return bool(getattr(host.decider(self.number), "patient", False))
 
     def _kind(self, host: Any) -> Hashable:
-        """Return the key of sessions that can be decided together with the host's; None if there are none."""
+        """Return a key: sessions with the same key can be decided in one batch. None: only alone."""
         kind: Hashable = getattr(host.decider(self.number), "kind", None)
         return kind
 
 
 class SteppedDecider:
-    """A decider whose decisions can be paused or cancelled at every step."""
+    """A base class of deciders that yield between the steps of a decision, so that it can be paused or cancelled."""
 
     def decide(self, request: DecisionRequest) -> Decision:
         return run_to_end(self.decide_in_steps(request))
@@ -198,7 +202,7 @@ class SteppedDecider:
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """A scripted decider: `function` returns the call or plan for a request, or None to keep the active call."""
+    """A scripted decider and its source. `function` returns a call or plan, or None to keep the active call."""
 
     function: Callable[[DecisionRequest], Call | Plan | None]
     model: str = "expert"
@@ -220,7 +224,7 @@ def _null(request: DecisionRequest) -> None:
 
 @dataclass(frozen=True)
 class NoopSource(ExpertSource):
-    """A decider that always keeps the active call (the null function)."""
+    """A scripted decider that always keeps the active call (a null decision)."""
 
     function: Callable[[DecisionRequest], Call | None] = _null
     model: str = "noop"
@@ -228,9 +232,10 @@ class NoopSource(ExpertSource):
 
 @dataclass(frozen=True)
 class RandomSource:
-    """A decider that samples a uniformly random legal call, and another one for each further call of a tick.
+    """The source of a decider that returns random valid calls, with uniform probabilities.
 
-    Optional parameters of an open domain are left out. The same seed, tick and epoch give the same first call."""
+    Optional parameters without a closed set of values are left out. The first call of a tick depends only on the seed,
+    the epoch and the tick."""
 
     tools: Sequence[dict[str, Any]]
     seed: int = 0
@@ -238,7 +243,7 @@ class RandomSource:
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
         check_random(schemas)
-        last = ("", 0)  # the last tick, and the number of calls in that tick
+        last = ("", 0)  # the last tick, and how many further calls it had
 
         def call(request: DecisionRequest) -> Call:
             nonlocal last
@@ -252,15 +257,15 @@ class RandomSource:
 
 # -- ST models ---------------------------------------------------------------------------------------------------------
 
-# A tool with a free value: loading this tool builds what sessions need for their first free value.
+# A tool with a parameter of any text. Building a decider with this tool prepares the tables for such parameters.
 FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
 @dataclass(frozen=True)
 class STSource:
-    """The source of an ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`.
+    """The source of an STModel. `spec`: a `rtcontrol.models.decider.DeciderSpec`.
 
-    A `patient` model is for callers that can wait, such as HTTP clients: other sessions are decided first."""
+    `patient`: the callers can wait (for example HTTP clients), so other sessions are decided first."""
 
     spec: Any
     patient: bool = False
@@ -275,7 +280,7 @@ def _prompt(request: DecisionRequest) -> Any:
 
 
 class STModel:
-    """The ST decoder as a decider of requests. Requests to models of one `kind` are decided together."""
+    """A decider that uses an ST model. Requests to deciders with the same `kind` can be decided in one batch."""
 
     def __init__(self, decider: Any, patient: bool = False) -> None:
         self._decider, self.patient = decider, patient
@@ -305,24 +310,24 @@ class STModel:
         return dict(self._decider.info())
 
 
-# -- crowds: one request for many members, and one reply with all of their replies -------------------------------------
+# -- crowds: one request contains the requests of many members, and one reply contains their replies -------------------
 
 
 def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
-    """Return one request for all members. The `epoch` identifies a member, since it is unique."""
+    """Return one request that combines the requests of members. The `epoch` of each request identifies the member."""
     return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(members))
 
 
 def member_replies(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[DecisionReply]:
-    """Return the reply to each member; a reply without members passes its error on to each of them."""
+    """Return the replies to the members. If the reply has no members' replies, each member gets its error."""
     if len(reply.members) != len(members):
-        error = reply.error or f"the decoder decided for {len(reply.members)} of {len(members)}"
+        error = reply.error or f"the decoder decided for {len(reply.members)} of {len(members)} members"
         return [DecisionReply(member.tick, None, error, reply.decide_ns, reply.user_error) for member in members]
     return [replace(each, decide_ns=reply.decide_ns) for each in reply.members]
 
 
 def crowd_source(source: DeciderSource) -> DeciderSource:
-    """Return the source of the same decider for a crowd. A script decides for the members one after the other."""
+    """Return the source of the same decider for a crowd. A scripted decider decides for one member after the other."""
     if isinstance(source, STSource):
         return CrowdSTSource(source.spec)
     return source
@@ -330,7 +335,7 @@ def crowd_source(source: DeciderSource) -> DeciderSource:
 
 @dataclass(frozen=True)
 class CrowdSTSource(STSource):
-    """The source of an ST model that decides for a crowd of one agent."""
+    """The source of a CrowdModel."""
 
     def build(self) -> Any:
         from rtcontrol.models.crowd import CrowdDecoder
@@ -339,7 +344,7 @@ class CrowdSTSource(STSource):
 
 
 class CrowdModel:
-    """The ST decoder of a crowd. A crowd's batch is large enough, so no other session is decided with it."""
+    """A decider that uses an ST model to decide for all members of a crowd in one batch."""
 
     def __init__(self, decoder: CrowdDecoder) -> None:
         self._decoder = decoder
@@ -355,26 +360,26 @@ class CrowdModel:
         return dict(self._decoder.decider.info())
 
 
-# -- questions about a state -------------------------------------------------------------------------------------------
+# -- state questions: questions with options about an observed state ---------------------------------------------------
 
 ANSWERS = "answers"
 
 
 def encode_questions(questions: Sequence[StateQuestion]) -> str:
-    """Return the questions as a request's instruction; the state is its observation."""
+    """Return the questions as text for a request's `instruction`. The state is the request's `observation`."""
     return json.dumps([(question.text, question.options) for question in questions])
 
 
 @lru_cache(16)
 def _questions(instruction: str) -> tuple[StateQuestion, ...]:
-    from rtcontrol.models.questions import StateQuestion  # with torch, which the other deciders do without
+    from rtcontrol.models.questions import StateQuestion  # imported here, because it loads torch
 
     return tuple(StateQuestion(text, tuple(options)) for text, options in json.loads(instruction))
 
 
 @dataclass(frozen=True)
 class QuestionSource:
-    """The source of a QuestionModel; `spec` is a `rtcontrol.models.decider.DeciderSpec`, whose tools are not used."""
+    """The source of a QuestionModel. `spec`: a `rtcontrol.models.decider.DeciderSpec`, whose tools are not used."""
 
     spec: Any
 
@@ -385,9 +390,8 @@ class QuestionSource:
 
 
 class QuestionModel(SteppedDecider):
-    """Answer questions by a call named ANSWERS: the `probabilities` of the options, and how many tokens were `kept`.
-
-    The callers can wait, so other sessions are decided first."""
+    """A decider that answers state questions. Its call ANSWERS has the `probabilities` of the options, and the number
+    of tokens that were `kept` in the cache. It is patient, so other sessions are decided first."""
 
     patient = True
 

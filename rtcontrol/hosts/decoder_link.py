@@ -1,7 +1,4 @@
-"""A session's host for a decoder in another process, and the sockets to each incarnation of that process.
-
-The host waits with microsecond precision.
-"""
+"""The host of a session whose decoder is in another process, and its socket to that process."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from rtcontrol.hosts.sockets import FilePoll, WakeFile
 log = logging.getLogger("rtcontrol.host")
 NUMBERS = itertools.count()
 READY_MS = 2_000
-# For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
+# The context is never ended, because that would wait until the threads of all sessions have closed their sockets.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 READY = b""
 
 
 class DecoderLink:
-    """A session's socket to one incarnation of the decoder's process; only the loop's thread uses an adopted link.
+    """A session's socket to one incarnation of the decoder's process. Only one thread may use it at a time.
 
     Raises DecoderUnavailable if no socket can be opened."""
 
@@ -36,27 +33,28 @@ class DecoderLink:
         try:
             self._socket = sock = _CONTEXT.socket(zmq.DEALER)
             sock.linger = 0
-            sock.immediate = 1  # keep no message for a peer that is away
+            sock.immediate = 1  # drop messages while there is no connection
             sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
             sock.routing_id = b"%s/%d" % (session_key, next(NUMBERS))
             sock.curve_serverkey = process_info["key"]
             sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
             sock.connect(process_info["endpoint"])
-        except zmq.ZMQError as error:  # for example no descriptors are left: a retry may succeed
+        except zmq.ZMQError as error:  # for example too many open files, so a retry may succeed
             hint = "Close some open files, or raise `ulimit -n`."
-            raise DecoderUnavailable(f"No socket to the decoder can be opened ({error}).", hint) from None
+            raise DecoderUnavailable(f"The socket to the decoder cannot be opened ({error}).", hint) from None
         self.threads = [(int(process_info["pid"]), tid) for tid in process_info["tids"]]
         self._files = FilePoll([wake.fd, int(self._socket.getsockopt(zmq.FD))])
 
     def answers(self, timeout_ms: int) -> bool:
-        """Return whether a round trip succeeds in time."""
+        """Return whether the process answers an empty message in time."""
         if not self._socket.poll(timeout_ms, zmq.POLLOUT):
             return False
         self._socket.send(READY)
         return bool(self._socket.poll(timeout_ms)) and self._socket.recv() == READY
 
     def send(self, message: DecisionRequest | int) -> bool:
-        """Send a request without its raw observation, or the tick to cancel; return False if the process is away."""
+        """Send a request without its raw observation, or the number of a tick to cancel. Return False if there is no
+        connection."""
         try:
             self._socket.send(pack_request(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -64,8 +62,8 @@ class DecoderLink:
         return True
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
-        """Return the next reply within the time, or None (possibly early)."""
-        # A socket's file only says that something changed, so the socket's state is read before and after.
+        """Wait for the next reply and return it, or None after the timeout or earlier."""
+        # The file of a ZeroMQ socket only signals state changes, so check the socket before and after the wait.
         reply = self._take()
         if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns):
             reply = self._take()
@@ -83,7 +81,8 @@ class DecoderLink:
 
 
 class RayHost(PooledHost):
-    """One session of a `RayPool`. The loop's thread uses the link; the pool's thread offers one to each new process."""
+    """The host of one session of a `RayPool`. The pool's thread creates a link to each new process, and the loop's
+    thread uses the newest one."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool, source, session, owns_pool)
@@ -120,7 +119,7 @@ class RayHost(PooledHost):
             self._link.send(tick)
 
     def connect(self, process_info: Mapping[str, Any]) -> None:
-        """Use a new link to this incarnation of the process from the next call on. Raises DecoderUnavailable."""
+        """Create a link to a new process, which is used from the next call on. Raises DecoderUnavailable."""
         link = DecoderLink(process_info, self.key, self.wake_file)
         if not link.answers(READY_MS):
             link.close()

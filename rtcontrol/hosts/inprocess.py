@@ -1,4 +1,4 @@
-"""Decide in this process: on worker threads that all sessions share, or at once on the caller's thread."""
+"""A pool and hosts that decide in this process: on worker threads that all sessions share, or inside `submit`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rtcontrol.models.in_flight import run_to_end
 class InProcessPool(Pool):
     """A pool that builds each decider on the thread that opens the session, and decides on `workers` threads.
 
-    Without workers each decider runs inside `submit`: for deciders that take no time (no-op, random, expert). All
-    threads share Python's lock. `preload` loads torch at the start, which holds the lock for 1 to 2 s."""
+    With 0 workers, decisions are made inside `submit`, which is for fast deciders (no-op, random, expert). `preload`:
+    load torch at the start, because loading it later would hold Python's lock for 1 to 2 s."""
 
     def __init__(self, limit: int = MAX_SESSIONS, workers: int = 1, preload: bool = True) -> None:
         super().__init__("inprocess" if workers else "inline", limit)
-        self.process_info = self  # the pool lives as long as this process
+        self.process_info = self  # the process of this pool is never lost
         self.changed = threading.Condition()  # guards the sessions
         self.inline = not workers
         self._preload = preload and workers > 0
@@ -70,7 +70,7 @@ class InProcessPool(Pool):
         return [(os.getpid(), thread.native_id) for thread in self._threads if thread.native_id is not None]
 
     def close(self) -> None:
-        """End the workers. An unfinished decision ends with the process, because the threads are daemons."""
+        """End the worker threads. A thread that is deciding is a daemon, and ends with the process."""
         with self.changed:
             self.end()
             self.changed.notify_all()
@@ -83,7 +83,8 @@ class InProcessPool(Pool):
             worker.run(batch)
 
     def next_batch(self, worker: Worker) -> list[ScheduledRequest] | None:
-        """Wait for a worker's next requests; empty if the worker must continue a decision, None if the pool closed."""
+        """Wait for the next batch of a worker. Return an empty list if the worker must continue a paused decision, or
+        None if the pool was closed."""
         with self.changed:
             batch = self.take_batch(worker)
             while not (batch or self.closed or not worker.idle):
@@ -92,7 +93,7 @@ class InProcessPool(Pool):
             return None if self.closed else batch
 
     def take_batch(self, worker: Worker) -> list[ScheduledRequest]:
-        """Return the requests that the worker is to decide now, or none; the caller holds the lock."""
+        """Return the requests that the worker must decide now, which may be none. The caller must hold the lock."""
         batch = worker.next_batch(time.monotonic_ns())
         for host, request in batch:
             host.deciding.add(request.tick)
@@ -100,7 +101,7 @@ class InProcessPool(Pool):
 
 
 class InProcessHost(PooledHost):
-    """One session of an `InProcessPool`; without a given `pool` the host makes a pool with `workers` for itself."""
+    """The host of one session of an `InProcessPool`. If `pool` is None, the host creates a pool with `workers`."""
 
     threads = property(attrgetter("pool.threads"))
 
@@ -108,7 +109,7 @@ class InProcessHost(PooledHost):
         super().__init__(pool or InProcessPool(1, workers, preload=False), source, session, pool is None)
         self.deciders: list[Decider] = []
         self.deciding: set[int] = set()  # ticks that are being decided and are not cancelled
-        # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
+        # SimpleQueue.get may ignore its timeout if a signal handler runs longer than the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
 
     def submit(self, request: DecisionRequest) -> None:
@@ -135,15 +136,15 @@ class InProcessHost(PooledHost):
             self.pool.scheduler.cancel(self, tick)
 
     def decider(self, number: int) -> Decider | None:
-        """Return the worker's decider, None once the host is closed."""
+        """Return the decider of a worker, or None if the host is closed."""
         return next(iter(self.deciders[number:]), None)
 
     def cancelled(self, request: DecisionRequest) -> bool:
-        """Return whether the request was cancelled; checked between two forward passes."""
+        """Return whether a request was cancelled. The worker checks this between two forward passes."""
         return request.tick not in self.deciding
 
     def deliver(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
-        """Pass on the reply to a request; `reply` is None if the request was cancelled."""
+        """Queue the reply to a request for `wait`. `reply` is None if the request was cancelled."""
         self.deciding.discard(request.tick)
         if reply is not None:
             self._replies.put(reply)

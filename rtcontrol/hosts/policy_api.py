@@ -1,7 +1,7 @@
-"""Decide by an openpi policy server for robots over WebSocket (`openpi:ws://HOST:PORT`); see docs/deciders.md.
+"""A decider that asks an openpi policy server for robots over WebSocket (`openpi:ws://HOST:PORT`, docs/deciders.md).
 
-A faulty or late answer is a miss, and no part of the answer acts. A mapping file (`policy.yaml`) says which observed
-values become which arrays, and which number of an action becomes which argument.
+If an answer is invalid or late, the tick is a miss and nothing of the answer acts. A mapping file (`policy.yaml`) maps
+observed values to the policy's input arrays, and the numbers of an action to the arguments of a tool.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.deciders import SteppedDecider
 from rtcontrol.hosts.policy_link import MalformedMessage, PolicyLink, pack_message, unpack_message
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
-from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, secret, time_of
+from rtcontrol.hosts.remote_api import LONGEST_S, api_key, endpoint_url, time_limit_s, wait_in_steps
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError, read_text, user_path
 from rtcontrol.models.schema.domain import ClosedDomain
@@ -31,10 +31,10 @@ from rtcontrol.models.schema.numbers import range_of
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
-FIRST_S = 60.0  # the first question before a run may have to wait until the policy is compiled
-READ_S = 0.003  # the part of a question's time that is left to unpack and check the answer
-TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same timing
-REMEMBERED = 64  # how many earlier answers are recognised
+FIRST_S = 60.0  # timeout of the first question of the warm-up, during which the server may compile the policy
+PARSE_S = 0.003  # the answer must come this long before the request's deadline, to leave time for parsing
+TIMINGS = ("server_timing", "policy_timing")  # keys of an answer that are different in each answer of a server
+MAX_DIGESTS = 64  # how many earlier answers to compare with
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
 FLOATS = ("<f2", "<f4", "<f8")
@@ -46,10 +46,10 @@ Fields = str | Annotated[list[str], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class PolicySource:
-    """The source of a PolicyDecider, which asks the server at `url`; one action of a plan lasts `step_ns`.
+    """The source of a PolicyDecider, which asks the server at `url`. `step_ns`: the duration of one action of a plan.
 
-    With `late` the decider waits for an answer even after the request's time is over. `answers` are the digests of the
-    last answers to all deciders of the source."""
+    `late`: wait for an answer even after the request's deadline. `answers`: digests of the last answers to all deciders
+    of this source."""
 
     url: str
     tools: tuple[dict[str, Any], ...]
@@ -57,26 +57,26 @@ class PolicySource:
     step_ns: int
     late: bool = False
     key: str | None = field(default=None, repr=False)
-    answers: deque[bytes] = field(default_factory=lambda: deque(maxlen=REMEMBERED), repr=False, compare=False)
+    answers: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_DIGESTS), repr=False, compare=False)
 
     @classmethod
     def parse(cls, name: str, tools: Sequence[dict[str, Any]], step_ns: int, late: bool = False) -> PolicySource:
-        """Return the source named by `openpi:ws://HOST:PORT#policy.yaml`, with the environment's key.
+        """Return the source for a name such as `openpi:ws://HOST:PORT#policy.yaml`. The key comes from the environment.
 
         The mapping's `step_ms` takes precedence over `step_ns`. Raises UserError."""
-        form = f"openpi:ws://HOST:PORT, or openpi:ws://HOST:PORT#policy.yaml; a key goes into the environment, as {KEY}"
+        form = f"openpi:ws://HOST:PORT or openpi:ws://HOST:PORT#policy.yaml, and put a key into the variable {KEY}"
         url = endpoint_url(name, ("ws", "wss"), form)
         mapping = PolicyMapping.read(url.fragment or None, tool_schemas(list(tools)))
         if mapping.file.step_ms is not None:
             step_ns = round(mapping.file.step_ms * 1e6)
-        return cls(url._replace(fragment="").geturl(), tuple(tools), mapping, step_ns, late, secret(KEY, url))
+        return cls(url._replace(fragment="").geturl(), tuple(tools), mapping, step_ns, late, api_key(KEY, url))
 
     def build(self) -> PolicyDecider:
         return PolicyDecider(self)
 
 
 class PolicyDecider(SteppedDecider):
-    """A decider that asks a policy server over one open connection on a background thread, one decision at a time."""
+    """A decider that asks a policy server on a background thread, one question at a time over one open connection."""
 
     def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
         self._source, self._mapping = source, source.mapping
@@ -85,16 +85,16 @@ class PolicyDecider(SteppedDecider):
         headers = {"Authorization": f"Api-Key {source.key}"} if source.key is not None else {}
         self._link = PolicyLink(source.url, headers) if link is None else link
         self._first = True
-        self._proven = False  # whether an answer was good
+        self._had_good_answer = False
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         """Return the policy server's decision. Raises DecisionLost, or UserError if the mapping does not fit.
 
-        A cancelled question or a bad answer cuts the connection: the next message could still answer the same question.
-        """
+        After a cancelled question or an invalid answer the connection is closed, because the next message on it could
+        be another answer to the same question."""
         packed = pack_message(self.question(request))
         try:
-            message = yield from done_in_steps(self._link.ask(packed, self._limit_s(request)))
+            message = yield from wait_in_steps(self._link.ask(packed, self._limit_s(request)))
         except concurrent.futures.CancelledError:
             raise DecisionLost("connection", "the link was closed") from None
         good = False
@@ -104,10 +104,11 @@ class PolicyDecider(SteppedDecider):
             return decision
         finally:
             if not good:
-                self._link.cut()
+                self._link.disconnect()
 
     def question(self, request: DecisionRequest) -> dict[str, Any]:
-        """Return the observation as the arrays that the policy reads. Raises UserError."""
+        """Return the message for the policy server: arrays of the observation, and the instruction. Raises
+        UserError."""
         data, prompt = request.data or {}, self._mapping.file.prompt
         if self._fields is None:
             numbers = [name for name, value in data.items() if isinstance(value, int | float | np.number)]
@@ -117,10 +118,10 @@ class PolicyDecider(SteppedDecider):
 
     def _limit_s(self, request: DecisionRequest) -> float:
         first, self._first = self._first and request.tick < 0, False
-        limit_s = time_of(request, self._source.late)
+        limit_s = time_limit_s(request, self._source.late)
         if limit_s is None:
             return FIRST_S if first else LONGEST_S
-        return limit_s - min(READ_S, limit_s / 4)
+        return limit_s - min(PARSE_S, limit_s / 4)
 
     def _decision(self, message: bytes) -> Decision:
         try:
@@ -129,9 +130,9 @@ class PolicyDecider(SteppedDecider):
         except (MalformedMessage, AttributeError) as error:
             raise DecisionLost("malformed", f"the policy's answer is not valid: {error}") from None
         if not isinstance(status, str) or status != "fresh":
-            raise DecisionLost("refused", f"the policy decided nothing: the answer's status is {str(status)[:20]!r}")
+            raise DecisionLost("refused", f"the policy made no decision: its status is {str(status)[:20]!r}")
         chunk = self._chunk(answer.get("actions"))
-        self._check_new(message, answer)
+        self._check_not_repeated(message, answer)
         try:
             calls = tuple(self._mapping.call(row) for row in chunk[: self._mapping.file.horizon].tolist())
         except OverflowError as error:
@@ -142,35 +143,35 @@ class PolicyDecider(SteppedDecider):
         for call in calls:
             try:
                 self._tools.validate(call)
-            except InvalidCall:  # the loop reports the invalid call, and no step of the plan acts
+            except InvalidCall:  # return only the invalid call, which the loop will reject
                 return Decision(call, confidence)
-        self._proven = True
+        self._had_good_answer = True
         return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))
 
     def _chunk(self, actions: Any) -> np.ndarray[Any, Any]:
-        """Return the actions, which must be finite floats of the mapping's shape.
+        """Return the actions as an array. They must be finite floats, with one column for each entry of the mapping.
 
-        Raises UserError for a wrong shape before the first good answer, else DecisionLost."""
+        If the shape is wrong, raises UserError before the first valid answer, and DecisionLost afterwards."""
         dims, dtype = len(self._mapping.dims), getattr(actions, "dtype", type(actions).__name__)
         shape: Sequence[int] = getattr(actions, "shape", ())
         if not (len(shape) == 2 and 1 <= shape[0] <= MOST_ROWS and shape[1] == dims and dtype in FLOATS):
             fault = f"the actions are {dtype} of shape {shape}; the mapping needs floats of shape [steps, {dims}]"
-            if self._proven:
+            if self._had_good_answer:
                 raise DecisionLost("malformed", f"the policy's answer is not valid: {fault}")
             raise UserError(f"The policy at {self._source.url} does not fit the agent: {fault}.", PAGE)
         if not np.isfinite(actions).all():
             raise DecisionLost("not_finite", "the policy's actions have numbers that are not finite")
         return np.asarray(actions)
 
-    def _check_new(self, message: bytes, answer: Mapping[str, Any]) -> None:
-        """Raise DecisionLost if an answer with a timing equals an earlier answer byte for byte."""
+    def _check_not_repeated(self, message: bytes, answer: Mapping[str, Any]) -> None:
+        """Raise DecisionLost if an answer with a timing is the same as an earlier answer, byte for byte."""
         digest, earlier = blake2b(message).digest(), self._source.answers
         if digest in earlier and any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS):
             raise DecisionLost("repeated", "the policy's answer and its timing repeat an earlier answer byte for byte")
         earlier.append(digest)
 
     def close(self) -> None:
-        """Cut the connection."""
+        """Close the connection."""
         self._link.close()
 
     def info(self) -> dict[str, Any]:
@@ -183,8 +184,10 @@ class PolicyDecider(SteppedDecider):
 # -- the mapping -------------------------------------------------------------------------------------------------------
 
 
-class Entry(BaseModel, extra="forbid", strict=True):
-    """An entry of `actions`: the argument is `scale * number + offset`, or the value that `levels` name for that."""
+class ActionEntry(BaseModel, extra="forbid", strict=True):
+    """An entry of `actions` in a mapping file, which maps a number to the argument `parameter`.
+
+    The argument is `scale * number + offset`, or the value of `levels` with the nearest key."""
 
     parameter: str
     scale: Finite = 1.0
@@ -193,16 +196,16 @@ class Entry(BaseModel, extra="forbid", strict=True):
 
 
 class MappingFile(BaseModel, extra="forbid", strict=True):
-    """The keys of a mapping file.
+    """The contents of a mapping file.
 
-    `observation`: for each key of the policy, the fields of a vector, or one field that holds an array; None: all
-    numbers of the first observation, in order, are the vector STATE. `prompt`: the instruction's key (None: not sent).
-    """
+    `observation`: for each input of the policy, a list of fields that become a vector, or one field that is an array;
+    None: all numbers of the first observation become the vector STATE. `prompt`: the input for the instruction (None:
+    the instruction is not sent). `horizon`: how many actions of a plan to execute at most."""
 
     observation: Annotated[dict[str, Fields], Field(min_length=1)] | None = None
     prompt: str | None = PROMPT
     tool: str | None = None
-    actions: Annotated[list[Entry | None], Field(min_length=1, max_length=MOST_ROWS)] | None = None
+    actions: Annotated[list[ActionEntry | None], Field(min_length=1, max_length=MOST_ROWS)] | None = None
     clip: bool = False
     step_ms: Annotated[float, Field(gt=0, le=60_000)] | None = None
     horizon: Annotated[int, Field(ge=1, le=MOST_ROWS)] | None = None
@@ -210,19 +213,19 @@ class MappingFile(BaseModel, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class ActionDim:
-    """The rule that turns a number into an argument: the nearest of the listed `values`, else a multiple of `step`.
+    """The rule that turns a number of an action into an argument: the nearest key of `values`, or a multiple of `step`.
 
-    `reach`: half of the largest gap between two listed numbers. Without a `step` any number is allowed."""
+    `max_distance`: how far a number may be from the nearest key of `values`. `step` None: any number is allowed."""
 
-    entry: Entry
+    entry: ActionEntry
     values: Mapping[float, Any] | None = None
-    reach: float = 0.0
+    max_distance: float = 0.0
     bounds: tuple[float, float] = (-math.inf, math.inf)
     step: Fraction | None = None
     integer: bool = False
 
     def value(self, number: float, clip: bool) -> Any:
-        """Return the argument for a number. Unless `clip`, a number out of bounds by more than half a step stays so.
+        """Return the argument for a number. `clip`: move a number that is out of bounds to the nearest bound.
 
         Raises OverflowError if the scaled number is not finite."""
         scaled = self.entry.scale * number + self.entry.offset
@@ -230,7 +233,7 @@ class ActionDim:
             raise OverflowError(f"{number:g} of {self.entry.parameter}")
         if self.values is not None:
             nearest = min(self.values, key=lambda point: abs(point - scaled))
-            return self.values[nearest] if clip or abs(nearest - scaled) <= self.reach else scaled
+            return self.values[nearest] if clip or abs(nearest - scaled) <= self.max_distance else scaled
         if clip:
             scaled = min(max(scaled, self.bounds[0]), self.bounds[1])
         if self.step is None:
@@ -241,7 +244,8 @@ class ActionDim:
 
 @dataclass(frozen=True)
 class PolicyMapping:
-    """The mapping from an action's numbers to the arguments of `tool`: `dims` in order; None: an unused number."""
+    """The mapping from the numbers of an action to the arguments of `tool`. `dims`: a rule for each number (None: the
+    number is not used)."""
 
     tool: str
     dims: tuple[ActionDim | None, ...]
@@ -249,18 +253,18 @@ class PolicyMapping:
 
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
-        """Read a YAML file; without a file the numbers are the tool's parameters in order. Raises UserError."""
+        """Read a YAML file. Without a file, the numbers are the tool's parameters in order. Raises UserError."""
         file, where = MappingFile() if path is None else _contents(path), path or "No mapping file"
         known = [tool for tool in tools if file.tool in (None, tool.name)]
         if len(known) != 1:
             names = ", ".join(tool.name for tool in tools)
             raise UserError(f"{where}: `tool` must name one of the agent's {len(tools)} tools ({names}).", PAGE)
         tool = known[0]
-        entries = file.actions or [Entry(parameter=parameter.name) for parameter in tool.parameters]
+        entries = file.actions or [ActionEntry(parameter=parameter.name) for parameter in tool.parameters]
         return cls(tool.name, _dims(entries, tool, where), file)
 
     def call(self, row: Sequence[float]) -> Call:
-        """Return the call for an action. The tool refuses a call that is out of bounds, unless the file says `clip`."""
+        """Return the call for an action. Its arguments may be out of bounds, unless the file has `clip: true`."""
         pairs = [(dim, number) for dim, number in zip(self.dims, row, strict=True) if dim is not None]
         return Call(self.tool, {dim.entry.parameter: dim.value(number, self.file.clip) for dim, number in pairs})
 
@@ -276,20 +280,20 @@ def _contents(path: str) -> MappingFile:
         raise UserError(f"The policy's mapping {path} cannot be read: {reason}.", PAGE) from None
 
 
-def _dims(entries: Sequence[Entry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
+def _dims(entries: Sequence[ActionEntry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
     """Return the rules for the entries of `actions`, in order. Raises UserError."""
     dims = tuple(None if e is None else _dim(e, tool, f"{where}: actions[{i}]") for i, e in enumerate(entries))
     names = [entry.parameter for entry in entries if entry is not None]
     for parameter in tool.parameters:
         count = names.count(parameter.name)
         if count > 1 or (parameter.required and not count):
-            text = f"{where}: {count} entries of `actions` set {tool.name}'s {parameter.name}, not one."
+            text = f"{where}: `actions` must have one entry for {tool.name}'s {parameter.name}, but has {count}."
             raise UserError(text, PAGE)
     return dims
 
 
-def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
-    """Return the rule for an entry of `actions`, from the parameter's values, or bounds and step. Raises UserError."""
+def _dim(entry: ActionEntry, tool: ToolSchema, where: str) -> ActionDim:
+    """Return the rule for an entry of `actions`, by the parameter's values or its bounds and step. Raises UserError."""
     parameter = next((p for p in tool.parameters if p.name == entry.parameter), None)
     if parameter is None:
         names = ", ".join(p.name for p in tool.parameters)
@@ -301,10 +305,10 @@ def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
             values = {}
     if values:
         points = sorted(values)
-        reach = max((b - a for a, b in pairwise(points)), default=0.0) / 2 * (1 + 1e-9)
-        return ActionDim(entry, values, reach)
+        max_distance = max((b - a for a, b in pairwise(points)), default=0.0) / 2 * (1 + 1e-9)
+        return ActionDim(entry, values, max_distance)
     if values is not None or parameter.schema.get("type") not in ("integer", "number"):
-        hint = f"Name them: {{parameter: {parameter.name}, levels: {{-1: left, 0: stay, 1: right}}}}. {PAGE}"
+        hint = f"List them: {{parameter: {parameter.name}, levels: {{-1: left, 0: stay, 1: right}}}}. {PAGE}"
         raise UserError(f"{where}: the values of {parameter.name} are not numbers.", hint)
     numbers, integer = range_of(parameter.schema), parameter.schema["type"] == "integer"
     step = Fraction(numbers.step.numerator if numbers.step else 1) if integer else numbers.step
@@ -318,7 +322,7 @@ def _dim(entry: Entry, tool: ToolSchema, where: str) -> ActionDim:
 
 
 def _array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[Any, Any]:
-    """Return the array of one field, or a float32 vector of several fields. Raises UserError."""
+    """Return one field of the observation as an array, or several fields as a float32 vector. Raises UserError."""
     try:
         if isinstance(fields, str):
             return np.asarray(data[fields])
@@ -329,4 +333,4 @@ def _array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[A
         reason = "not finite"
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         reason = f"{type(error).__name__}: {str(error)[:80]}"
-    raise UserError(f"{fields!r} of the observation cannot be sent ({reason}).", PAGE)
+    raise UserError(f"The observation's {fields!r} cannot be sent to the policy ({reason}).", PAGE)

@@ -1,8 +1,8 @@
-"""The link to an openpi policy server: messages that hold arrays, over a WebSocket with one question at a time.
+"""The connection to an openpi policy server: a WebSocket with one question at a time, whose messages contain arrays.
 
-A connection answers one question after the other. After a late or an unexpected message the connection is cut and never
-used again, since the next message would answer an older question. A ping follows each answer, and the next question
-waits for the pong: a second answer that the server sent before the pong has then arrived.
+The protocol does not say which question a message answers. So after a late or unexpected message the connection is
+closed, and a new one is opened. After each answer the client sends a ping, and waits for the pong before the next
+question: if the server sent a second answer, it arrives before the pong.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from rtcontrol.models.loop_thread import LoopThread
 OPEN_S = 10.0  # time for the handshake and the server's first message
 RETRY_S = 0.1  # from a failed attempt to the next
 LONGEST_TEXT = 300  # characters of a server's text that are shown
-MOST_BYTES = 1 << 24  # size of a message: three pictures of 1280 x 720 and more
-MOST_ITEMS = 1 << 12  # keys and values of a message, nested or not; longer data must be an array
-LONGEST_DTYPE = 32  # characters
-KINDS = "biufSU"  # of dtypes: numbers, booleans and texts; nothing is unpickled
+MOST_BYTES = 1 << 24  # the maximum size of a message, enough for three pictures of 1280 x 720
+MOST_ITEMS = 1 << 12  # the maximum number of keys and values in a message; longer data must be an array
+LONGEST_DTYPE = 32  # the maximum length of a dtype, in characters
+KINDS = "biufSU"  # allowed kinds of dtypes: numbers, booleans and texts, but no Python objects
 ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
 
 
-# -- messages: msgpack whose maps may stand for NumPy arrays and numbers, as openpi-client packs them ------------------
+# -- messages: msgpack with maps that encode NumPy arrays and numbers, as in openpi-client -----------------------------
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are not a message of a policy server."""
+    """An error of bytes that are not a valid message of a policy server, or of a value that cannot be packed."""
 
 
 def pack_message(value: Any) -> bytes:
-    """Pack a value. Raises MalformedMessage for objects, complex numbers, and numbers of more than 64 bits."""
+    """Pack a value with arrays. Raises MalformedMessage for objects, complex numbers, and numbers over 64 bits."""
     try:
         packed: bytes = msgpack.packb(value, default=_fields)
     except (TypeError, ValueError, OverflowError) as error:
@@ -49,17 +49,17 @@ def pack_message(value: Any) -> bytes:
 
 
 def unpack_message(data: bytes) -> Any:
-    """Return the value in an untrusted message; arrays in the value are read-only. Raises MalformedMessage."""
+    """Unpack an untrusted message. Arrays in the result are read-only. Raises MalformedMessage."""
     try:
         if _items(data) > MOST_ITEMS:
             raise ValueError(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
         return msgpack.unpackb(data, object_hook=_value, max_ext_len=0)
-    except Exception as error:  # the library raises several kinds, and TypeError for keys that a map cannot have
+    except Exception as error:  # msgpack raises several types, and TypeError for keys that are not hashable
         raise MalformedMessage(f"it cannot be read ({type(error).__name__}: {str(error)[:80]})") from None
 
 
 def _items(data: bytes) -> int:
-    """Count a message's items by their headers, up to MOST_ITEMS + 1.
+    """Count the items of a message without unpacking them, up to MOST_ITEMS + 1.
 
     Unpacking millions of items would hold the interpreter's lock for seconds."""
     reader = msgpack.Unpacker()
@@ -88,7 +88,7 @@ def _fields(value: Any) -> Any:
 
 
 def _value(fields: dict[Any, Any]) -> Any:
-    """Return the array or number that the map `fields` encodes, else the map itself."""
+    """Return the array or number that the map `fields` encodes, or the map itself if it is an ordinary map."""
     if ARRAY not in fields and NUMBER not in fields:
         return fields
     dtype, data = np.dtype(str(fields[b"dtype"])[:LONGEST_DTYPE]), fields[b"data"]
@@ -105,8 +105,8 @@ def _value(fields: dict[Any, Any]) -> Any:
 # -- the connection ----------------------------------------------------------------------------------------------------
 
 
-class _Straight(connect):
-    """Connect without following redirects, so that the key goes only to the URL that the user gave."""
+class _NoRedirects(connect):
+    """A WebSocket connection that does not follow redirects, so that the key is sent only to the user's URL."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -114,7 +114,7 @@ class _Straight(connect):
 
 async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
     """Return a new connection to a policy server, without redirects, compression or automatic pings."""
-    return await _Straight(
+    return await _NoRedirects(
         url,
         compression=None,
         max_size=MOST_BYTES,
@@ -129,7 +129,7 @@ async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
 
 async def has_message(connection: ClientConnection) -> bool:
     """Return whether a message has arrived. Raises ConnectionClosed."""
-    await asyncio.sleep(0)  # let the reader see what arrived together with the last message
+    await asyncio.sleep(0)  # let the reader task handle data that arrived together with the last message
     try:
         async with asyncio.timeout(0):
             await connection.recv()
@@ -139,7 +139,7 @@ async def has_message(connection: ClientConnection) -> bool:
 
 
 class Conversation:
-    """Ask a policy server over one connection; `connected` opens a new connection when the old one is lost."""
+    """A sequence of questions to a policy server over one connection. `connected` opens a new connection."""
 
     def __init__(self, url: str, connected: Callable[[], Awaitable[ClientConnection]]) -> None:
         self._url, self._connected = url, connected
@@ -147,15 +147,16 @@ class Conversation:
         self._attempt: asyncio.Task[None] | None = None  # the last attempt to open a connection
         self._pong: Awaitable[float] | None = None  # the pong to the ping after the last answer
         self._retry_s = 0.0
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def ask(self, packed: bytes, limit_s: float) -> bytes:
-        """Return the answer. Raises DecisionLost. If the question is cancelled or lost, the connection is cut."""
+        """Return the answer to a question. Raises DecisionLost. Closes the connection if there is no valid answer, or
+        if the question is cancelled."""
         try:
-            async with asyncio.timeout(limit_s), self._turn:
+            async with asyncio.timeout(limit_s), self._lock:
                 message = await self._answer(packed)
         except TimeoutError:
-            raise DecisionLost("timeout", "no answer in time") from None
+            raise DecisionLost("timeout", "no answer came in time") from None
         except ConnectionClosed as closed:
             raise DecisionLost("connection", f"the connection to the policy server ended: {closed}") from None
         if isinstance(message, str):
@@ -168,25 +169,25 @@ class Conversation:
             connection = await self._ready()
             await connection.send(packed)
             message = await connection.recv()
-            with contextlib.suppress(ConnectionClosed):  # the next question notices that
-                if await has_message(connection):  # unclear which message is the answer
+            with contextlib.suppress(ConnectionClosed):  # the next question will open a new connection
+                if await has_message(connection):  # it is unclear which message is the answer
                     raise DecisionLost("malformed", "the policy server sent two answers")
                 self._pong = await connection.ping()
             good = isinstance(message, bytes)
             return message
         finally:
             if not good:
-                self.cut()
+                self.disconnect()
 
-    def cut(self) -> None:
-        """Cut the connection, and open another one for the next question."""
+    def disconnect(self) -> None:
+        """Close the connection, and start to open a new one for the next question."""
         if self._connection is not None:
             self._connection.transport.abort()
             self._connection = self._pong = None
             self._start()
 
     async def end(self) -> None:
-        """Cut the connection, and cancel the attempt to open one."""
+        """Close the connection, and cancel a running attempt to open one."""
         if self._attempt is not None:
             self._attempt.cancel()
             await asyncio.wait([self._attempt])
@@ -194,7 +195,7 @@ class Conversation:
             self._connection.transport.abort()
 
     async def _ready(self) -> ClientConnection:
-        """Return a connection without pending answers to older questions. Raises DecisionLost."""
+        """Return an open connection that has no unread answers. Raises DecisionLost."""
         while True:
             if (connection := self._connection) is None:
                 attempt = self._attempt
@@ -207,15 +208,15 @@ class Conversation:
                     await self._pong
                 if not await has_message(connection):
                     return connection
-            self.cut()
+            self.disconnect()
 
     def _start(self) -> asyncio.Task[None]:
         self._attempt = attempt = asyncio.get_running_loop().create_task(self._open())
-        attempt.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark its error as seen
+        attempt.add_done_callback(lambda done: done.cancelled() or done.exception())  # prevent a warning by asyncio
         return attempt
 
     async def _open(self) -> None:
-        """Open a connection to the policy server. Questions until the next attempt get the DecisionLost raised here."""
+        """Open a connection to the policy server. Raises DecisionLost, also for questions until the next attempt."""
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(OPEN_S):
@@ -235,7 +236,7 @@ class Conversation:
             lost = DecisionLost("timeout", f"{self._url} accepted no connection within {OPEN_S:g} s")
         except InvalidStatus as refused:
             status = refused.response.status_code
-            hint = "; the key for this server is read from RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
+            hint = "; set the key for this server in RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
             lost = DecisionLost("http", f"{self._url} answered HTTP {status}{hint}")
         except Exception as error:
             why = " ".join(str(error).split())[:LONGEST_TEXT]
@@ -247,27 +248,26 @@ class Conversation:
 
 
 class PolicyLink:
-    """A conversation with a policy server on a background thread; any thread may ask."""
+    """A Conversation with a policy server on a background thread. Any thread may call the methods."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._conversation = Conversation(url, partial(open_socket, url, headers))
         self._thread = LoopThread("policy link")
 
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
-        """Return a future of the answer, which may raise DecisionLost; cancelling the future cuts the connection.
-
-        Raises DecisionLost after `close`."""
+        """Ask a question, and return a future of the answer, which may raise DecisionLost. Cancelling the future closes
+        the connection. Raises DecisionLost after `close`."""
         answer = self._thread.start(self._conversation.ask, packed, limit_s)
         if answer is None:
             raise DecisionLost("connection", "the link was closed")
         return answer
 
-    def cut(self) -> None:
-        """Cut the connection, whose last answer was wrong."""
-        self._thread.call(self._conversation.cut)
+    def disconnect(self) -> None:
+        """Close the connection after an invalid answer."""
+        self._thread.call(self._conversation.disconnect)
 
     def close(self) -> None:
-        """Cut the connection, and cancel pending questions."""
+        """Close the connection, and cancel pending questions."""
         self._thread.end(self._conversation.end)
 
     def __del__(self) -> None:
@@ -276,5 +276,5 @@ class PolicyLink:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a traceback, shortened."""
+    """Return the last line of a text (for example of a traceback), shortened to LONGEST_TEXT characters."""
     return (text.strip().splitlines() or ["it gave no reason"])[-1].strip()[:LONGEST_TEXT]

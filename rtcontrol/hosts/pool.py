@@ -1,6 +1,6 @@
-"""A pool of decoder sessions: which sessions have a decider after a loss, and whose request is decided next.
+"""The state of a decoder pool (which sessions have a decider), and the scheduler that chooses the next requests.
 
-The pool has no clock, thread or lock: `inprocess.py` and `ray_pool.py` call it under their own lock.
+These classes use no clock, thread or lock. `inprocess.py` and `ray_pool.py` call them under their own locks.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable, Host, HostBase
 from rtcontrol.models.errors import UserError
 
-# How often to rebuild a session's decider in a running process, and how long to wait between two builds.
+# How often to try to build a session's decider again after a loss, and how long to wait between two attempts.
 REBUILDS, REBUILD_DELAY_NS = 30, 1_000_000_000
-# A new session gives up after this many builds, so that a build that kills the process is not repeated for ever.
+# A new session gives up after this many failed builds, because a build may be what kills the process.
 ATTEMPTS = 3
 
 
 def start_host(host: Host) -> Host:
-    """Start the host and return it. A host that cannot start is closed."""
+    """Start a host and return it. If it cannot start, close it and raise the error."""
     try:
         host.start()
     except BaseException:
@@ -29,9 +29,10 @@ def start_host(host: Host) -> Host:
 
 
 class PooledHost(HostBase):
-    """One session of a pool. A host that `owns_pool` starts and ends the pool.
+    """The host of one session of a pool. If `owns_pool`, the host also starts and closes the pool.
 
-    `error`: why there never was a decider. `due_ns`: when the decider may be built again after so many `failures`."""
+    `error`: why the first build of the decider failed. `failures`: number of failed builds. `due_ns`: when the next
+    build may start."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool.name)
@@ -58,7 +59,8 @@ class PooledHost(HostBase):
 class Pool:
     """A pool of at most `limit` sessions in a process that may be lost and replaced.
 
-    `process_info` is the start answer of the process, or None while the process is away. A lost process is killed."""
+    `process_info`: what the process returned at its start (endpoint, pid, threads), or None while there is no process.
+    """
 
     def __init__(self, name: str, limit: int) -> None:
         self.name, self.limit = name, limit
@@ -71,16 +73,16 @@ class Pool:
         return self.process_info is not None
 
     def add(self, host: PooledHost) -> None:
-        """Add a session that needs a decider. Raises DecoderUnavailable if the pool is full, closed or gave up."""
+        """Add a session that needs a decider. Raises DecoderUnavailable if the pool is full, closed, or gave up."""
         if self.closed or self.gave_up is not None:
             raise DecoderUnavailable(self.gave_up or "The decoder is closed.", "Start it again.")
         if len(self.sessions) >= self.limit:
-            message = f"The decoder already has {self.limit} open sessions, which is the limit."
-            raise DecoderUnavailable(message, "Close one, or try again later.", full=True)
+            message = f"The decoder already has {self.limit} open sessions, which is the maximum."
+            raise DecoderUnavailable(message, "Close a session, or try again later.", full=True)
         self.sessions.append(host)
 
     def remove(self, host: PooledHost) -> bool:
-        """Remove a session; return whether it was known, so that its decider must be freed."""
+        """Remove a session. Return False if the pool did not have the session."""
         host.up = False
         known = host in self.sessions
         if known:
@@ -88,26 +90,26 @@ class Pool:
         return known
 
     def mark_up(self, process_info: Any) -> None:
-        """Note that the process is up."""
+        """Record that the process is running."""
         if not self.closed:
             self.process_info = process_info
 
     def mark_lost(self, now_ns: int) -> None:
-        """Note that the process and all its deciders are gone, also those not yet rebuilt after an earlier loss."""
+        """Record that the process was lost, with the deciders of all sessions."""
         self.process_info = None
         for host in self.sessions:
             if host.up:
                 host.mark_lost(now_ns)
 
     def hosts_to_build(self, now_ns: int) -> list[Any]:
-        """Return the sessions whose deciders are to be built now."""
+        """Return the sessions whose deciders must be built now."""
         if self.process_info is None:
             return []
         due = [host for host in self.sessions if not host.up and now_ns >= host.due_ns]
         return [host for host in due if host.gave_up is None and host.error is None]
 
     def mark_built(self, host: PooledHost, process_info: Any, now_ns: int) -> bool:
-        """Note that a session's decider is built. Return False if the session or this process has ended meanwhile."""
+        """Record that a session's decider was built. Return False if the session or the process has ended meanwhile."""
         if process_info is None or process_info is not self.process_info or host not in self.sessions:
             return False
         if host.lost_ns is not None:
@@ -116,17 +118,17 @@ class Pool:
         return True
 
     def mark_failed(self, host: PooledHost, error: UserError, now_ns: int) -> None:
-        """Note that a build failed. The build is repeated if that may help."""
+        """Record that a build failed. Decide whether it is tried again, or the session gives up."""
         host.failures += 1
         if host.lost_ns is not None:
             host.due_ns = now_ns + REBUILD_DELAY_NS
             if host.failures >= REBUILDS:
-                host.gave_up = f"The decider could not be built again in {REBUILDS} attempts: {error}"
+                host.gave_up = f"The decider could not be built again after a loss, in {REBUILDS} attempts: {error}"
         elif host.failures >= ATTEMPTS or not isinstance(error, DecoderUnavailable):
             host.error = error
 
     def end(self, why: str | None = None) -> None:
-        """Note that the process will not come back (`why`), or that its owner closed it (None)."""
+        """Record that the process cannot be restarted (`why`), or that the pool was closed (None)."""
         self.process_info = None
         self.closed, self.gave_up = self.closed or why is None, why or self.gave_up
         for host in self.sessions:
@@ -134,25 +136,26 @@ class Pool:
 
 
 ScheduledRequest = tuple[Any, DecisionRequest]
-# A request without a limit counts as due after this time, so that it does not wait for ever.
+# The deadline that the scheduler assumes for a request without one.
 UNLIMITED_NS = 1_000_000_000
-NEWEST = 0.1  # weight of the newest time of a batch in the mean
-# The measured time of a batch size is out of date after so many later batches of its kind, if there is a newer time.
+NEWEST = 0.1  # weight of the newest duration in the moving average
+# The measured duration of a batch size is ignored after so many later batches, if there is a newer measurement.
 OLD_BATCHES = 64
 
 
 class EdfScheduler:
-    """Choose requests by earliest deadline first. Each session keeps its `depth` newest requests. No clock, no lock."""
+    """A scheduler that chooses requests by earliest deadline first. Each session (`key`) keeps its `depth` newest
+    requests."""
 
     def __init__(self, depth: int = 1) -> None:
         self._depth = depth
-        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with the instant at which each was put
-        self._waiting_since: dict[Any, int] = {}  # when the session began to wait
-        self._durations: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind and size: ns, batch number
-        self._batch_counts: dict[Hashable, int] = {}  # how many batches each kind had so far
+        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # by session: time of enqueueing, request
+        self._waiting_since: dict[Any, int] = {}  # since when each session waits
+        self._durations: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind and batch size: ns, batch number
+        self._batch_counts: dict[Hashable, int] = {}  # number of batches so far, by kind
 
     def enqueue(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
-        """Add a session's request, which replaces the session's oldest one if `depth` requests wait already."""
+        """Add a session's request. If `depth` requests of the session wait already, the oldest one is dropped."""
         self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now_ns, request))
         self._waiting_since.setdefault(key, now_ns)
 
@@ -163,15 +166,16 @@ class EdfScheduler:
         patient: Callable[[Any], bool] = lambda key: False,
         late: bool = True,
     ) -> list[ScheduledRequest]:
-        """Return the newest request of the session whose time ends first, and other requests to decide in one batch.
+        """Remove and return the requests to decide in the next batch: that of the session with the earliest deadline,
+        and others that can be decided together with it before the deadline of its newest request.
 
-        `kind`: only sessions of one kind are decided together (None: alone), as many as are expected to be decided
-        within that request's time. If `late`, one `patient` session is taken when no other session waits."""
+        `kind` returns a key; only sessions with the same key are decided together (None: alone). `patient` sessions
+        wait until no other session waits, and are taken only if `late`."""
         waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._due_ns)
         eager = [key for key in waiting if not patient(key)]
         if not eager:
             return [self._pop(waiting[0], now_ns)] if waiting and late else []
-        # Not the session's deadline: if that is past, the session would be decided alone, and miss even more ticks.
+        # Use the newest request's deadline: the session's own may be past, and a batch of one would be slow for all.
         first_kind, (put_ns, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
         left_ns = put_ns + _within(newest) - now_ns
         alike = eager[:1] if first_kind is None else [key for key in eager if kind(key) == first_kind]
@@ -181,7 +185,7 @@ class EdfScheduler:
         return [self._pop(key, now_ns) for key in alike[:count]]
 
     def record_duration(self, kind: Hashable, count: int, ns: int) -> None:
-        """Note that a batch of `count` decisions of a kind took `ns`."""
+        """Record that a batch of `count` decisions of a kind took `ns`."""
         times, turn = self._durations.setdefault(kind, {}), self._batch_counts.get(kind, 0) + 1
         before, last = times.get(count, (float(ns), turn))
         if turn - last > OLD_BATCHES:
@@ -189,16 +193,17 @@ class EdfScheduler:
         times[count], self._batch_counts[kind] = (before + NEWEST * (ns - before), turn), turn
 
     def expected_ns(self, kind: Hashable, count: int) -> float:
-        """Return the nanoseconds that a batch of `count` decisions is expected to take.
+        """Return the expected duration of a batch of `count` decisions in ns.
 
-        The estimate is at most that of a smaller batch, scaled up: so a size that was slow once is tried again. A
-        size that was fast once counts until there is a newer measurement."""
+        The estimate is never above the duration of a smaller batch, scaled up to `count`. So a batch size that was slow
+        once is tried again. A measurement is used until there is a newer one."""
         since = self._batch_counts.get(kind, 0) - OLD_BATCHES
         times = [(ns * count / n, turn) for n, (ns, turn) in self._durations.get(kind, {}).items() if n <= count]
         return min([ns for ns, turn in times if turn >= since] or [ns for ns, _ in times], default=0.0)
 
     def cancel(self, key: Any, tick: int) -> None:
-        """Remove a session's request. The session keeps its place, so that one that cancels often does not starve."""
+        """Remove the request of a tick. The session keeps its waiting time, so frequent cancelling does not delay
+        it."""
         for entry in self._waiting.get(key, ()):
             if entry[1].tick == tick:
                 self._waiting[key].remove(entry)
@@ -212,12 +217,12 @@ class EdfScheduler:
         return self._waiting_since[key] + _within(self._waiting[key][-1][1])
 
     def _pop(self, key: Any, now_ns: int) -> ScheduledRequest:
-        # Take the newest request: an older one would be dropped at its deadline.
+        # Take the newest request, because the loop would drop the reply to an older one.
         requests = self._waiting.pop(key)
         _, request = requests.pop()
         del self._waiting_since[key]
         if requests:
-            self._waiting[key] = requests  # after the others
+            self._waiting[key] = requests  # the remaining requests wait after those of other sessions
             self._waiting_since[key] = now_ns
         return key, request
 

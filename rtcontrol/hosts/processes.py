@@ -1,6 +1,6 @@
-"""Watch whether this process is being scheduled, and kill a run's processes however the run ends (Linux).
+"""Detect when this process does not run (Heartbeat), and kill a run's child processes when it ends (Guardian). Linux.
 
-The guardian process runs this file as a program and imports nothing else of rtcontrol.
+The guardian process runs this file as a program, so the file imports nothing of rtcontrol.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Self
 
 # The environment variable that names the run's folder in all processes that the run started.
 MARK = "RTCONTROL_RUN"
-# Ray's longest socket name in its folder has 64 characters, the kernel takes 107 in all.
+# The kernel allows 107 characters in the path of a socket. Ray's longest socket name in its folder has 64.
 LONGEST_BASE = 107 - 64 - len("/rtcontrol-12345678/r")
-# A process whose parent was killed while starting it gets the mark a moment later.
+# Repeat the search for marked processes, because a process that is just being started gets its mark a little later.
 CLEAN_ROUNDS, ROUND_S, SWEEP_S = 4, 0.25, 20.0
 BEAT_NS, THRESHOLD_NS = 5_000_000, 10_000_000
-# A reply carries at most MOST_RECENT heartbeat gaps, which ended within the last RECENT_NS.
+# A reply contains the newest heartbeat gaps: at most MOST_RECENT, which ended within the last RECENT_NS.
 MOST_RECENT, RECENT_NS = 8, 2_000_000_000
-# How much nicer a building thread is: if processors are scarce, decisions go first.
+# The nice value (lower priority) of threads that build deciders, relative to deciding threads.
 BUILDER_NICE = 10
 
 
 class Heartbeat:
-    """A thread that wakes every `beat_ns` while the object is entered. Waking more than `threshold_ns` late is a gap.
+    """A context with a thread that wakes every `beat_ns`. If it wakes more than `threshold_ns` late, there was a gap.
 
-    In a gap the process was stopped by a signal, or waited for the processor or for the interpreter's lock."""
+    In a gap the process was stopped by a signal, or waited for a processor or the interpreter's lock."""
 
     def __init__(self, beat_ns: int = BEAT_NS, threshold_ns: int = THRESHOLD_NS) -> None:
         self.beat_ns, self.threshold_ns = beat_ns, threshold_ns
@@ -55,9 +55,7 @@ class Heartbeat:
         self._thread.join()
 
     def gaps(self, since_ns: int) -> list[tuple[int, int]]:
-        """Return start and end (CLOCK_MONOTONIC) of the gaps that ended after `since_ns`.
-
-        A gap that is just ending is included, since the caller may wake before the heartbeat thread does."""
+        """Return start and end (CLOCK_MONOTONIC) of the gaps that ended after `since_ns`, or have not ended yet."""
         gaps = [gap for gap in tuple(self._gaps) if gap[1] > since_ns]
         now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
         return [*gaps, (due, now)] if now - due > self.threshold_ns else gaps
@@ -72,11 +70,11 @@ class Heartbeat:
             now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
             if now - due > self.threshold_ns:
                 self._gaps.append((due, now))
-            self._last_ns = now  # not before: `gaps` would miss this one
+            self._last_ns = now  # set this after appending the gap, so that `gaps` always returns the gap
 
 
 def keep_loaded() -> None:
-    """Exempt all loaded objects from garbage collection, which would stop all threads for 0.1 s (several ticks)."""
+    """Exempt all loaded objects from garbage collection. Collecting them would stop all threads for 0.1 s."""
     gc.collect()
     gc.freeze()
 
@@ -84,16 +82,16 @@ def keep_loaded() -> None:
 def yield_processor() -> None:
     """Lower this thread's priority below that of the deciding threads."""
     with contextlib.suppress(AttributeError, OSError):
-        # Relative to the process: in a Ray that others have started, the deciding threads are nice themselves.
+        # Add to the nice value of the process, because a Ray that the user started may have set one.
         nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + BUILDER_NICE
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(nice, 19))
 
 
 class Guardian:
-    """A folder that no other user may enter, and a guardian process that outlives this process.
+    """A private folder, and a guardian process that cleans up after this process.
 
-    When this process ends, or `end` is called, the guardian kills all processes with the folder's mark, and removes the
-    folder. No signal of a terminal reaches the guardian."""
+    When this process ends, or `end` is called, the guardian kills all processes that have the folder's name in the
+    environment variable MARK, and removes the folder. Signals of the terminal do not reach the guardian."""
 
     def __init__(self) -> None:
         base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
@@ -109,7 +107,7 @@ class Guardian:
         os.close(us)
 
     def end(self) -> None:
-        """Have the guardian kill the marked processes and remove the folder, and wait until that is done."""
+        """Let the guardian kill the marked processes and remove the folder, and wait for this."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(b"done", timeout=SWEEP_S)
 
@@ -117,7 +115,7 @@ class Guardian:
 def _guard(run: int, folder: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # A process forked from the run's process may keep the pipe open, so the run's death is polled, too.
+    # A child of the run's process may keep the pipe open, so also poll whether the run's process has ended.
     poll = select.poll()
     for file in (0, run):
         poll.register(file, select.POLLIN)
@@ -127,7 +125,7 @@ def _guard(run: int, folder: str) -> None:
 
 
 def kill_marked(mark: str, value: str, rounds: int) -> None:
-    """Kill processes whose environment has `mark=value`, until `rounds` rounds in a row find none."""
+    """Kill all processes with `mark=value` in their environment, until there are none in `rounds` searches in a row."""
     marked = f"\0{mark}={value}\0".encode()
     clean = 0
     while clean < rounds:

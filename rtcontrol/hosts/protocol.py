@@ -1,4 +1,4 @@
-"""Protocols of hosts, deciders and pools, with their requests and replies."""
+"""Protocols (interfaces) of hosts, deciders and pools, and the requests and replies between them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
 MAX_SESSIONS = 64  # sessions of one pool
-SHARES = 64  # how many decision times are remembered
+SHARES = 64  # how many durations of decisions are kept
 LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 
 
 class DecoderUnavailable(UserError):
-    """An error of a decoder that cannot serve now but may later. `full`: the limit of open sessions is reached."""
+    """An error of a decoder that cannot decide now, but may later. `full`: the maximum number of sessions is open."""
 
     def __init__(self, what: str, remedy: str, full: bool = False) -> None:
         super().__init__(what, remedy)
@@ -24,7 +24,7 @@ class DecoderUnavailable(UserError):
 
 
 class DecisionLost(Exception):
-    """An error of a remote decider that gave no decision. `loss`, one of LOSSES, is the sub-cause of the miss."""
+    """An error of a remote decider that returned no decision. `loss` (one of LOSSES) is the sub-cause of the miss."""
 
     def __init__(self, loss: str, message: str) -> None:
         super().__init__(message)
@@ -33,12 +33,12 @@ class DecisionLost(Exception):
 
 @dataclass(slots=True)
 class DecisionRequest:
-    """One question to the decider.
+    """A request for one decision.
 
-    The raw observation `data` never leaves the process; `seq` is the observation's number, `captured_ns` its instant.
-    `received_ns` is when the decider's process got the request (CLOCK_MONOTONIC). The loop waits `within_ns` for the
-    answer (0: for ever). `standing`: the active call, if there is hysteresis. `members`: the requests of a crowd, which
-    this one request combines."""
+    `observation`: the agent's text; `data`: the raw observation, which is not sent to another process; `seq` and
+    `captured_ns`: its number and capture time. `received_ns`: when the decider's process received the request. The loop
+    waits `within_ns` for the reply (0: no limit). `active_call`: the active call if hysteresis is enabled, else None.
+    `members`: the requests of a crowd's members, which this request combines."""
 
     tick: int
     epoch: int
@@ -62,15 +62,16 @@ class DecisionRequest:
 
 @dataclass(slots=True)
 class DecisionReply:
-    """The answer to the request of `tick`: a decision, or the error that the decider raised.
+    """The reply to the request of `tick`: a decision, or the error that the decider raised.
 
-    `mistake` holds `what` and `remedy` of a UserError, `loss` is that of a DecisionLost. `decide_ns`: the time for all
-    requests that were decided `together` (1: alone). `by`: which of two deciders (first, backup). `answers`: the older
-    request that decides this tick, too. For a step of a plan, `steps` are its index and the number of steps, and
-    `ahead_ns` is how long after the observation the step is due. For a crowd, `members` are the members' replies.
+    `user_error`: message and hint, if the decider raised a UserError. `loss`: the field of a DecisionLost. `together`:
+    how many requests were decided in one batch; `decide_ns`: the duration of this batch. `by`: which of two deciders
+    (first, backup). `older_request`: if a step of an older plan decides this tick, the request of that plan. `steps`:
+    index of this step and number of steps; `ahead_ns`: how long after the observation the step is due. `members`: the
+    replies to a crowd's members.
 
-    Stamps are from CLOCK_MONOTONIC of the loop's machine, 0 for a decider elsewhere: when the request was `received`
-    and `begun`. `gaps` (start, end) are the recent times in which a separate decider process did not run."""
+    `received_ns`, `begun_ns`: when the decider received the request and started to decide, by CLOCK_MONOTONIC (0 for a
+    decider on another machine). `gaps`: times (start, end) in which the decider's process did not run."""
 
     tick: int
     decision: Decision | None
@@ -91,7 +92,7 @@ class DecisionReply:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The event that the decoder was lost, or came back after `seconds`. `decider` says which of two decoders."""
+    """The event that the decoder was lost, or was restarted after `seconds`. `decider`: which of two decoders."""
 
     t_ns: int
     event: Literal["lost", "restarted"]
@@ -100,27 +101,30 @@ class HostEvent:
 
 
 class Decider(Protocol):
-    """Anything that decides on a call. If `decide` raises, the tick is a miss with cause `decide`."""
+    """An object that decides which call to make. If `decide` raises an error, the tick is a miss with cause
+    `decide`."""
 
     def decide(self, request: DecisionRequest) -> Decision: ...
 
 
 class DeciderSource(Protocol):
-    """A picklable recipe of a decider: `build` runs in the deciding process, for each worker and after each restart.
+    """A picklable object that builds a decider in the decider's process, for each worker and again after each restart.
 
-    The decider may have `info() -> dict` for the report, and `close()`, which any thread may call when the session
-    ends, also during a decision. `build` raises UserError if the user can correct the error."""
+    The decider may have a method `info() -> dict` with fields for the report, and a method `close()`, which is called
+    when the session ends, on any thread and even during a decision. `build` raises UserError if the user can correct
+    the error."""
 
     def build(self) -> Decider: ...
 
 
 class Host(Protocol):
-    """Decide for one session, off the loop's thread. Only `start` and `close` may block; any thread may call `wake`.
+    """The decider of one session, which decides outside the loop's thread. Only `start` and `close` may block. Any
+    thread may call `wake`.
 
-    A host with N workers makes at most N decisions at once; the newest requests win. `incarnation` grows with every
-    restart of the decoder, and `events` lists losses and returns. If `gave_up` says why the decoder will not come back,
-    the loop must end. `threads` are the deciding threads on this machine (process and thread id). `shares` are the
-    newest decisions' times in ns; decisions made together share their time equally."""
+    A host with N workers makes at most N decisions at once; a newer request replaces a waiting one. `incarnation`:
+    how often the decoder was restarted; `events`: its losses and restarts. `gave_up`: why the decoder cannot be
+    restarted, so that the run must end; else None. `threads`: process and thread ids of the deciding threads.
+    `shares`: durations of the last decisions in ns (the duration of a batch divided by its size)."""
 
     name: str
 
@@ -136,25 +140,25 @@ class Host(Protocol):
     def threads(self) -> Sequence[tuple[int, int]]: ...
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Build the decider if there is none; return the lines that it adds to the report. Raises UserError.
+        """Build the decider if there is none. Return its fields for the report. Raises UserError.
 
-        Returns an empty dict soon after `stopped()` is true: only `close` may then be called."""
+        If `stopped()` becomes true, return an empty dict soon. Then only `close` may be called."""
 
     def submit(self, request: DecisionRequest) -> None: ...
     def wait(self, timeout_ns: int) -> DecisionReply | None: ...
     def wake(self) -> None:
-        """End the current or the next `wait` early and without a reply. Never blocks."""
+        """End the current or the next `wait` early, without a reply. Never blocks."""
 
     def alive(self) -> bool: ...
     def cancel(self, tick: int) -> None:
-        """Give up this tick's request. If its decision has not started, it never starts."""
+        """Cancel the request of a tick. A decision that has not started is not made."""
 
     def close(self) -> None:
-        """Free the decider, and end the pool if the host started that pool."""
+        """Free the decider. Close the pool, too, if the host started it."""
 
 
 class HostBase:
-    """Base of hosts: keeps whether the decider is `up`, when it was lost and came back, and how long it decided."""
+    """Base class of hosts, with the decider's state (`up`), its losses and restarts, and the durations of decisions."""
 
     def __init__(self, name: str, up: bool = False) -> None:
         self.name = name
@@ -162,7 +166,7 @@ class HostBase:
         self.incarnation = 0
         self.gave_up: str | None = None
         self.events: list[HostEvent] = []
-        self.lost_ns: int | None = None  # when the decider was lost; None while it is there
+        self.lost_ns: int | None = None  # when the decider was lost, or None while it is up
         self._shares: deque[float] = deque(maxlen=SHARES)
 
     @property
@@ -177,12 +181,12 @@ class HostBase:
         return self.up
 
     def mark_lost(self, now_ns: int) -> None:
-        """Note that the decider is gone."""
+        """Record that the decider was lost."""
         self.up, self.lost_ns = False, now_ns
         self.events.append(HostEvent(now_ns, "lost", 0.0))
 
     def mark_ready(self, now_ns: int) -> None:
-        """Note that the decider is ready, for the first time or again."""
+        """Record that the decider is ready, for the first time or after a restart."""
         if self.lost_ns is not None:
             self.incarnation += 1
             self.events.append(HostEvent(now_ns, "restarted", (now_ns - self.lost_ns) / 1e9))
@@ -190,20 +194,19 @@ class HostBase:
         self.up = True
 
     def count_reply(self, reply: DecisionReply | None) -> DecisionReply | None:
-        """Return the reply, and note the reply's share of the decider's time."""
+        """Add the duration of a reply's decision to `shares`, and return the reply."""
         if reply is not None:
             self._shares.append(reply.decide_ns / reply.together)
         return reply
 
 
 class DecoderPool(Protocol):
-    """Make hosts for sessions that come and go: each session has its own decider, and all share the same workers.
+    """A pool that opens hosts for sessions. Each session has its own decider, and all sessions share the workers.
 
-    A session's newest request wins; the session whose time ends first is served first, together with others of the same
-    model, and none starves another. `open` returns a started host, which logs call by the session's name; `open` delays
-    decisions only while a model is loaded, and raises UserError or DecoderUnavailable. Any thread may call `open`,
-    `alive` (whether the pool can decide now) and `close` (once). `gave_up` says why the pool will never decide again.
-    """
+    A session's newer request replaces a waiting one. Requests are decided by earliest deadline first, in batches with
+    others of the same model. `open` returns a started host with the name `session` for logs, and raises UserError or
+    DecoderUnavailable. Any thread may call `open`, `alive` (whether the pool can decide now) and `close` (once).
+    `gave_up`: why the pool cannot be restarted, or None."""
 
     name: str
 

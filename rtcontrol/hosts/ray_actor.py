@@ -1,4 +1,4 @@
-"""The decoder's process: a Ray actor that decides for all sessions, on a ZeroMQ socket."""
+"""The decoder's process: a Ray actor that decides for all sessions. Requests and replies go over a ZeroMQ socket."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from rtcontrol.hosts.processes import Heartbeat, keep_loaded, yield_processor
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.sockets import FilePoll, WakeFile, router_socket
 
-BUILD, PING = "build", "ping"  # groups of calls, each with a thread
+BUILD, PING = "build", "ping"  # Ray's concurrency groups: calls of each group run on a thread of their own
 WARM_ROUNDS = 3
-# The deciding thread takes the interpreter's lock about a hundred times per decision: with Python's default of 5 ms, a
-# build on another thread would delay each decision by a second.
+# The interpreter's switch interval. A decision takes the interpreter's lock about a hundred times, so with Python's
+# default of 5 ms a build on another thread would delay each decision by half a second.
 SWITCH_INTERVAL_S = 2e-5
 FOREVER_NS = 3_600_000_000_000
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 
 
 class DecoderActor(InProcessPool):
-    """A pool in a Ray process; the workers wait at one ROUTER socket for the messages of all sessions.
+    """A pool in a Ray actor, whose workers wait for the messages of all sessions at one ROUTER socket.
 
-    Clients use ipc under `directory`, and CURVE with a key that only the answer to `start` has. Messages are pickled.
-    A DEALER's identity is the session's key, a slash and a number that is new for each link. `build` and `free` run
-    in order, on the thread of Ray's group BUILD, `ping` on the thread of PING."""
+    The socket is an ipc file in `directory`, with CURVE encryption by a key that `start` returns. The identity of a
+    client's DEALER socket is the session's key, a slash and a number. `build` and `free` run in order on the thread of
+    the group BUILD, and `ping` runs on the thread of the group PING."""
 
     def __init__(self, workers: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        # An actor whose thread failed could still answer pings: so the process exits, and a new one replaces it.
+        # If a thread fails, exit the process, because it would still answer pings. The pool starts a new process.
         threading.excepthook = _exit
         super().__init__(sys.maxsize, workers, preload)
         self._hosts: dict[bytes, SocketHost] = {}
@@ -48,23 +48,23 @@ class DecoderActor(InProcessPool):
         self._router.linger = 0
         self._router.curve_server = True
         key, self._router.curve_secretkey = zmq.curve_keypair()
-        # The pid in the name keeps a new process from the socket that the old process left.
+        # The pid makes the name unique, because the file of an earlier process may still exist.
         endpoint = f"ipc://{directory}/endpoint-{os.getpid()}"
         self._router.bind(endpoint)
         self._address = {"endpoint": endpoint, "key": key, "pid": os.getpid()}
         self._files = FilePoll([self._wake.fd, int(self._router.getsockopt(zmq.FD))])
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Return the endpoint of sessions, its CURVE key, the pid, and the workers' threads."""
+        """Start the workers. Return the endpoint for sessions, its CURVE key, the pid, and the workers' thread ids."""
         super().start()
         self._beat.__enter__()  # until the process ends
         keep_loaded()
         return {**self._address, "tids": [tid for _, tid in self.threads]}
 
     def build(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
-        """Build the session's deciders; return the lines that the first decider adds to the report.
+        """Build the deciders of a session, one for each worker. Return the first decider's fields for the report.
 
-        Each decider answers `warm` a few times and the answers are dropped: a restarted process is slow at first."""
+        `warm`: a request that each decider decides a few times, because a new process is slow at first (None: skip)."""
         yield_processor()
         host = SocketHost(source, pool=self, session=key.decode())
         info = host.start()
@@ -77,7 +77,7 @@ class DecoderActor(InProcessPool):
         return info
 
     def free(self, key: bytes) -> int:
-        """Free the session's deciders, if there are any; return the number of sessions."""
+        """Free the deciders of a session, if there are any. Return the number of remaining sessions."""
         host = self._hosts.pop(key, None)
         if host is not None:
             host.close()
@@ -95,7 +95,7 @@ class DecoderActor(InProcessPool):
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for a message, or for another worker that has received some. The socket's own wait is the faster one."""
+        """Wait for a message, or, with several workers, until another worker has received messages."""
         if len(self.workers) > 1:
             self._files.wait(FOREVER_NS)
             self._wake.clear()
@@ -103,14 +103,14 @@ class DecoderActor(InProcessPool):
             self._read(*self._router.recv_multipart())
 
     def receive(self) -> None:
-        """Read all messages."""
+        """Receive and handle all waiting messages."""
         router = self._router
         with self._using:
             while int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 self._read(*router.recv_multipart())
 
     def _read(self, client: bytes, body: bytes) -> None:
-        """Submit a request, cancel a tick, or echo an empty message."""
+        """Handle a message of a client: a request, a tick to cancel, or an empty message, which is sent back."""
         if body == READY:
             self._router.send_multipart((client, body))
         elif (host := self._hosts.get(client.partition(b"/")[0])) is not None:
@@ -123,17 +123,17 @@ class DecoderActor(InProcessPool):
             self._router.send_multipart((client, body))
 
     def ping(self) -> bool:
-        """Answer the watcher, even while all workers are busy."""
+        """Return True, to show that the process is alive, even while all workers are busy."""
         return True
 
 
 class SocketHost(InProcessHost):
-    """A session's host, which sends replies to the session's newest client."""
+    """The host of a session in the actor, which sends replies to the session's newest client."""
 
     _client = b""
 
     def message(self, client: bytes, message: DecisionRequest | int) -> None:
-        """Submit a request, or cancel the tick whose number is the message."""
+        """Queue a request, or cancel the tick if the message is a number."""
         self._client = client
         if isinstance(message, int):
             self.cancel(message)

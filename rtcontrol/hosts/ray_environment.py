@@ -1,4 +1,4 @@
-"""Keep Ray from changing the process that starts it: environment, output, signal handlers, network address."""
+"""Prevent Ray from changing the process that starts it: its environment, output, signal handlers, network address."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SIGACTION_BYTES = 512
 
 
 def set_environment() -> None:
-    """Set the environment that keeps Ray quiet, and from starting except on purpose.
+    """Set environment variables for Ray, unless the user has set them: no messages, and no start without a request.
 
-    A new token is set unless the user has one: Ray would write a token into HOME, readable for all users. Workers
-    are not nicer than other processes (Ray's default is 15). No worker is started early, since the first driver would
-    hold the interpreter's lock while waiting for that worker."""
+    A random authentication token is set, because Ray would write a token into HOME, readable for all users. Workers get
+    normal priority (Ray's default is a nice value of 15). No worker is started early, because Ray would hold the
+    interpreter's lock while waiting for it."""
     defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
     defaults |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
     defaults["SPT_NOENV"] = "1"  # workers rename themselves, which must not overwrite their environment
@@ -36,7 +36,7 @@ def set_environment() -> None:
 
 
 def silence_notices() -> None:
-    # Ray would print a notice of a worker's death over the live view, whatever log_to_driver says.
+    """Log Ray's messages about ended workers instead of printing them over the live view."""
     with contextlib.suppress(ImportError, AttributeError):
         from ray._private import worker
 
@@ -45,7 +45,8 @@ def silence_notices() -> None:
 
 @contextlib.contextmanager
 def marked_processes(folder: str) -> Iterator[None]:
-    """Mark the processes that Ray starts by the folder, and keep Ray from listening on the machine's outer address."""
+    """Mark all processes that Ray starts in the context by the folder (for Guardian), and let them listen on loopback
+    addresses only."""
     from ray._private import services
 
     outer = services.resolve_ip_for_localhost
@@ -60,9 +61,9 @@ def marked_processes(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keep_sigterm_handler() -> Iterator[None]:
-    """Restore the handler of SIGTERM afterwards, on any thread (`signal.signal` works on the main thread only).
+    """Restore the handler of SIGTERM at the end of the context. Works on any thread, unlike `signal.signal`.
 
-    Ray's C++ core treats SIGTERM as a crash: it prints the stack, and aborts the process 3 s later."""
+    Ray's C++ core installs a handler that prints the stack, and aborts the process 3 s later."""
     action, libc = ctypes.create_string_buffer(SIGACTION_BYTES), ctypes.CDLL(None)
     libc.sigaction(int(signal.SIGTERM), None, action)
     try:

@@ -1,4 +1,4 @@
-"""A decoder pool in a Ray actor, which rebuilds the deciders of all sessions when the actor's process is lost."""
+"""A decoder pool in a Ray actor. If the actor's process is lost, the pool restarts it and rebuilds all deciders."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
-MEMORY = "The model may need more memory than there is (see `rtcontrol doctor`); choose a smaller model."
+MEMORY = "The model may need more memory than is available (see `rtcontrol doctor`). Choose a smaller model."
 
 
 class RayPool(Pool):
-    """Start a `DecoderActor`, watch it, and end it with all that was started for it.
+    """A pool in a `DecoderActor`, which is started, watched by a background thread, and ended with the pool.
 
-    The watcher's thread builds the deciders of all sessions. When the process (it ends, or answers no pings) or a part
-    of Ray is lost, all hosts report the loss, and a new process is started; `gave_up` says why none will be."""
+    The background thread also builds the deciders of all sessions. If the process ends or does not answer pings, or if
+    a part of Ray ends, all hosts report the loss, and a new process is started. `gave_up`: why that is impossible."""
 
     def __init__(
         self, limit: int = MAX_SESSIONS, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None
     ) -> None:
-        """Create a pool that is not started yet. `gpus` None: one GPU if Ray has any; 0: do not load a model."""
+        """Create a pool without starting it. `gpus`: None means one GPU if Ray has any, 0 is for deciders without a
+        model. `shared`: a Ray that several pools use."""
         super().__init__("ray", limit)
         self.changed = threading.Condition()  # guards the sessions
         self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0))
@@ -50,7 +51,7 @@ class RayPool(Pool):
         return start_host(RayHost(self, source, session))
 
     def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
-        """Wait until the host's decider is built; return early if `stopped()` is true."""
+        """Add a session, and wait until its decider is built. Return early if `stopped()` is true."""
         with self.changed:
             self.add(host)
             self._wake_file.set()
@@ -77,13 +78,13 @@ class RayPool(Pool):
         self.process.end()
 
     def _notify(self) -> None:
-        """Wake the threads that wait for a decider, and those whose decision will never come."""
+        """Wake the threads that wait for a decider, and those that wait for a reply of a host that gave up."""
         self.changed.notify_all()
         for host in self.sessions:
             if host.gave_up is not None:
                 host.wake()
 
-    # -- on the watcher's thread ---------------------------------------------------------------------------------------
+    # -- on the background thread --------------------------------------------------------------------------------------
 
     def _watch(self, process_info: dict[str, Any] | None) -> None:
         try:
@@ -92,13 +93,13 @@ class RayPool(Pool):
                 process_info = None if self.closed else self._replace(process_info["pid"])
         except Exception as error:
             why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
-            log.error("no more decisions are made: %s", why)
+            log.error("the decoder cannot be restarted: %s", why)
             with self.changed:
                 self.end(why)
                 self._notify()
 
     def _serve(self, process_info: dict[str, Any]) -> None:
-        """Build and free deciders in this incarnation of the process, until it is lost or the pool is closed."""
+        """Build the deciders of sessions in this incarnation of the process, until it is lost or the pool is closed."""
         import ray
 
         lost = ray.exceptions.RayError, ProcessLookupError
@@ -130,7 +131,7 @@ class RayPool(Pool):
         except ray.exceptions.RayError:
             failure = DecoderUnavailable(f"The decoder was lost while loading the model for {host.session}.", MEMORY)
             with self.changed:
-                self.mark_lost(time.monotonic_ns())  # for all, before the caller learns of the failure
+                self.mark_lost(time.monotonic_ns())  # before the waiting caller gets the error
         with self.changed:
             if failure is None:
                 self.mark_built(host, process_info, time.monotonic_ns())
@@ -139,8 +140,8 @@ class RayPool(Pool):
             self._notify()
 
     def _replace(self, pid: int) -> dict[str, Any] | None:
-        """Start a process in place of a lost one; return its start answer, or None if the pool is closed."""
-        log.warning("decoder lost (pid %d); another one is being started", pid)
+        """Start a new process after a loss. Return what its `start` returns, or None if the pool is closed."""
+        log.warning("the decoder process (pid %d) was lost; a new one is being started", pid)
         with self.changed:
             self.mark_lost(time.monotonic_ns())
         process_info = self.process.replace(lambda: self.closed)

@@ -19,7 +19,8 @@ log = logging.getLogger("rtcontrol.host")
 
 
 class DecoderProcess:
-    """One `DecoderActor`, made with `arguments` in a Ray that may be shared. `gpus` None: one GPU if Ray has any."""
+    """A `DecoderActor`, created with `arguments` in a Ray that may be shared. `gpus` None: use one GPU if Ray has
+    any."""
 
     def __init__(self, ray: RaySession, gpus: float | None, arguments: Sequence[Any]) -> None:
         self.actor: Any = None
@@ -29,7 +30,7 @@ class DecoderProcess:
         self._uses_ray = False
 
     def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
-        """Start Ray and the actor; return the answer of the actor's `start`. Raises UserError or StartCancelled."""
+        """Start Ray and the actor. Return what the actor's `start` returns. Raises UserError or StartCancelled."""
         self._uses_ray = True
         self.ray.start(stopped)
         import ray
@@ -41,9 +42,9 @@ class DecoderProcess:
             raise DecoderUnavailable(f"Ray cannot run the decoder's process: {error}", HINT) from error
 
     def replace(self, closed: Callable[[], bool]) -> dict[str, Any] | None:
-        """Kill a lost actor and start another; None when the pool is closed.
+        """Kill the lost actor and start a new one. Return what its `start` returns, or None if the pool is closed.
 
-        Raises DecoderUnavailable when that takes too long, and when Ray itself is lost."""
+        Raises DecoderUnavailable if this takes too long, or if Ray itself is lost."""
         import ray
 
         give_up_s = time.monotonic() + START_TIMEOUT_S
@@ -56,9 +57,9 @@ class DecoderProcess:
             except StartCancelled:
                 continue
             except (ray.exceptions.RayError, UserError) as error:
-                log.error("the decoder fails to start again: %s", error)
+                log.error("the decoder process could not be started again: %s", error)
                 if time.monotonic() > give_up_s:
-                    raise DecoderUnavailable("The decoder's process did not come back.", HINT) from error
+                    raise DecoderUnavailable("The decoder's process could not be restarted.", HINT) from error
                 time.sleep(POLL_S)
         return None
 
@@ -77,18 +78,18 @@ class DecoderProcess:
         return process_info
 
     def build(self, key: bytes, source: DeciderSource, last: DecisionRequest | None) -> Any:
-        """Start to build a session's decider, warmed by its `last` request; return the call for `result`.
+        """Start to build a session's decider, and to warm it up by the `last` request. Return the call for `result`.
 
         Raises UserError if the source cannot be pickled."""
         try:
             return self.actor.build.options(concurrency_group=BUILD).remote(key, source, last)
         except TypeError as error:
-            raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
+            raise UserError(f"The decider's source cannot be pickled ({error}).", "Make it picklable.") from error
 
     def result(self, call: Any) -> Any:
-        """Return the answer to a call of the actor, or None before it has come.
+        """Return the result of a call of the actor, or None if it has not come yet.
 
-        Raises UserError if the call failed, RayError if the actor is lost."""
+        Raises UserError if the call failed, and RayError if the actor is lost."""
         import ray
 
         if not ray.wait([call], timeout=0)[0]:
@@ -101,16 +102,16 @@ class DecoderProcess:
             raise UserError(f"The decider cannot be built: {error.cause!r}.", "Run with --debug.") from error
 
     def free(self, key: bytes) -> None:
-        """Free a session's decider, after the builds that were started before."""
+        """Start to free a session's decider. This happens after all builds that were started before."""
         if (actor := self.actor) is not None:
             actor.free.options(concurrency_group=BUILD).remote(key)
 
     def ping(self) -> Any:
-        """Start a call that the process answers as long as its interpreter runs; return the call for `result`."""
+        """Start a ping of the process, and return the call for `result`."""
         return self.actor.ping.options(concurrency_group=PING).remote()
 
     def end(self) -> None:
-        """Kill the actor, and end Ray if it was started here."""
+        """Kill the actor, and shut down Ray if this process started it."""
         if self._uses_ray:
             self._uses_ray = False
             if self.ray.failed_part() is None:
@@ -121,15 +122,15 @@ class DecoderProcess:
         if self.actor is not None:
             import ray
 
-            with contextlib.suppress(Exception):  # the actor or Ray is gone already
+            with contextlib.suppress(Exception):  # the actor or Ray has already ended
                 ray.kill(self.actor)
         self.actor = None
 
 
 def _options(gpus: float | None) -> dict[str, Any]:
-    """Return an actor's options: run on this machine, with an uninstalled source tree on the path, on all processors.
+    """Return the options of the actor: on this machine, without a CPU limit, with the source tree in PYTHONPATH.
 
-    Raises UserError if no GPU is free for the actor."""
+    Raises UserError if there is no free GPU."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -1,4 +1,4 @@
-"""Start a small and quiet Ray on this machine, or use the Ray that this process already has."""
+"""Start a private Ray on this machine, or use the Ray that this process has already started."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ HINT = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
 POLL_S = 0.05
 START_TIMEOUT_S = 300.0
 ESSENTIAL = ("gcs_server", "raylet")
-# How long a Ray that is still starting may take until it can be shut down.
+# How long to wait for a Ray that is still starting before it is shut down.
 END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 LOOPBACK = "127.0.0.1"
 
 
 class StartCancelled(Exception):
-    """Raised when the run is ended while the decoder is being started."""
+    """An exception that is raised if the run is stopped while Ray or the decoder is being started."""
 
 
 class RaySession:
-    """A small Ray on this machine, started unless this process has one already; and a folder for the sockets.
+    """A private Ray on this machine (unless this process has a Ray already), and a private folder for sockets.
 
-    A Ray that is started here keeps its files in that folder, which no other user may enter, listens on the loopback
-    address alone, and answers only clients with the token, which is in this process and in no file. The guardian ends
-    all processes with the folder's mark. Each of the pools that share a session calls `start` and `end`.
+    Ray keeps its files in the folder, listens on the loopback address only, and accepts only clients with a token that
+    is in no file. A Guardian kills all processes of this Ray at the end. Several pools may share a session; each of
+    them calls `start` and `end`.
 
-    A background thread starts Ray, so that the main thread can be stopped meanwhile and keeps its signal handlers. That
-    thread then waits for `end`, since Ray's processes end with the thread that made them."""
+    A background thread starts Ray, so that the main thread can be interrupted and keeps its signal handlers. This
+    thread lives until `end`, because Ray's processes end with the thread that started them."""
 
     def __init__(self) -> None:
         self.folder = ""
         self._users = 0
         self._guardian: Guardian | None = None
-        self._essential: dict[int, str] = {}  # pidfds of the processes that Ray cannot do without
+        self._essential: dict[int, str] = {}  # names of the essential Ray processes, by pidfd
         self._started: futures.Future[None] | None = None
         self._over = threading.Event()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Start Ray unless it runs already. Raises UserError, or StartCancelled if `stopped()` is true before Ray runs."""
+        """Start Ray unless it runs. Raises UserError, or StartCancelled if `stopped()` is true before Ray runs."""
         self._users += 1
         if self._guardian is not None:
             return
@@ -77,7 +77,7 @@ class RaySession:
         silence_notices()
 
     def failed_part(self) -> str | None:
-        """Return which part of Ray has ended; None while it runs."""
+        """Return a text that says which part of Ray has ended, or None while Ray runs."""
         poll = select.poll()
         for fd in self._essential:
             poll.register(fd, select.POLLIN)
@@ -89,11 +89,11 @@ class RaySession:
 
     @property
     def essential_files(self) -> list[int]:
-        """Files that are readable when a part of Ray has ended."""
+        """Return pidfds, which become readable when a part of Ray ends."""
         return list(self._essential)
 
     def end(self) -> None:
-        """Shut down the Ray that was started here, even one that is still starting, and leave no process or file."""
+        """Shut down Ray if this session started it, even while it is starting. No process or file is left."""
         self._users -= 1
         if self._users > 0:
             return
@@ -114,11 +114,11 @@ class RaySession:
         try:
             import ray
 
-            # Only the run reacts to a terminal that goes away: Ray's processes live until the run has ended.
+            # Ray's processes inherit the blocked SIGHUP, so they survive a closed terminal until the run has ended.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-            # Ray makes its folder readable for all users, so it lies in one that they cannot enter.
+            # Ray's folder is readable for all users, so put it into the private folder.
             options |= {"_temp_dir": str(Path(self.folder) / "r"), "_node_ip_address": LOOPBACK}
             with keep_sigterm_handler(), marked_processes(self.folder):
                 ray.init(address="local", **options)

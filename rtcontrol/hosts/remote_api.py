@@ -1,5 +1,5 @@
-"""Decide by a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/deciders.md) and chat
-models (`chat:URL#NAME`). The addresses, keys and time limits of all remote deciders are handled here, too."""
+"""Deciders that ask a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/deciders.md) and
+chat models (`chat:URL#NAME`). Also the URLs, keys and time limits of all remote deciders."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ CHAT = "chat"
 POLICY = "openpi"  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
-# An answer is given up this long (or this share of the time) before the deadline, so that the loop learns the cause.
-SPARE_S, SPARE = 0.002, 0.05
-LOOK_S = 0.002  # between two checks whether the request was cancelled
+# A request times out before its deadline (by the larger of so many seconds, and this share of the time), so that the
+# loop still receives the cause of the miss in time.
+MARGIN_S, MARGIN = 0.002, 0.05
+POLL_S = 0.002  # time between two checks whether the request was cancelled
 
 
 # -- shared by all remote deciders -------------------------------------------------------------------------------------
 
 
 def is_endpoint(model: str | None) -> bool:
-    """Return whether a model's name means a decision API or a policy server."""
+    """Return whether `model` names a decision API or a policy server."""
     return model is not None and model.partition(":")[0] in ("decisions", "systemone", POLICY)
 
 
 def is_policy(model: str | None) -> bool:
-    """Return whether a model's name means a policy server, which is sent arrays."""
+    """Return whether `model` names a policy server, which reads arrays instead of text."""
     return model is not None and model.partition(":")[0] == POLICY
 
 
 def is_chat(model: str) -> bool:
-    """Return whether a model's name means a chat model."""
+    """Return whether `model` names a chat model."""
     return model.partition(":")[0] == CHAT
 
 
 def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
-    """Return the URL in `API:URL`. Raises UserError if the URL is not valid, with the `form` to write."""
+    """Return the URL in the name `API:URL`. Raises UserError with the expected `form` if the URL is not valid."""
     api, _, text = name.partition(":")
     try:
         url = urlsplit(text)
@@ -62,34 +63,35 @@ def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
     return url
 
 
-def secret(variable: str, url: SplitResult) -> str | None:
-    """Return the key in the environment. Raises UserError if no header can hold the key, or `url` is not encrypted."""
+def api_key(variable: str, url: SplitResult) -> str | None:
+    """Return the key in an environment variable, or None. Raises UserError if the key cannot be sent in a header, or
+    would be sent to `url` without encryption."""
     key = os.environ.get(variable) or None
     if key is None:
         return None
     if url.scheme in ("http", "ws") and not is_loopback(url.hostname or ""):
         hint = f"Use {url.scheme}s, or unset {variable} if the server needs no key."
-        raise UserError(f"The key in {variable} would travel to {url.hostname} unencrypted.", hint)
+        raise UserError(f"The key in {variable} would be sent to {url.hostname} unencrypted.", hint)
     if not (key.isascii() and key.isprintable() and " " not in key):
         hint = "Use letters, digits and punctuation, without spaces."
         raise UserError(f"The key in {variable} cannot be sent in a header.", hint)
     return key
 
 
-def time_of(request: DecisionRequest, late: bool) -> float | None:
-    """Return how many seconds an answer may take; None without a limit."""
+def time_limit_s(request: DecisionRequest, late: bool) -> float | None:
+    """Return how many seconds an answer may take, or None if there is no limit."""
     if late or not request.within_ns:
         return None
     within_s = request.within_ns / 1e9
-    return max(within_s - max(SPARE_S, SPARE * within_s), 0.0)
+    return max(within_s - max(MARGIN_S, MARGIN * within_s), 0.0)
 
 
-def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
-    """Wait for the job's result in steps, and cancel the job if the generator is closed early."""
+def wait_in_steps(job: Future[T]) -> Generator[None, None, T]:
+    """Wait for the result of a job, yielding every POLL_S. Cancel the job if the generator is closed early."""
     try:
         while True:
             try:
-                return job.result(LOOK_S)
+                return job.result(POLL_S)
             except TimeoutError:
                 if job.done():
                     raise
@@ -103,10 +105,10 @@ def done_in_steps(job: Future[T]) -> Generator[None, None, T]:
 
 @dataclass(frozen=True)
 class EndpointSource:
-    """The source of an EndpointDecider: `api` is one of APIS, `url` that of its route, `model` the name to send.
+    """The source of an EndpointDecider. `api`: a key of APIS; `url`: the URL of its route; `model`: the name to send.
 
-    With `allow_null` the model may decide that no call is meant; with `late` the decider waits for an answer even after
-    the request's time is over."""
+    `allow_null`: the model may decide that no call is meant. `late`: wait for an answer even after the request's
+    deadline."""
 
     api: str
     url: str
@@ -120,27 +122,27 @@ class EndpointSource:
     def parse(
         cls, name: str, tools: Sequence[dict[str, Any]], allow_null: bool = False, late: bool = False
     ) -> EndpointSource:
-        """Return the source named by `API:URL#MODEL`, with the environment's key.
+        """Return the source for a name such as `API:URL#MODEL`. The key comes from the environment.
 
         Raises UserError, also if the API cannot represent the tools."""
         api = name.partition(":")[0]
         if api not in APIS:
-            raise UserError(f"{name[:80]} cannot read text.", "Name another model here (docs/deciders.md).")
-        form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
+            raise UserError(f"{name[:80]} cannot read text.", "Use another model here (docs/deciders.md).")
+        form = f"{api}:https://HOST/v1#MODEL, and put a key into the environment variable {KEY}"
         url = endpoint_url(name, ("http", "https"), form)
         APIS[api](tools, allow_null)
         path = url.path.rstrip("/")
         if not path.endswith(APIS[api].route):
             path = f"{path or '/v1'}{APIS[api].route}"
         address = url._replace(path=path, fragment="").geturl()
-        return cls(api, address, url.fragment or "default", tuple(tools), allow_null, late, secret(KEY, url))
+        return cls(api, address, url.fragment or "default", tuple(tools), allow_null, late, api_key(KEY, url))
 
     def build(self) -> EndpointDecider:
         return EndpointDecider(self)
 
 
 class EndpointDecider(SteppedDecider):
-    """A decider that asks an HTTP API over one open connection on a background thread, one decision at a time."""
+    """A decider that asks an HTTP API on a background thread, one question at a time over one open connection."""
 
     def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
         self._source = source
@@ -149,12 +151,12 @@ class EndpointDecider(SteppedDecider):
         self._web = WebClient(source.url, headers) if web is None else web
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """Return the API's decision. Raises DecisionLost. Cancelling the decision closes the HTTP request."""
+        """Return the API's decision. Raises DecisionLost. Closing the generator cancels the HTTP request."""
         body = {"model": self._source.model, **self._api.body(request)}
-        limit_s = time_of(request, self._source.late)
+        limit_s = time_limit_s(request, self._source.late)
         try:
             job = self._web.post(body, LONGEST_S if limit_s is None else limit_s)
-            answer = yield from done_in_steps(job)
+            answer = yield from wait_in_steps(job)
         except WebError as error:
             raise DecisionLost(error.loss, str(error)) from None
         if answer.status != 200:
@@ -170,24 +172,24 @@ class EndpointDecider(SteppedDecider):
         return {"engine": source.api, "model": source.model, "url": source.url}
 
 
-def _map(value: Any) -> Mapping[str, Any]:
+def _as_dict(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _count(value: Any) -> int:
+def _as_count(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
 
 
 # -- decision APIs -----------------------------------------------------------------------------------------------------
 
-MOST_OPTIONS = 255  # of one question
+MOST_OPTIONS = 255  # the maximum number of options of a question
 NONE = "(none)"
-HINT = "Give the parameter an enum, or bounds and a larger step (multipleOf); or use a model that writes values."
+HINT = "Give the parameter an enum, or bounds and a larger step (multipleOf), or use a model that generates values."
 
 
 @dataclass(frozen=True)
 class ClosedQuestion:
-    """A question with options: each option's description, and the value that it stands for."""
+    """A question with a closed set of options. `descriptions`, `values`: by option, its description and its value."""
 
     name: str
     instructions: str
@@ -196,9 +198,9 @@ class ClosedQuestion:
 
     def choice(self, answers: Mapping[str, Any]) -> tuple[Any, float]:
         """Return the chosen value and its probability (1 if the answer has none). Raises DecisionLost."""
-        if len(self.values) == 1:  # such a question is not sent
+        if len(self.values) == 1:  # a question with one option is not sent
             return next(iter(self.values.values())), 1.0
-        answer = _map(answers.get(self.name))
+        answer = _as_dict(answers.get(self.name))
         if answer.get("type") == "refusal":
             raise DecisionLost("refused", f"the model declined to answer the question {self.name}")
         option = answer.get("choice")
@@ -207,13 +209,13 @@ class ClosedQuestion:
         shares = answer.get("probabilities")
         if isinstance(shares, list):
             shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
-        known: list[Any] = [_map(shares).get(option), answer.get("confidence"), 1.0]
+        known: list[Any] = [_as_dict(shares).get(option), answer.get("confidence"), 1.0]
         share = next(float(share) for share in known if type(share) in (int, float) and 0 <= share <= 1)
         return self.values[option], share
 
 
 class DecisionsApi:
-    """OpenAI's `/v1/decisions`: questions about an agent's tools, answered in the order of the questions.
+    """The decision API `/v1/decisions` of OpenAI: questions about an agent's tools, with a list of answers in order.
 
     Raises UserError if the values of a parameter cannot be listed as options."""
 
@@ -222,14 +224,14 @@ class DecisionsApi:
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
         self.tools = tool_schemas(list(tools))
         self.sent: list[ClosedQuestion] = []
-        described = {NONE: "The active call continues."} | {tool.name: tool.description for tool in self.tools}
+        descriptions = {NONE: "The active call continues."} | {tool.name: tool.description for tool in self.tools}
         functions = {tool.name: i for i, tool in enumerate(self.tools)}
         null = (None,) if allow_null else ()
-        self._function = self._add("function", "Which function is to be called now?", functions, null, described)
+        self._function = self._add("function", "Which function is to be called now?", functions, null, descriptions)
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
     def body(self, request: DecisionRequest) -> dict[str, Any]:
-        """Return the body of the HTTP request; the parts that change most come last."""
+        """Return the body of the HTTP request. The parts that change most come last."""
         calls = "; ".join(request.history) or "none"
         state = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
         return {"questions": self.questions(), self.state: state}
@@ -255,24 +257,24 @@ class DecisionsApi:
         return {question.name: answer for question, answer in zip(self.sent, content, strict=True)}
 
     def decision(self, content: Any) -> Decision:
-        """Return the decision in the JSON of an answer. Raises DecisionLost."""
+        """Return the decision from the JSON of an answer. Raises DecisionLost."""
         decision = self._call(self.answers(content.get("answers")))
-        usage = _map(content.get("usage"))
-        total = _count(usage.get("input_tokens"))
-        cached = min(_count(_map(usage.get("input_tokens_details")).get("cached_tokens")), total)
+        usage = _as_dict(content.get("usage"))
+        total = _as_count(usage.get("input_tokens"))
+        cached = min(_as_count(_as_dict(usage.get("input_tokens_details")).get("cached_tokens")), total)
         return replace(decision, tokens=total - cached, reused_tokens=cached)
 
     def _add(
-        self, name: str, words: str, values: Mapping[str, Any], null: Sequence[Any], described: Mapping[str, str]
+        self, name: str, words: str, values: Mapping[str, Any], null: Sequence[Any], descriptions: Mapping[str, str]
     ) -> ClosedQuestion:
-        """Return a question whose options are the values and, if `null` has a value, NONE for that value."""
-        while any(name == other.name for other in self.sent):  # tool a.b has a parameter c, and tool a one called b.c
+        """Add and return a question. Its options are the keys of `values`, and NONE for the value in `null`, if any."""
+        while any(name == other.name for other in self.sent):  # make names such as a.b.c unique
             name += "'"
         if len(values) + len(null) > MOST_OPTIONS or (null and NONE in values):
-            problem = f"{name} has {len(values)} values; at most {MOST_OPTIONS} are allowed, and {NONE!r} is reserved."
+            problem = f"{name} has {len(values)} values: at most {MOST_OPTIONS} are allowed, and {NONE!r} is reserved."
             raise UserError(problem, HINT)
         options = {**values, **({NONE: null[0]} if null else {})}
-        question = ClosedQuestion(name, words, {option: described.get(option, "") for option in options}, options)
+        question = ClosedQuestion(name, words, {option: descriptions.get(option, "") for option in options}, options)
         if len(options) > 1:
             self.sent.append(question)
         return question
@@ -288,7 +290,7 @@ class DecisionsApi:
         return self._add(f"{tool.name}.{names}", words, values, slot.null[:1], {})
 
     def _call(self, answers: Mapping[str, Any]) -> Decision:
-        """Return the decision from the answers to the function's question and to the argument questions."""
+        """Return the decision from the answers to the questions about the function and its arguments."""
         i, share = self._function.choice(answers)
         confidence = {"function": share}
         if i is None:
@@ -303,7 +305,7 @@ class DecisionsApi:
 
 
 class SystemOneApi(DecisionsApi):
-    """The System One form of a decision API, `/v1/systemone`, whose answers are keyed by the questions' names."""
+    """The decision API `/v1/systemone` (System One), whose answers are a map with the questions' names as keys."""
 
     route, state = "/systemone", "state"
 
@@ -325,7 +327,7 @@ class SystemOneApi(DecisionsApi):
 
 # -- models that chat --------------------------------------------------------------------------------------------------
 
-UNNAMED, NAME_LENGTH = re.compile(r"[^a-zA-Z0-9_-]"), 64
+INVALID_CHARACTERS, NAME_LENGTH = re.compile(r"[^a-zA-Z0-9_-]"), 64
 NOT_UNDERSTOOD = "not_understood"
 NO_CALL = "None of the other functions is what was asked for, or it is not clear which, or a value is out of range."
 SYSTEM = (
@@ -336,7 +338,7 @@ SYSTEM_ALWAYS = "Call exactly one function for what is asked, with the values th
 
 
 class ChatApi:
-    """OpenAI's `/v1/chat/completions` with tools, as servers of chat models offer it."""
+    """The chat API `/v1/chat/completions` of OpenAI with tools, which many servers of chat models have."""
 
     route = "/chat/completions"
 
@@ -347,12 +349,12 @@ class ChatApi:
         self._none = NOT_UNDERSTOOD if allow_null else None
         self._system = {"role": "system", "content": system}
         named = [{"type": "function", "function": function} for function in functions]
-        self._same = {"tools": named, "tool_choice": "required", "temperature": 0}
+        self._constant_fields = {"tools": named, "tool_choice": "required", "temperature": 0}
 
     def body(self, request: DecisionRequest) -> dict[str, Any]:
         calls = f"Calls so far: {'; '.join(request.history)}" if request.history else ""
         content = "\n\n".join(text for text in (request.instruction, calls, request.observation) if text)
-        return {**self._same, "messages": [self._system, {"role": "user", "content": content}]}
+        return {**self._constant_fields, "messages": [self._system, {"role": "user", "content": content}]}
 
     def decision(self, content: Any) -> Decision:
         try:
@@ -363,11 +365,12 @@ class ChatApi:
             output = f"{len(calls)} calls instead of one" if calls else "text instead of a call"
             error = f"the model returned {output}"
             raise DecisionLost("malformed", error)
-        tokens = _count(_map(content.get("usage")).get("prompt_tokens"))
+        tokens = _as_count(_as_dict(content.get("usage")).get("prompt_tokens"))
         return Decision(None if calls[0].name == self._none else calls[0], tokens=tokens)
 
     def _call(self, function: Any) -> Call:
-        """Return the call; `arguments` may be JSON text or an object. Raises TypeError, LookupError or ValueError."""
+        """Return the call of a function object, whose `arguments` are JSON text or a map. Raises TypeError, LookupError
+        or ValueError."""
         text = function.get("arguments") or "{}"
         arguments = json.loads(text) if isinstance(text, str) else text
         if not isinstance(arguments, dict):
@@ -376,14 +379,14 @@ class ChatApi:
 
 
 def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return the tools' names by their API names (64 letters, digits, `_` and `-`), and the tools with their API names.
+    """Return the tools' names by API name (at most 64 letters, digits, `_` and `-`), and the tools with API names.
 
-    Raises UserError if two API names are the same."""
+    Raises UserError if two tools get the same API name."""
     functions = [dict(tool.get("function", tool)) for tool in tools]
-    names = {UNNAMED.sub("_", function["name"])[:NAME_LENGTH]: function["name"] for function in functions}
+    names = {INVALID_CHARACTERS.sub("_", function["name"])[:NAME_LENGTH]: function["name"] for function in functions}
     if len(names) < len(functions):
-        hint = "Only letters, digits, _ and - may occur: rename one of the tools."
-        raise UserError("Two tools get the same name in a chat API.", hint)
+        hint = "A chat API allows only letters, digits, _ and -. Rename one of the tools."
+        raise UserError("Two tools get the same name in the chat API.", hint)
     return names, [{**function, "name": name} for name, function in zip(names, functions, strict=True)]
 
 

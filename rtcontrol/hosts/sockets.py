@@ -1,4 +1,4 @@
-"""Sockets of the decoder's process, waits for several files with microsecond precision, and a watch on the process."""
+"""The socket of the decoder's process, waiting for files with microsecond precision, and a watch on the process."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from typing import Any
 import zmq
 
 PING_EVERY_S = 1.0
-# A process that is silent for more rounds than this is lost; a live one on a starved machine may be silent for fewer.
+# A process that does not answer pings for more rounds than this counts as lost.
 SILENT_ROUNDS = 9
 
 
 def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
-    """Return a new ROUTER that numbers its peers from a random start.
+    """Return a new ROUTER socket whose peer numbers cannot be guessed.
 
-    libzmq 4.3.5 gives each peer a number that counts up from two values of the C library's rand(), which it never
-    seeds. A peer that claims the next number as its own id ends the process by an assertion, so rand() is seeded here.
-    """
-    # PyDLL keeps the interpreter's lock: no Python thread uses rand() between the two lines.
+    libzmq 4.3.5 numbers the peers, starting at two values of the C library's rand(), which it does not seed. A peer
+    that uses the next number as its id would end this process by an assertion. So this function seeds rand()."""
+    # PyDLL keeps the interpreter's lock, so no other Python thread calls rand() between the two lines.
     ctypes.PyDLL(None).srand(ctypes.c_uint(int.from_bytes(os.urandom(4), "little")))
     return context.socket(zmq.ROUTER)
 
 
 class FilePoll:
-    """Wait for files to be readable. poll() counts in whole ms, and select() cannot use descriptors above 1023."""
+    """A wait for readable files by ppoll(), which has a finer timeout than poll(), and no limit on file descriptors."""
 
     def __init__(self, files: Sequence[int]) -> None:
         # struct pollfd of each file: fd, events, revents
@@ -39,7 +38,7 @@ class FilePoll:
         self._ppoll = ctypes.CDLL(None).ppoll
 
     def wait(self, timeout_ns: int) -> bool:
-        """Wait at most `timeout_ns`; return whether a file is readable. A signal ends the wait."""
+        """Wait for at most `timeout_ns`. Return whether a file is readable. A signal ends the wait early."""
         timespec = (ctypes.c_long * 2)(*divmod(timeout_ns, 1_000_000_000))
         return bool(self._ppoll(self._files, self._count, timespec, None) > 0)
 
@@ -52,7 +51,7 @@ class WakeFile:
         self.files = FilePoll([self.fd])
 
     def set(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the counter is full: it is set
+        with contextlib.suppress(BlockingIOError):  # the counter is at its maximum, so the file is readable
             os.eventfd_write(self.fd, 1)
 
     def clear(self) -> bool:
@@ -66,7 +65,8 @@ class WakeFile:
 
 
 class ProcessWatch:
-    """Watch one incarnation of the decoder's process: its end, its answers to pings, and the essential files of Ray."""
+    """A watch on one incarnation of the decoder's process: whether it ends, does not answer pings, or a part of Ray
+    ends."""
 
     def __init__(self, process: Any, pid: int, wake: WakeFile) -> None:
         self._process, self._wake = process, wake
@@ -76,10 +76,10 @@ class ProcessWatch:
             self._poll.register(file, select.POLLIN)
         self._ping: Any = None
         self._next_s = 0.0
-        self._silent = 0  # rounds without an answer; the watcher counts them itself, so none while it does not run
+        self._silent = 0  # rounds without an answer to a ping
 
     def lost(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` for an event; return whether the process or a part of Ray is lost."""
+        """Wait at most `timeout_s` for an event. Return whether the process or a part of Ray is lost."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PING_EVERY_S
             self._silent += 1

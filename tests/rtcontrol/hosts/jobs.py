@@ -41,7 +41,7 @@ class FakeLink:
         self.limits.append(limit_s)
         return Job(self._answers.pop(0))
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         self.cuts += 1
 
     def close(self) -> None:

@@ -129,7 +129,7 @@ def test_unpicklable_reply_costs_only_its_tick() -> None:
 
 
 def test_missing_socket_is_a_temporary_error() -> None:
-    with pytest.raises(DecoderUnavailable, match="No socket to the decoder"):
+    with pytest.raises(DecoderUnavailable, match="socket to the decoder cannot be opened"):
         DecoderLink({"endpoint": "no endpoint", "key": b""}, b"session", WakeFile())
 
 

@@ -259,10 +259,10 @@ def test_number_that_overflows_when_scaled_is_refused(tmp_path: Path) -> None:
     [
         ({}, "KeyError: 'speed'"),
         *(
-            ({"speed": v}, r"\['speed'\] of the observation cannot")
+            ({"speed": v}, r"observation's \['speed'\] cannot be sent")
             for v in (10**310, math.nan, 1e300, "two", None, [1])
         ),
-        ({"speed": 1.0, "cam": [[1], [1, 2]]}, "'cam' of the observation cannot be sent"),
+        ({"speed": 1.0, "cam": [[1], [1, 2]]}, "The observation's 'cam' cannot be sent"),
     ],
     ids=str,
 )
@@ -291,8 +291,8 @@ WRONG = {
     "no YAML": ("a: [", "cannot be read"),
     "an unknown key": ("action: []", "action Extra inputs"),
     "an unknown parameter": ("actions: [{parameter: thrust}]", "no parameter 'thrust'"),
-    "one twice": ("actions: [{parameter: main}, {parameter: main}]", "2 entries of `actions` set engines's main"),
-    "one that is missing": ("actions: [{parameter: main}]", "0 entries of `actions` set engines's side"),
+    "one twice": ("actions: [{parameter: main}, {parameter: main}]", "one entry for engines's main, but has 2"),
+    "one that is missing": ("actions: [{parameter: main}]", "one entry for engines's side, but has 0"),
     "a level beyond all floats": (f"actions: [{{parameter: main, levels: {{{10**400}: 50}}}}]", "levels"),
     "a field that is a truth value": ("observation: {state: [x, on]}", r"state.*valid string"),
 }

@@ -165,7 +165,7 @@ async def test_second_answer_is_not_used_for_later_question(after_ms: float, fir
 @simulated
 async def test_late_answer_is_not_used_for_later_question() -> None:
     server = Server(lambda line, packed: line.say(packed, 80.0))
-    assert await server.ask("1", 20.0) == "timeout: no answer in time" and now_ms() == pytest.approx(20)
+    assert await server.ask("1", 20.0) == "timeout: no answer came in time" and now_ms() == pytest.approx(20)
     await asyncio.sleep(1 * MS)
     assert server.lines[0].cut and len(server.lines) == 2, "the next question has a connection"
     assert await server.ask("2") == "2"
@@ -176,7 +176,7 @@ async def test_late_answer_is_not_used_for_later_question() -> None:
 async def test_silent_listener_costs_only_time_of_question() -> None:
     server = Server(Line(echo, None))
     for _ in range(2):
-        assert await server.ask("1", 100.0) == "timeout: no answer in time"
+        assert await server.ask("1", 100.0) == "timeout: no answer came in time"
     assert now_ms() == pytest.approx(200) and len(server.lines) == 1, "one try to open at a time"
     assert "accepted no connection within 10 s" in await server.ask("2", 2 * OPEN_S / MS)
     assert now_ms() == pytest.approx(OPEN_S / MS) and server.lines[0].cut
@@ -228,7 +228,7 @@ async def test_cancelled_or_rejected_question_cuts_connection() -> None:
     await asyncio.sleep(1 * MS)
     asking.cancel()
     assert await server.ask("2") == "2" and server.lines[0].cut
-    server.talk.cut()
+    server.talk.disconnect()
     assert server.lines[1].cut and await server.ask("3") == "3"
 
 

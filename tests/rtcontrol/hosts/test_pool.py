@@ -116,7 +116,7 @@ def test_failing_rebuild_is_given_up_with_reason() -> None:
         now_ns += REBUILD_DELAY_NS
     assert pool.hosts_to_build(now_ns) == [] and b.gave_up is None
     assert a.gave_up is not None and a.gave_up.startswith(
-        "The decider could not be built again in 30 attempts: No such"
+        "The decider could not be built again after a loss, in 30 attempts: No such"
     )
 
 

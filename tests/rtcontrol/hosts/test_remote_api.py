@@ -148,10 +148,10 @@ def test_api_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
             decider.decide(REQUEST)
         assert server.headers[0]["authorization"] == "Bearer sk-very-secret" and server.connections == 1
         assert "secret" not in f"{parsed!r}{decider.info()}{caught.value}"
-    with pytest.raises(UserError, match=r"would travel to api\.example\.com unencrypted"):
+    with pytest.raises(UserError, match=r"would be sent to api\.example\.com unencrypted"):
         EndpointSource.parse("decisions:http://api.example.com/v1", (GO,))
     with pytest.raises(UserError, match="unencrypted"):
-        remote_api.secret(remote_api.KEY, urlsplit("ws://10.0.0.7:8000"))
+        remote_api.api_key(remote_api.KEY, urlsplit("ws://10.0.0.7:8000"))
     for host in ("https://api.example.com", "http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"):
         EndpointSource.parse(f"decisions:{host}/v1", (GO,))
 
