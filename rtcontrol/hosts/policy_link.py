@@ -105,7 +105,7 @@ def _value(fields: dict[Any, Any]) -> Any:
 # -- the connection ----------------------------------------------------------------------------------------------------
 
 
-class _NoRedirects(connect):
+class _ConnectWithoutRedirects(connect):
     """A WebSocket connection that does not follow redirects, so that the key is sent only to the user's URL."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
@@ -114,7 +114,7 @@ class _NoRedirects(connect):
 
 async def open_socket(url: str, headers: Mapping[str, str]) -> ClientConnection:
     """Return a new connection to a policy server, without redirects, compression or automatic pings."""
-    return await _NoRedirects(
+    return await _ConnectWithoutRedirects(
         url,
         compression=None,
         max_size=MOST_BYTES,
