@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
+from rtcontrol_client import clock
 from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError, Closed, checked
@@ -125,7 +125,7 @@ class Client(ClientBase):
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Start to connect, and do not wait."""
         checked_options = Options.of(options)
-        super().__init__(endpoint, Core(checked_options, time.monotonic_ns()))
+        super().__init__(endpoint, Core(checked_options, clock.now_ns()))
         self._pictures = PictureSender(self._link)
         for of_safe, handle in ((False, self.options.on_call), (True, self.options.on_safe)):
             if handle is not None:
@@ -165,7 +165,7 @@ class Client(ClientBase):
     def call(self) -> Standing:
         """Return what is active now: a call within its time-to-live, else the safe call."""
         with self._link.lock:
-            return self._core.active.at(time.monotonic_ns())
+            return self._core.active.at(clock.now_ns())
 
     def next_observation_ns(self) -> int:
         """Return when to capture the next observation, by `time.monotonic_ns()`, so that it is fresh at the server's
@@ -174,17 +174,17 @@ class Client(ClientBase):
         The instant stays the same until it is over; after `observe` it is that for the next tick. If the ticks are not
         known (`timed`), it is one period from now. `look=` does all of this by itself.
         """
-        now_ns = time.monotonic_ns()
+        now_ns = clock.now_ns()
         with self._link.lock:
             due_ns = self._core.next_observation_ns(now_ns)
-            return now_ns + self._core.period_ns if due_ns is None else due_ns
+            return clock.to_monotonic(now_ns + self._core.period_ns if due_ns is None else due_ns)
 
     @property
     def timed(self) -> bool:
         """Whether the instants of the server's ticks are known: not if the client paces, nor before the first
         decision."""
         with self._link.lock:
-            return self._core.timed(time.monotonic_ns())
+            return self._core.timed(clock.now_ns())
 
     # What is sent.
 
@@ -200,7 +200,7 @@ class Client(ClientBase):
         with self._link.lock:
             core = self._core
             seq = core.observe(look).seq
-            core.ticks.phase.observed(seq, core.period_ns, time.monotonic_ns())
+            core.ticks.phase.observed(seq, core.period_ns, clock.now_ns())
         self._link.wake()
         return seq
 
@@ -228,7 +228,7 @@ class Client(ClientBase):
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
         with checked("executed"), self._link.lock:
             words = {"result": plain(result, "result"), "error": plain(error, "error")}
-            self._core.acknowledge(standing, outcome, time.monotonic_ns(), **words)
+            self._core.acknowledge(standing, outcome, clock.now_ns(), **words)
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
@@ -281,12 +281,12 @@ class Client(ClientBase):
         self._link.wake()
         limit_s = DECIDE_S if timeout is None else timeout
         if ttl_ms:  # a call that comes later would be too old
-            limit_s = max(0.0, min(limit_s, (look.t_ns - time.monotonic_ns()) / 1e9 + ttl_ms / 1e3))
+            limit_s = max(0.0, min(limit_s, (look.t_ns - clock.now_ns()) / 1e9 + ttl_ms / 1e3))
         try:
             self._until(lambda: core.looks.unanswered is None or core.error is not None, limit_s)
         finally:
             with self._link.lock:
-                standing = core.decided(time.monotonic_ns())
+                standing = core.decided(clock.now_ns())
         return standing
 
     def close(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from rtcontrol_client import clock
 from rtcontrol_client.client.active import ActiveStanding, Standing
 from rtcontrol_client.client.client import ClientBase
 from rtcontrol_client.client.connection import S
@@ -254,7 +254,7 @@ class Crowd(ClientBase):
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Start to connect, and do not wait."""
-        super().__init__(endpoint, CrowdCore(CrowdOptions.of(options), time.monotonic_ns()))
+        super().__init__(endpoint, CrowdCore(CrowdOptions.of(options), clock.now_ns()))
 
     @property
     def members(self) -> list[str]:
@@ -279,13 +279,13 @@ class Crowd(ClientBase):
         """Return what is active for a member now. Raises ClientError if the member is unknown."""
         with self._link.lock:
             state = self._core.member(member)
-            standing = state.active.at(time.monotonic_ns())
+            standing = state.active.at(clock.now_ns())
             return standing if state.refused is None else state.active.safe("refused")
 
     def calls(self) -> dict[str, Standing]:
         """Return what is active for each member, by name."""
         with self._link.lock:
-            now_ns = time.monotonic_ns()
+            now_ns = clock.now_ns()
             return {name: member.active.at(now_ns) for name, member in self._core.members.items()}
 
     def wait(self, timeout: float | None = None) -> dict[str, Standing]:
@@ -294,7 +294,7 @@ class Crowd(ClientBase):
         self._until_news(timeout)
         core = self._core
         with self._link.lock:
-            self._version, now_ns = core.version, time.monotonic_ns()
+            self._version, now_ns = core.version, clock.now_ns()
             news, core.news = core.news, set()
             return {name: core.members[name].active.at(now_ns) for name in sorted(news) if name in core.members}
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rtcontrol_client import clock
 from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.errors import Declined
 from rtcontrol_client.client.link import Link
@@ -67,8 +68,8 @@ class Handler:
     def _act(self) -> None:
         """Handle the queued call, or else retry the safe calls that failed."""
         with self._link.lock:
-            taken = self._core.take(self._of_safe, time.monotonic_ns())
-            active = self._core.active.at(time.monotonic_ns())
+            taken = self._core.take(self._of_safe, clock.now_ns())
+            active = self._core.active.at(clock.now_ns())
         self._link.wake()
         safe = (taken or active).status == "safe"
         if taken is not None and safe:
@@ -103,7 +104,7 @@ class Handler:
                 log.error("A handler failed.", exc_info=error)
         words = {"result": _text([r for r in results if r is not None], 8192), "error": _text(errors, 1000)}
         with self._link.lock:
-            self._core.acknowledge(standing, outcome, time.monotonic_ns(), **words)
+            self._core.acknowledge(standing, outcome, clock.now_ns(), **words)
         self._link.wake()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 import zmq
 
+from rtcontrol_client import clock
 from rtcontrol_client.client.connect import ConnectRequest, NoServer, tools_hint
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
@@ -69,11 +69,11 @@ class Link:
             try:
                 if self.core.connection.open:
                     bye = Bye(session=self.core.session.token, reason="closed")
-                    self._send([*self.core.due(time.monotonic_ns()), bye])
+                    self._send([*self.core.due(clock.now_ns()), bye])
             except Exception as error:
                 log.warning("The goodbye could not be sent (%s: %s).", type(error).__name__, error)
             finally:
-                self.core.end(why, time.monotonic_ns())
+                self.core.end(why, clock.now_ns())
         self._changed()
         self.wires.close()
 
@@ -82,7 +82,7 @@ class Link:
         events = list(self.wires.events(core.connection.up))
         if any(why is not None for why in events):
             self._receive_all()  # messages that came before the connection was lost, such as a bye
-        now_ns = time.monotonic_ns()
+        now_ns = clock.now_ns()
         with self.lock:
             for why in events:
                 if why is None:
@@ -106,7 +106,7 @@ class Link:
         for _ in range(HIGH_WATER):
             if not (parts := self.wires.receive()):
                 break
-            now_ns = time.monotonic_ns()
+            now_ns = clock.now_ns()
             try:
                 message = decode_msgpack(parts)
             except WireError as error:
@@ -115,7 +115,7 @@ class Link:
                 continue
             with self.lock:
                 self.core.receive(message, now_ns)
-                self.core.expire(time.monotonic_ns())
+                self.core.expire(clock.now_ns())
 
     def _tell(self) -> None:
         """Log each warning in a welcome once, and notify the client of changes."""
@@ -131,7 +131,7 @@ class Link:
     def _send(self, messages: list[Message]) -> None:
         for i, message in enumerate(messages):
             if not self.wires.send(encode_msgpack(message)):
-                self.core.unsent(messages[i:], time.monotonic_ns())
+                self.core.unsent(messages[i:], clock.now_ns())
                 return
 
     def _open(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rtcontrol_client import clock
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.wire import LIMITS, Code, WireError, encode_msgpack
 from rtcontrol_client.wire.limits import PLAIN, check_size, check_value, large
@@ -67,7 +68,7 @@ def instant(t_ns: Any) -> Any:
     captured_ns = now_ns if t_ns is None else plain(t_ns, "t_ns")
     if isinstance(captured_ns, int | float) and captured_ns > now_ns:
         raise ClientError(f"t_ns={captured_ns!r:.40} lies in the future.", "Use time.monotonic_ns() at the capture.")
-    return captured_ns
+    return clock.from_monotonic(captured_ns) if isinstance(captured_ns, int) else captured_ns
 
 
 def observation(text: str | None, data: Data, arrays: Data, t_ns: int | None) -> Observe:

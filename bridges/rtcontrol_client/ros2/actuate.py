@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
-from rtcontrol_client import Standing
+from rtcontrol_client import Standing, clock
 from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
 
@@ -49,9 +49,9 @@ class Ros2Actuator:
         Unmappable if the call does not fit its mapping, or expires before it can be published; the safe call has then
         been published.
         """
-        started_ns = time.monotonic_ns()
+        started_ns = clock.now_ns()
         with self._lock:
-            now_ns = time.monotonic_ns()
+            now_ns = clock.now_ns()
             standing, safe = active(), self._mapper.config.safe
             name, arguments, ends_ns = safe.name, safe.arguments, None
             drives = standing.status != "safe" and standing.call is not None and not self._closed
@@ -88,7 +88,7 @@ class Ros2Actuator:
         # All messages are made before any is sent, so that a call is never sent by half.
         publications = self._mapper.publications(name, arguments, self._stamp_ns())
         # Making the messages, or waiting for the processor, may have taken long.
-        if ends_ns is not None and time.monotonic_ns() > ends_ns - MARGIN_NS:
+        if ends_ns is not None and clock.now_ns() > ends_ns - MARGIN_NS:
             if new:
                 raise Unmappable(f"{name} could not be published within its time-to-live")
             return

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol_client import ClientError, Declined, Standing
+from rtcontrol_client import ClientError, Declined, Standing, clock
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, Unserved
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.goals import action_clients
@@ -145,7 +145,9 @@ class Ros2Bridge:
         if look is not None and guarded and client is not None and client.error is None:
             try:
                 # Send text if the file has a template; otherwise the server writes the text.
-                client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
+                client.observe(
+                    look.text, None if look.text is not None else look.data, t_ns=clock.to_monotonic(look.t_ns)
+                )
                 self._faults.pop("observation", None)
             except ClientError as error:
                 # A bad sensor value must not end the bridge: without an observation the server's ticks are misses.

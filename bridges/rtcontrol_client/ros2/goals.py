@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol_client import clock
 from rtcontrol_client.ros2.config import Qos
 from rtcontrol_client.ros2.mapper import ActionLink, Mapper, Order, StateView, Topic
 
@@ -96,9 +97,9 @@ class ActionClient:
         with self._lock:
             goal, view = self._goal, self._link.view
             if goal is None or self._unserved:
-                return view("no server" if self._unserved else "idle"), time.monotonic_ns()
+                return view("no server" if self._unserved else "idle"), clock.now_ns()
             state = "canceling" if goal.cancels and goal.state in LIVE else goal.state
-            return view(state, feedback=goal.feedback, result=goal.result), time.monotonic_ns()
+            return view(state, feedback=goal.feedback, result=goal.result), clock.now_ns()
 
     def problem(self) -> str | None:
         """Return what is wrong with the action now, or None."""

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import rtcontrol_client
-from rtcontrol_client import Standing
+from rtcontrol_client import Standing, clock
 from rtcontrol_client.ros2 import Ros2BridgeError, split
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.config import RobotConfig
@@ -85,7 +85,7 @@ class Guard:
 
     def beat(self, left_ms: float | None) -> None:
         """Send a heartbeat: the active call expires in `left_ms`; None for the safe call or a call without a limit."""
-        self._write(SAFE if left_ms is None else b"%d" % (time.monotonic_ns() + int(left_ms * 1e6)))
+        self._write(SAFE if left_ms is None else b"%d" % (clock.now_ns() + int(left_ms * 1e6)))
 
     def close(self) -> None:
         """End the guard's process without a safe call, since the bridge itself ends in order."""
@@ -107,7 +107,7 @@ class Guard:
 
 
 class Watch:
-    """Decides from the heartbeats when the safe call is due. The caller passes `time.monotonic()`, in seconds."""
+    """Decides from the heartbeats when the safe call is due. The caller passes `clock.now_s()`, in seconds."""
 
     def __init__(self) -> None:
         self.over = self._farewell = False
@@ -193,18 +193,18 @@ def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
     ends |= actions
     actuator, watch, why = Ros2Actuator(mapper, ends, hz, bus.stamp_ns), Watch(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
-    started_s, waits = time.monotonic(), True
-    while not watch.done(time.monotonic()):
+    started_s, waits = clock.now_s(), True
+    while not watch.done(clock.now_s()):
         _await_beat(watch, period_s)
         for action in actions.values():
             action.advance()
         met = [bool(end.readers()) for end in ends.values()]
         if any(met):
-            watch.meet(time.monotonic())
-        if waits and (all(met) or time.monotonic() > started_s + MEET_S):
+            watch.meet(clock.now_s())
+        if waits and (all(met) or clock.now_s() > started_s + MEET_S):
             waits = False
             ready()
-        if not watch.due(time.monotonic()):
+        if not watch.due(clock.now_s()):
             why = ""
             continue
         if not why:
@@ -220,9 +220,9 @@ def _await_beat(watch: Watch, period_s: float) -> None:
     """Read all heartbeats, waiting for one until the safe call may be due."""
     if watch.over:
         time.sleep(period_s)
-    wait_s = watch.rest(time.monotonic(), period_s)
+    wait_s = watch.rest(clock.now_s(), period_s)
     while not watch.over and select.select([0], [], [], wait_s)[0]:
-        watch.receive(os.read(0, 4096), time.monotonic())
+        watch.receive(os.read(0, 4096), clock.now_s())
         wait_s = 0.0  # read everything that has arrived, including the end of the pipe
 
 

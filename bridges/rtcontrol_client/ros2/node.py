@@ -20,6 +20,7 @@ from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
 
+from rtcontrol_client import clock
 from rtcontrol_client.ros2 import Ros2BridgeError
 from rtcontrol_client.ros2.mapper import Topic
 from rtcontrol_client.ros2.observer import Delays
@@ -42,7 +43,7 @@ class RosInput:
         self.resolved = subscription.topic_name
 
     def _receive(self, message: Any, info: dict[str, Any]) -> None:
-        captured_ns = self._delays.captured_ns(info["source_timestamp"], time.time_ns(), time.monotonic_ns())
+        captured_ns = self._delays.captured_ns(info["source_timestamp"], time.time_ns(), clock.now_ns())
         with self._lock:
             self._newest.append((message, captured_ns))
 

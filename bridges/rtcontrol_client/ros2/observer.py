@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol_client import clock
 from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.config import Scalar
 from rtcontrol_client.ros2.mapper import Mapper, Source
@@ -38,13 +38,13 @@ class _State:
             self.values, self.error = self.source.read(message), None
         except Unmappable as error:
             self.values, self.error = None, str(error)
-            self.t_ns = self.t_ns or time.monotonic_ns()
+            self.t_ns = self.t_ns or clock.now_ns()
 
     def why_not(self) -> str | None:
         """Return why the topic has no current message, or None if it has one."""
         if self.t_ns is None:
             return "no message yet"
-        if (age_ms := (time.monotonic_ns() - self.t_ns) / 1e6) > self.source.max_age_ms:
+        if (age_ms := (clock.now_ns() - self.t_ns) / 1e6) > self.source.max_age_ms:
             age = f"{age_ms:.0f} ms" if age_ms < 10_000 else f"{age_ms / 1000:.0f} s"
             return f"the last message is older than {self.source.max_age_ms:g} ms ({age})"
         return self.error
@@ -77,7 +77,7 @@ class Observer:
         self.waiting = missing[True] if missing[True] or newest_ns else missing[False]
         if self.waiting:
             return None
-        return Snapshot(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
+        return Snapshot(self._mapper.text(values), values, min(newest_ns, clock.now_ns()))
 
     def forget(self) -> None:
         """Drop all messages, including those that wait to be read."""
