@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
+from rtcontrol_client.wire.messages import Bye
 from tests.bridges.client.worlds import Process, free_port
+from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
@@ -37,6 +40,14 @@ class Bench:
         peer = self.peer()
         peer.enter(**fields)
         return peer
+
+    def report(self, peer: WirePeer) -> dict[str, Any]:
+        """Say bye for the client of the first session, and return its report."""
+        peer.send(Bye(session=peer.token))
+        path = self.out / "session-0001" / "report.json"
+        until(lambda: path.exists() and path.read_text().endswith("}\n"), f"no {path}; {self.lines}")
+        report: dict[str, Any] = json.loads(path.read_text())
+        return report
 
 
 @contextmanager

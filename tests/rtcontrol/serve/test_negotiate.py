@@ -26,15 +26,16 @@ PAD = {
     },
 }
 OWN: dict[str, Any] = {"tools": [PAD], "instruction": "catch the ball"}
+RANDOM = ServeOptions(model="random")
 STOP = FunctionCall(name="move", arguments={"dx": 0})
 
 
-def terms(model: str | None = "random", **fields: Any) -> SessionTerms:
-    """Return the negotiated settings of a hello, by default for the lander, with a server's model."""
+def terms(served: ServeOptions = RANDOM, **fields: Any) -> SessionTerms:
+    """Return the negotiated settings of a hello, by default for the lander."""
     if "tools" not in fields:
         fields.setdefault("agent", "lander")
     given: dict[str, Any] = {"client": Program(name="test"), "protocol": [1, 1], "t_client_ns": 1}
-    return negotiate(Hello(**{**given, **fields}), ServeOptions(model=model), Path("out"))
+    return negotiate(Hello(**{**given, **fields}), served, Path("out"))
 
 
 def denied(**fields: Any) -> WireError:
@@ -91,11 +92,7 @@ def test_hello_is_refused_with_the_reason(fields: dict[str, Any], code: str, say
 def test_model_that_does_not_fit_is_refused(
     served: str | None, named: str | None, fields: dict[str, Any], says: str
 ) -> None:
-    given = {"client": Program(name="test"), "protocol": [1, 1], "t_client_ns": 1, "agent": None, "model": named}
-    given |= fields if "tools" in fields else {"agent": "lander", **fields}
-    with pytest.raises(WireError) as caught:
-        negotiate(Hello(**given), ServeOptions(model=served), Path("out"))
-    error = caught.value
+    error = denied(served=ServeOptions(model=served), model=named, **fields)
     assert error.code == "model" and says in error.message + error.remedy, error
 
 
@@ -107,11 +104,13 @@ def test_welcome_has_the_agents_settings() -> None:
     assert (result.hz, result.period_ms, result.deadline_ms, result.ttl_ms) == (16.0, 62.5, 62.5, 500)
     assert (result.heartbeat_ms, result.session_grace_s, result.limits["max_parts"]) == (1000, 30, 8)
     assert not result.resumed and result.epoch == 0
+    quiet = terms(served=ServeOptions(model="random", record_observations="no"))
+    assert (terms().config.record_observations, quiet.config.record_observations) == ("yes", "no")
 
 
 def test_welcome_says_whether_tools_were_trained() -> None:
     lander = assembly.load_agent("lander").tools.openai()
-    result = welcome(terms(None, tools=lander, instruction="land on the pad"))
+    result = welcome(terms(ServeOptions(), tools=lander, instruction="land on the pad"))
     assert (result.agent, result.model, result.trained, result.model_trained_on_tools) == (None, "lander", True, True)
     assert welcome(terms(**OWN)).trained is None and not welcome(terms(**OWN)).model_trained_on_tools
 

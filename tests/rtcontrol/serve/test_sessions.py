@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
-
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import (
-    Bye,
     CallMessage,
     ErrorMessage,
     Instruct,
 )
 from tests.helpers.checkpoints import unnamed
-from tests.helpers.processes import until
 from tests.rtcontrol.hosts.chat_server import chat_server, completion
 from tests.rtcontrol.serve.conftest import Bench
 from tests.rtcontrol.serve.test_negotiate import OWN, PAD, of
 from tests.rtcontrol.serve.wire_peer import WirePeer
-
-
-def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
-    """Wait for the session's report, and return it."""
-    path = bench.out / session / "report.json"
-    until(lambda: path.exists() and path.read_text().endswith("}\n"), f"no {path}; {bench.lines}")
-    return json.loads(path.read_text())
 
 
 def test_client_paced_answers_each_observation_in_order(running: Any) -> None:
@@ -40,8 +27,7 @@ def test_client_paced_answers_each_observation_in_order(running: Any) -> None:
     assert [c.seq_obs for c in calls] == sent
     assert all(c.t_obs_ns is not None and c.timing.age_ms is not None for c in calls)
     assert sum(map(len, encode_msgpack(calls[0]))) < 400
-    peer.send(Bye(session=peer.token))
-    result = report(running)
+    result = running.report(peer)
     assert result["ticks"] == 30 and result["ended_by"] == "client said bye"
     assert result["wire"]["observations"] == 30 and result["wire"]["calls"]["fresh"] == 30
 
@@ -53,18 +39,6 @@ def test_observation_that_agent_cannot_read_is_reported(running: Any) -> None:
     assert error.code == "invalid" and error.field == "data" and "KeyError" in error.message
     call = next(m for m in peer.inbox if isinstance(m, CallMessage))
     assert call.status == "safe" and call.cause in ("no_observation", "pause", "wake")
-
-
-@pytest.mark.parametrize("keep", ["yes", "no"])
-def test_observations_are_recorded_unless_switched_off(bench: Any, keep: str) -> None:
-    running = bench(record_observations=keep)
-    peer = running.enter(pacing="client")
-    peer.ask()
-    peer.send(Bye(session=peer.token))
-    report(running)
-    events = [*read_record(running.out / "session-0001" / "record.mcap")]
-    assert any("called" in event for event in events)
-    assert any("observation" in event for event in events) == (keep == "yes")
 
 
 def test_too_many_parts_and_bytes_are_drained(running: Any) -> None:

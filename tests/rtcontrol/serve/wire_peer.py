@@ -8,7 +8,6 @@ from typing import Any, Self, TypeVar
 import zmq
 
 from rtcontrol_client.wire import PROTOCOL, Message, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.curve import KeyPair
 from rtcontrol_client.wire.messages import CallMessage, ErrorMessage, Hello, Observe, Ping, Pong, Program, Welcome
 
 M = TypeVar("M")
@@ -19,13 +18,9 @@ TEXT = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
 class WirePeer:
     """A client whose `inbox` keeps messages that no call expected; `receive` answers pings."""
 
-    def __init__(self, endpoint: str, keys: tuple[KeyPair, str] | None = None) -> None:
-        """Connect to the endpoint; `keys` are the client's key pair and the server's public key."""
+    def __init__(self, endpoint: str) -> None:
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
-        if keys is not None:
-            self.socket.curve_publickey, self.socket.curve_secretkey = keys[0].public.encode(), keys[0].secret.encode()
-            self.socket.curve_serverkey = keys[1].encode()
         self.socket.connect(endpoint)
         self.welcome: Welcome | None = None
         self.inbox: list[Message] = []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgpack
@@ -14,17 +12,54 @@ import msgpack
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import (
-    Bye,
     CallMany,
     CrowdWish,
     ErrorMessage,
+    Join,
+    Member,
+    MemberCall,
+    MemberLook,
+    ObserveMany,
     Welcome,
 )
 from tests.helpers.processes import until
-from tests.rtcontrol.serve.crowd.crowd_peer import CrowdPeer
-from tests.rtcontrol.serve.wire_peer import TEXT, WAIT_S
+from tests.rtcontrol.serve.wire_peer import TEXT, WAIT_S, WirePeer
 
 Bench = Callable[..., Any]
+
+
+class CrowdPeer:
+    """A client with a crowd; `calls` has all received calls in order."""
+
+    def __init__(self, peer: WirePeer, **hello: Any) -> None:
+        self.peer, self.calls, self.seq = peer, list[MemberCall](), 0
+        peer.enter(**{"crowd": CrowdWish(), "hz": 20, **hello})
+
+    def join(self, *members: str | Mapping[str, Any]) -> None:
+        fields = [{"id": item} if isinstance(item, str) else item for item in members]
+        self.peer.send(Join(session=self.peer.token, members=[Member(**item) for item in fields]))
+
+    def see(self, names: Iterable[str]) -> None:
+        """Send an observation of each member."""
+        self.seq += 1
+        now = time.monotonic_ns()
+        looks = [MemberLook(id=name, seq=self.seq, t_ns=now, text=TEXT) for name in names]
+        self.peer.send(ObserveMany(session=self.peer.token, looks=looks))
+
+    def take(self) -> list[MemberCall]:
+        """Return the calls of the next message."""
+        calls = self.peer.expect(CallMany).calls
+        self.calls += calls
+        return calls
+
+    def until_fresh(self, *ids: str) -> dict[str, MemberCall]:
+        """Observe until each member has received a new fresh call; return the last call of each."""
+        wanted, matches, end = set(ids), dict[str, MemberCall](), time.monotonic() + WAIT_S
+        while set(matches) < wanted and time.monotonic() < end:
+            self.see(wanted)
+            matches |= {call.id: call for call in self.take() if call.status == "fresh" and call.id in wanted}
+        assert set(matches) >= wanted, f"no fresh calls of {sorted(wanted - set(matches))[:5]}"
+        return matches
 
 
 def raw(crowd: CrowdPeer, header: dict[str, Any]) -> None:
@@ -36,25 +71,16 @@ def refused(crowd: CrowdPeer) -> list[tuple[str | None, str, str | None]]:
     return [(item.id, item.code, item.field) for item in members]
 
 
-def report(bench: Any, crowd: CrowdPeer, name: str = "session-0001") -> dict[str, Any]:
-    """Say bye, and return the report of the crowd's session."""
-    crowd.peer.send(Bye(session=crowd.peer.token))
-    path: Path = bench.out / name / "report.json"
-    until(path.exists, "no report")
-    matches: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return matches
-
-
 def test_members_calls_match_the_record(bench: Bench) -> None:
     running = bench()
     crowd = CrowdPeer(running.peer())
     assert crowd.peer.welcome is not None and crowd.peer.welcome.crowd is not None
     crowd.join("anna", {"id": "bert", "ttl_ms": 900, "epoch": 3, "every_tick": True})
-    matches = crowd.until_fresh(["anna", "bert"])
+    matches = crowd.until_fresh("anna", "bert")
     assert matches["bert"].ttl_ms == 900 and matches["bert"].epoch == 3 and matches["anna"].epoch == 0
     for _ in range(5):
-        crowd.until_fresh(["bert"])
-    result = report(running, crowd)
+        crowd.until_fresh("bert")
+    result = running.report(crowd.peer)
     assert result["releases"] == result["ticks"] + result["skipped_releases"]
     assert result["ticks"] == result["on_time"] + result["misses"]
     members = result["crowd"]["by_member"]
@@ -133,7 +159,7 @@ def test_thousand_members_get_calls_within_message_limits(bench: Bench) -> None:
         assert len(message.calls) <= 1024 and sum(map(len, encode_msgpack(message))) < 1 << 20
         received |= {call.id for call in message.calls}
     assert received == set(names)
-    result = report(running, crowd)
+    result = running.report(crowd.peer)
     assert result["crowd"]["members"] == 1000 and result["releases"] == result["ticks"] + result["skipped_releases"]
 
 
@@ -141,7 +167,7 @@ def test_resumed_client_keeps_its_members(bench: Bench) -> None:
     running = bench()
     crowd = CrowdPeer(running.peer())
     crowd.join({"id": "anna", "ttl_ms": 901})
-    tick = crowd.until_fresh(["anna"])["anna"].tick
+    tick = crowd.until_fresh("anna")["anna"].tick
     token, seq = crowd.peer.token, crowd.seq
     crowd.peer.close()
     until(lambda: running.sessions.health()["sessions"]["parked"] == 1, "it is not parked")
@@ -151,5 +177,5 @@ def test_resumed_client_keeps_its_members(bench: Bench) -> None:
     assert welcome.resumed and welcome.crowd is not None
     again.welcome, crowd.peer = welcome, again
     crowd.seq = seq
-    matches = crowd.until_fresh(["anna"])["anna"]
+    matches = crowd.until_fresh("anna")["anna"]
     assert matches.ttl_ms == 901 and matches.tick > tick
