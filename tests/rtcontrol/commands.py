@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,11 @@ def call(*arguments: str) -> int:
     return ended.value.code
 
 
+def settings(*pairs: str) -> tuple[str, ...]:
+    """Return the options for these settings, each `name=value`."""
+    return tuple(word for pair in pairs for word in ("--set", pair))
+
+
 def unknown_options(words: Sequence[str]) -> set[str]:
     """Return the options and settings in an `rtcontrol` command line that the command does not have. Raises an error if
     the command does not exist."""
@@ -49,6 +55,12 @@ def unknown_options(words: Sequence[str]) -> set[str]:
     settings = getattr(command.callback, "settings", {})
     wrong = set(paths) - {entry.path for entry in settings.values()}
     return wrong | {word.partition("=")[0] for word in rest if word.startswith("--")} - known
+
+
+def report_in(out: Path) -> dict[str, Any]:
+    """Return the report of a run in this folder."""
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return report
 
 
 def spawn(*arguments: str, **env: str) -> subprocess.Popen[str]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import pytest
 from cart import Cart, cart_agent
-from commands import EXPERT, call, refused
+from commands import EXPERT, call, refused, report_in
 from typer.main import get_command
 
 from rtcontrol.agents import OneOf, Tools, tool
@@ -30,7 +30,7 @@ from tests.helpers.processes import python
 def test_run_is_judged_by_its_instruction(tmp_path: Path) -> None:
     common = (*EXPERT, "--clock", "lockstep", "--episodes", "2", "--set", "loop.seed=1000")
     assert call(*common, "--instruct", "land on the left side of the pad", "--out", str(tmp_path)) == 0
-    made = json.loads((tmp_path / "report.json").read_text())
+    made = report_in(tmp_path)
     assert made["instruction"] == "land on the left side of the pad"
     assert made["outcome"]["successes"] >= 1
 
@@ -94,7 +94,7 @@ def test_too_many_misses_give_exit_status_3(tmp_path: Path) -> None:
     # A deadline of a microsecond is always missed.
     arguments = (*EXPERT, "--duration", "0.5", "--set", "loop.deadline_ms=0.001", "--out", str(tmp_path))
     assert call(*arguments) == 0
-    made = json.loads((tmp_path / "report.json").read_text())
+    made = report_in(tmp_path)
     assert made["misses"] == made["ticks"] > 0
     assert call("report", str(tmp_path), "--gate", "miss_rate<=0.5") == 3
     again = (*arguments, "--set", "record.overwrite=true")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call, refused
+from commands import call, refused, report_in
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.toolsets import tools_from
@@ -183,7 +183,7 @@ def test_user_world_with_tools_needs_no_agent(tmp_path: Path, tools: Any) -> Non
     out, world = tmp_path / "out", world_file(tmp_path, *TOLD)
     given = ("--env", world, "--tools", tools(GO), "--instruct", "go on", "--out", str(out))
     assert call("run", *given, *CHANCE) == 0
-    report = json.loads((out / "report.json").read_text())
+    report = report_in(out)
     assert (report["agent"], report["instruction"]) == ("given", "go on")
     made = calls(out)
     assert len(made) >= 8 and {c["arguments"]["way"] for c in made} == {"north", "east"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call, refused
+from commands import call, refused, report_in
 
 from rtcontrol.loop.actuator_core import ActuatorCore
 from tests.helpers.processes import Program, cli
@@ -55,7 +55,7 @@ def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
         program.kill()
     result = json.loads((out / "drill.json").read_text())
     assert result["injected"] >= 2 and result["invariants_violated"] == 0, program.log()
-    assert json.loads((out / "report.json").read_text())["ended_by"] == "SIGTERM"
+    assert report_in(out)["ended_by"] == "SIGTERM"
     # Nothing that it started is left.
     left = subprocess.run(["pgrep", "-f", str(out)], capture_output=True, text=True, check=False).stdout
     assert left == ""

@@ -20,16 +20,10 @@ from websockets.sync.client import ClientConnection, connect
 from rtcontrol.gateway import websocket
 from rtcontrol_client.wire import LIMITS, decode_json, encode_json
 from rtcontrol_client.wire.messages import (
-    CallMany,
     CallMessage,
-    CrowdWish,
     Hello,
-    Join,
-    Member,
-    MemberLook,
     Message,
     Observe,
-    ObserveMany,
     Ping,
     Pong,
     Program,
@@ -157,20 +151,6 @@ def test_slow_reader_is_cut_off_alone(served: Served) -> None:
             except (BrokenPipeError, ConnectionResetError):
                 cut = True
             honest.call()
-
-
-def test_crowd_works_over_websocket(served: Served) -> None:
-    with line(served) as client:
-        welcome = client.hello(crowd=CrowdWish())
-        assert welcome.crowd is not None
-        client.send(Join(session=welcome.session, members=[Member(id="anna"), Member(id="bert")]))
-        received: set[str] = set()
-        while received != {"anna", "bert"}:
-            client.seq += 1
-            fields = {"seq": client.seq, "t_ns": time.monotonic_ns(), "text": STATE}
-            looks = [MemberLook(id=name, **fields) for name in ("anna", "bert")]
-            client.send(ObserveMany(session=welcome.session, looks=looks))
-            received |= {call.id for call in client.until(CallMany).calls if call.status == "fresh"}
 
 
 def test_websockets_leave_room_for_requests(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

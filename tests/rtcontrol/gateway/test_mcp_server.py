@@ -26,6 +26,7 @@ from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
 from tests.bridges.client.worlds import OWN
 from tests.bridges.wire.test_picture_files import enlarged, jpeg
 from tests.helpers.processes import Program, environment, free_port, until
+from tests.rtcontrol.commands import report_in, settings
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
 from mcp import Client, StdioServerParameters
@@ -96,7 +97,7 @@ def test_agent_instructs_pauses_resumes_and_stops_a_run(separate: Flying) -> Non
 
     done(supervise())
     assert separate.popen.wait(30) == 0
-    assert json.loads((separate.out / "report.json").read_text())["ended_by"] == "stop"
+    assert report_in(separate.out)["ended_by"] == "stop"
 
 
 def test_agent_without_instruct_can_only_make_safe(separate: Flying) -> None:
@@ -145,16 +146,8 @@ def test_server_starts_before_its_run_and_follows(tmp_path: Path) -> None:
 def test_agent_stays_with_the_newest_session(tmp_path: Path) -> None:
     wire, port, token = free_port(), free_port(), tmp_path / "token"
     fields = ("--model", "random", "--host", "inprocess", "--bind", f"tcp://127.0.0.1:{wire}")
-    fields += (
-        "--http",
-        f"127.0.0.1:{port}",
-        "--set",
-        f"serve.token_file={token}",
-        "--set",
-        "serve.require_token=true",
-        "--out",
-        str(tmp_path / "s"),
-    )
+    fields += ("--http", f"127.0.0.1:{port}", "--out", str(tmp_path / "s"))
+    fields += settings(f"serve.token_file={token}", "serve.require_token=true")
     server = Program(["-m", "rtcontrol", "serve", *fields], tmp_path / "log")
 
     async def supervise(robot: Robot) -> None:
@@ -245,19 +238,9 @@ async def watch_pictures(client: Robot, page: str) -> None:
 
 def test_runs_picture_is_shown_on_page_and_mcp(tmp_path: Path) -> None:
     endpoint, port, over = f"tcp://127.0.0.1:{free_port()}", str(free_port()), threading.Event()
-    command = (
-        "-m",
-        "rtcontrol",
-        "run",
-        "--env",
-        "remote",
-        "--set",
-        f"serve.bind={endpoint}",
-        "--view",
-        "--set",
-        f"view.port={port}",
-    )
-    command += ("--no-live", "--model", "random", "--host", "inprocess", "--out", str(tmp_path / "run"))
+    command = ("-m", "rtcontrol", "run", "--env", "remote", "--view", "--no-live", "--model", "random")
+    command += ("--host", "inprocess", "--out", str(tmp_path / "run"))
+    command += settings(f"serve.bind={endpoint}", f"view.port={port}")
     program = Program(command, tmp_path / "log")
     try:
         program.says("waiting for a client")

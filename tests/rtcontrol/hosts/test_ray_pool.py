@@ -24,6 +24,7 @@ import pytest
 import ray
 import zmq
 from cart import Flight, cart_agent
+from commands import report_in
 from pooled import (
     assert_equal,
     called,
@@ -40,7 +41,7 @@ from pooled import (
 
 from rtcontrol.hosts.deciders import ExpertSource, STSource, answer_together
 from rtcontrol.hosts.decoder_link import DecoderLink
-from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_pool import RayPool
@@ -145,23 +146,6 @@ def test_wake_ends_a_wait_and_loses_no_reply(pool: DecoderPool) -> None:
         host.submit(request(tick))
         host.wake()
         assert reply_of(host).tick == tick
-
-
-@pytest.mark.parametrize("kind", [InProcessPool, RayPool])
-def test_closed_pool_decides_nothing_and_refuses_sessions(kind: Any, ray_pool: RayPool) -> None:
-    pool: DecoderPool = kind(limit=1)
-    pool.start()
-    host = pool.open("a", naming("left"))
-    with pytest.raises(UserError, match="1 open sessions"):
-        pool.open("b", naming("right"))
-    # The server may end before its sessions' threads have seen it.
-    pool.close()
-    assert not pool.alive()
-    host.submit(request(1))
-    assert host.wait(100_000_000) is None
-    host.close()
-    with pytest.raises(UserError, match="closed"):
-        pool.open("c", naming("third"))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -413,7 +397,7 @@ def test_ended_run_leaves_no_process_or_file(base: Path, tmp_path: Path, number:
     run.send_signal(number)
     assert run.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
-        report = json.loads((tmp_path / "run" / "report.json").read_text())
+        report = report_in(tmp_path / "run")
         assert report["ended_by"] == signal.Signals(number).name
         assert report["releases"] > 5 if instant == "flying" else report["releases"] == 0
         # Ray's own handler prints a stack, and aborts the run when it needs more than 3 s to end.

@@ -78,12 +78,6 @@ def test_late_wake_skips_releases_and_keeps_the_phase() -> None:
     assert late["t_s"] == 0.14 and late["kind"] == "call"
 
 
-def test_finished_world_ends_the_run() -> None:
-    rig = Rig()
-    rig.at(99, lambda: setattr(rig, "finished", True)).run(300)
-    assert ev.StopRun("episodes") in rig.actions and len(rig.ticks) == 5
-
-
 def test_guard_follows_each_release() -> None:
     rig = Rig(hold_ns=100 * MS).run(60)
     guards = [action.until_ns for action in rig.actions if isinstance(action, ev.ArmGuard)]
@@ -318,13 +312,6 @@ def test_calls_that_cannot_start_are_dropped() -> None:
     assert "could not start by its deadline, and was dropped" in errors[3]
     assert rig.causes[4] == "execute.busy"
     assert [call for ms, call in rig.acts if 60 < ms < 115.05] == ["grip(closed=1)"]
-
-
-def test_call_of_an_ended_epoch_does_not_act() -> None:
-    rig = Rig()
-    rig.at(42, lambda: setattr(rig, "epoch", 2)).run(100)
-    assert rig.ticks[2]["kind"] == "epoch_over" and not rig.causes
-    assert len(rig.acts) == 5
 
 
 def test_call_of_ended_epoch_is_not_usual() -> None:
@@ -583,13 +570,6 @@ def test_kernel_counts_of_older_miss_are_no_evidence(before_ms: float, proves: b
     rig.sample = EvidenceSample(threads=[ThreadReading("loop", "S", 0, 0, 3, 0)], before_ns=before_ns)
     rig.run(300)
     assert ("major_faults" in rig.ticks[12]["evidence"]["loop"]) is proves
-
-
-def test_threads_are_followed_after_decoder_restart() -> None:
-    rig = Rig()
-    restarted = (HostEvent(START_NS, "lost", 0.0), HostEvent(START_NS, "restarted", 0.1))
-    rig.at(30, lambda: rig.host(incarnation=1, events=restarted)).run(100)
-    assert [e["host_event"]["event"] for e in rig.lines_with("host_event")] == ["lost", "restarted"]
 
 
 def test_slow_texts_are_blamed_on_the_loop() -> None:

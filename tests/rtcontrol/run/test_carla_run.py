@@ -9,10 +9,10 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from commands import report_in
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import carla_bridge as standins
@@ -33,11 +33,6 @@ def programs() -> Iterator[list[Program]]:
         one.kill()
 
 
-def report(program: Program) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((program.folder / "out" / "report.json").read_text())
-    return told
-
-
 def test_two_lockstep_runs_with_one_seed_are_equal(tmp_path: Path, programs: list[Program]) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -56,7 +51,7 @@ def test_two_lockstep_runs_with_one_seed_are_equal(tmp_path: Path, programs: lis
         # The car is driven by answers alone: the safe call that ends the session may come before or after the last one.
         rows = [(line["status"], line["cause"]) for line in program.trace()]
         assert rows[:48] == [("fresh", None)] * 48 and set(rows[48:]) <= {("safe", "ended")}
-        assert report(program)["ended_by"] == "duration"
+        assert report_in(program.folder / "out")["ended_by"] == "duration"
         assert "CARLA stand-in, not CARLA" in program.log() and "lost" not in program.log()
         state = json.loads((program.folder / "out" / "standin.json").read_text())
         assert state["alive"] == [] and state["settings"]["synchronous"] is False
@@ -76,7 +71,7 @@ def test_aborted_bridge_ends_run_and_is_cleaned_up(tmp_path: Path, programs: lis
         assert state["alive"] == [] and state["settings"]["synchronous"] is False
     assert program.left() == []
     assert not any(child.is_running() for child in children)
-    assert report(program)["ended_by"] == "bridge"
+    assert report_in(program.folder / "out")["ended_by"] == "bridge"
 
 
 def test_killed_run_also_ends_the_bridge(tmp_path: Path, programs: list[Program]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXPERT, call, refused, spawn, wait_for_ticks
+from commands import EXPERT, call, refused, report_in, spawn, wait_for_ticks
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -26,7 +25,7 @@ from tests.rtcontrol.run.yard import agent_file, world_file
 def test_run_with_a_backup_reports_who_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert call(*EXPERT, "--set", "host.backup=noop", "--duration", "2", "--out", str(out)) == 0
-    report = json.loads((out / "report.json").read_text())
+    report = report_in(out)
     assert report["backup"] == "noop" and report["host_info"]["backup"]["model"] == "noop"
     assert report["decided_by"]["first"] >= 0.8 * report["ticks"] - 5
     assert sum(report["first_answers"].values()) >= report["decided_by"]["first"]
@@ -68,7 +67,7 @@ def test_slow_expert_with_plans_meets_deadlines(tmp_path: Path, capsys: pytest.C
     agent = agent_file(tmp_path, SLOW, PLAN, ("abs(x) > abs(y)", "False"))
     run = ("run", "--env", world_file(tmp_path), "--agent", agent, "--model", "expert", "--no-live", "--episodes", "40")
     assert call(*run, "--duration", "5", "--set", "loop.max_age_ms=400", "--out", str(tmp_path / "out")) == 0
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    report = report_in(tmp_path / "out")
     told = report["plans"]
     assert report["on_time"] > 0 and told["in_force"] > 0 and told["steps"]["max"] in (1, 2, 3)
     assert "plans: " in "".join(capsys.readouterr())
@@ -108,7 +107,7 @@ def test_typed_instruction_is_interpreted_recorded_and_reported(chat: ChatServer
     assert '"make me a sandwich" is not understood: it asks for none of the goals.' in complaint
     assert "The previous instruction stays active. You can say: " in complaint
     assert "\nunderstood: " in said and 'as "hover at 0.7"' in said.replace("\n", " ")
-    report = json.loads((out / "report.json").read_text())
+    report = report_in(out)
     assert [one["understood"] for one in report["understood"]] == ["land on the pad", "hover at 0.7", None]
     assert report["interpreter"] == f"chat:{chat.url}#small"
     assert [event["instruction"] for event in events(out, "instruction")] == ["hover at 0.7"]
@@ -136,8 +135,7 @@ def fly(driver: Path, told: str, *more: str) -> dict[str, int]:
         )
         == 0
     )
-    report: dict[str, int] = json.loads((out / "report.json").read_text())
-    return report
+    return report_in(out)
 
 
 def test_run_uses_the_gate_of_its_checkpoint(driver: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,19 +114,10 @@ def test_new_game_runs_by_its_documented_commands(
     agent.write_text(re.sub(r"SIGN = .*\ntools = .*\n", lambda found: functions, agent.read_text()))
     assert functions in agent.read_text()
     options = ("--clock", "lockstep", "--episodes", "2", "--model", "expert", "--host", "inprocess")
-    options = (
-        *options,
-        "--env",
-        str(agent.with_name("rover.py")),
-        "--agent",
-        str(agent),
-        "--out",
-        str(tmp_path / "run"),
-    )
+    options += ("--env", str(agent.with_name("rover.py")), "--agent", str(agent), "--out", str(tmp_path / "run"))
     capsys.readouterr()
     assert call("run", *options) == 0
-    said = capsys.readouterr().out
-    assert "2 of 2 succeeded" in said
+    assert "2 of 2 succeeded" in capsys.readouterr().out
 
 
 def test_new_game_is_complete_and_overwrites_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import json
 import os
 import pty
 import resource
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call, wait_for_ticks
+from commands import call, report_in, wait_for_ticks
 
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.loop import loop
@@ -106,11 +105,6 @@ def lander(out: Path) -> int:
             return interrupted.status
 
 
-def report_of(out: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((out / "report.json").read_text())
-    return report
-
-
 def test_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: Path) -> None:
     process = start(slow=1000)
     process.send_signal(signal.SIGTERM)
@@ -123,7 +117,7 @@ def test_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: P
     out, err = process.communicate(timeout=30)
     assert process.returncode in (143, run_module.UNSAFE), err
     assert "did not execute it within" not in out + err, "waited on"
-    assert (report_of(tmp_path / "out")["ended_by"], log_of(tmp_path)) == ("SIGTERM", "started")
+    assert (report_in(tmp_path / "out")["ended_by"], log_of(tmp_path)) == ("SIGTERM", "started")
 
 
 def test_closed_terminal_ends_the_run_with_safe_call(start: Start, tmp_path: Path) -> None:
@@ -135,7 +129,7 @@ def test_closed_terminal_ends_the_run_with_safe_call(start: Start, tmp_path: Pat
     os.close(ours)
     assert process.wait(30) == 129
     assert log_of(tmp_path) == "done"
-    assert report_of(tmp_path / "out")["ended_by"] == "SIGHUP"
+    assert report_in(tmp_path / "out")["ended_by"] == "SIGHUP"
 
 
 TAKEN = """import signal
@@ -151,7 +145,7 @@ def test_every_ending_signal_triggers_the_safe_call(
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, log_of(tmp_path)) == (128 + number, "done"), err
-    assert report_of(tmp_path / "out")["ended_by"] == number.name
+    assert report_in(tmp_path / "out")["ended_by"] == number.name
 
 
 def test_ctrl_z_stops_the_process_after_the_safe_call(start: Start, tmp_path: Path) -> None:
@@ -228,7 +222,7 @@ def test_signals_during_final_writes_lose_no_data(
     monkeypatch.setattr(where, name, thrice)
     assert lander(tmp_path) == code and len(sent) == 3
     *_, last = read_record(tmp_path / "record.mcap")
-    report = report_of(tmp_path)
+    report = report_in(tmp_path)
     if full:
         assert report["record"]["lost_lines"] >= 1
     else:
@@ -246,12 +240,12 @@ def test_full_disk_is_reported_counted_and_in_the_status(start: Start, tmp_path:
     out, err = process.communicate(timeout=60)
     assert process.returncode == run_module.INCOMPLETE, err
     assert "lines of the record lost" in err and "events missing in the record" in out
-    live = report_of(tmp_path / "out")
+    live = report_in(tmp_path / "out")
     assert live["ended_by"] == "duration" and live["record"]["lost_lines"] > 10
     assert live["releases"] == live["ticks"] + live["skipped_releases"]
     # The record alone says less: it replaces nothing.
     assert call("report", str(tmp_path / "out")) == 0
-    assert report_of(tmp_path / "out") == live
+    assert report_in(tmp_path / "out") == live
 
 
 def test_exit_status_is_the_gravest_that_applies() -> None:
@@ -283,7 +277,7 @@ def test_safe_call_that_is_not_active_has_its_own_status(
     err = capsys.readouterr().err
     assert "could not be made active" in err and "the valve is stuck" in err
     assert ("The run failed: RuntimeError" in err) is (broken is not None)
-    assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
+    assert report_in(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
 def test_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXPERT, call, refused
+from commands import EXPERT, call, refused, report_in
 
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Encoder
@@ -133,7 +133,7 @@ def test_calls_kept_by_hysteresis_replay_the_same(tmp_path: Path) -> None:
     steady = ("--host", "inprocess", "--no-live", "--clock", "lockstep", "--episodes", "1", "--set", "loop.seed=7")
     assert call("run", "--env", "lander", *steady, "--set", "loop.hysteresis=margin=0.6", "--out", str(out)) == 0
     kept = [event for event in read_record(out / "record.mcap") if "kept" in event]
-    told = json.loads((out / "report.json").read_text())
+    told = report_in(out)
     assert kept and told["steadiness"]["kept_by_hysteresis"] == len(kept)
     found = replayed(tmp_path, out)
     assert found["agreement"] == 1.0 and found["compared"] > 40

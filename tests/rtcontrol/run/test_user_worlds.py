@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call, refused
+from commands import call, refused, report_in, settings
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.skills import check_world, skill_of
@@ -24,12 +24,14 @@ placeholders:
 """
 
 
-def fly(tmp_path: Path, world: str, agent: str, *more: str, out: str = "out", status: int = 0) -> dict[str, Any]:
-    run = ("run", "--env", world, "--agent", agent, "--model", "expert", *COMMON, "--out", str(tmp_path / out))
-    assert call(*run, *more) == status
-    report = json.loads((tmp_path / out / "report.json").read_text())
-    assert isinstance(report, dict)
-    return report
+def run_of(tmp_path: Path, world: str, agent: str, *more: str) -> tuple[str, ...]:
+    out = str(tmp_path / "out")
+    return ("run", "--env", world, "--agent", agent, "--model", "expert", *COMMON, "--out", out, *more)
+
+
+def fly(tmp_path: Path, world: str, agent: str, *more: str, status: int = 0) -> dict[str, Any]:
+    assert call(*run_of(tmp_path, world, agent, *more)) == status
+    return report_in(tmp_path / "out")
 
 
 def test_user_expert_runs_and_replays_its_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,19 +54,7 @@ def test_agent_uses_the_goals_of_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     agent = agent_file(tmp_path, ('goals = {"go', 'goals = "goals.yaml"\nunused = {"go'))
     fly(tmp_path, world, agent, "--instruct", "at the red box")
     capsys.readouterr()
-    run = (
-        "run",
-        "--env",
-        world,
-        "--model",
-        "expert",
-        "--agent",
-        agent,
-        "--set",
-        "record.overwrite=true",
-        "--out",
-        str(tmp_path / "out"),
-    )
+    run = run_of(tmp_path, world, agent, *settings("record.overwrite=true"))
     assert "does not know 'find the barrel'" in refused(capsys, *run, "--instruct", "find the barrel")
     for text, says in (
         ("goals: [", "goals.yaml, which cannot be read"),
@@ -104,8 +94,7 @@ def test_wrong_user_files_are_refused_before_the_run(
     agent: tuple[tuple[str, str], ...],
     says: str,
 ) -> None:
-    files = ("--env", world_file(tmp_path, *world), "--agent", agent_file(tmp_path, *agent))
-    said = refused(capsys, "run", *files, "--model", "expert", *COMMON, "--out", str(tmp_path / "out"))
+    said = refused(capsys, *run_of(tmp_path, world_file(tmp_path, *world), agent_file(tmp_path, *agent)))
     assert says in said and not (tmp_path / "out").exists(), said
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from commands import call, refused
+from commands import call, refused, settings
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.bench.situations import situations
@@ -247,17 +247,8 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     sentences.write_text(
         '{"say": "please land on the pad", "means": "land on the pad"}\n{"say": "asdf qwer", "means": null}\n'
     )
-    told = (
-        "score",
-        "--env",
-        "lander",
-        "--set",
-        "score.goals=land on the pad",
-        "--seeds",
-        "1",
-        "--set",
-        f"score.phrasings={sentences}",
-    )
+    told = ("score", "--env", "lander", "--seeds", "1")
+    told += settings("score.goals=land on the pad", f"score.phrasings={sentences}")
     assert call(*told, "--json", str(out)) == 0
     shown = capsys.readouterr().out
     assert "1/1 (0.21-1.00)" in shown and "please" not in shown and str(out) in shown
@@ -283,26 +274,10 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
     )
     with standin(lambda n: (0.0, None), toward) as hears:
         model = f"decisions:{hears.url}"
-        told = (
-            "score",
-            "--env",
-            world_file(tmp_path),
-            "--agent",
-            agent_file(tmp_path),
-            "--seeds",
-            "1",
-            "--set",
-            "score.hz=10",
-        )
-        goals = (
-            "--set",
-            "score.goals=go to the red box",
-            "--set",
-            "score.goals=go to the barrel",
-            "--set",
-            f"score.phrasings={sentences}",
-        )
-        assert call(*told, "--model", model, *goals, "--json", str(out)) == 0
+        files = ("--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
+        goals = settings("score.goals=go to the red box", "score.goals=go to the barrel", "score.hz=10")
+        told = ("score", *files, "--seeds", "1", "--model", model, *goals)
+        assert call(*told, *settings(f"score.phrasings={sentences}"), "--json", str(out)) == 0
     cells = list(json.loads(out.read_text())["cells"].values())
     for goal in ("go to the red box", "go to the barrel"):
         assert pick(cells, "goals", goal, model) == pick(cells, "goals", goal, "expert") == [1]
@@ -311,15 +286,11 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
 
 def test_invalid_score_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no goals" in refused(capsys, "score", "--env", "remote")
-    assert "is always in the table" in refused(capsys, "score", "--env", "lander", "--model", "expert")
-    assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
-    assert (
-        "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--set", "score.goals=tea").lower()
-    )
-    assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--set", f"score.phrasings={tmp_path}/none")
-    refused(
-        capsys, "score", "--env", "lander", "--set", f"score.phrasings={tmp_path}/none", "--json", str(tmp_path / "f/x")
-    )
+    lander, nowhere = ("score", "--env", "lander"), settings(f"score.phrasings={tmp_path}/none")
+    assert "is always in the table" in refused(capsys, *lander, "--model", "expert")
+    assert "trained on other tools" in refused(capsys, *lander, "--model", "paddle")
+    assert "such as: 'land on the pad'" in refused(capsys, *lander, *settings("score.goals=tea")).lower()
+    assert "cannot be read" in refused(capsys, *lander, *nowhere, "--json", str(tmp_path / "f/x"))
     assert not (tmp_path / "f/x").exists()  # a refusal leaves no empty file
     own = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
     assert "score.phrasings needs a model" in refused(capsys, *own, "--set", "score.phrasings=unseen")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import re
@@ -14,6 +13,7 @@ from typing import Any
 
 import httpx
 import zmq
+from commands import report_in
 
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.zmq_server import Router, RouterConnection
@@ -44,7 +44,7 @@ def test_lost_client_is_made_safe_parked_and_resumed(running: Any) -> None:
     assert second.ask().tick == 4
     second.send(Bye(session=token))
     until(lambda: (running.out / "session-0001" / "report-2.json").exists())
-    assert json.loads((running.out / "session-0001" / "report.json").read_text())["ticks"] == 3
+    assert report_in(running.out / "session-0001")["ticks"] == 3
     third = running.peer()
     error = third.denied(resume=token)
     assert error.code == "session" and error.retryable
@@ -82,7 +82,7 @@ def test_killed_server_forgets_and_ended_server_says_bye(process: Any) -> None:
         assert peer.expect(Bye).reason == "server stopped"
     matches = re.search(r"SIGTERM: ending 1 sessions\n(?:.*\n)*.*(session-\d+): over \(server stopped\)", server.logs())
     assert matches is not None, server.logs()
-    result = json.loads((server.out / "records" / matches[1] / "report.json").read_text())
+    result = report_in(server.out / "records" / matches[1])
     assert result["ended_by"] == "server stopped" and result["wire"]["client"]["name"] == "test"
 
 

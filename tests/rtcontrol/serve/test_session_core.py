@@ -9,21 +9,19 @@ from typing import Any
 import pytest
 
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.session_core import MAX_IDLE_CONNECTIONS, SessionCore
-from rtcontrol.serve.sessions import MAX_ENDING, SERVER_LEAVING, DecoderNeed, Peer, Session, SessionRules
+from rtcontrol.serve.session_core import MAX_IDLE_CONNECTIONS
+from rtcontrol.serve.sessions import MAX_ENDING, SERVER_LEAVING, DecoderNeed, Peer, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
     ControlMessage,
     ErrorMessage,
-    Hello,
     Instruct,
     Join,
     Picture,
     Ping,
     Pong,
-    Program,
     Reset,
     Welcome,
 )
@@ -44,24 +42,6 @@ def control(session: Session, word: Any, **more: Any) -> ControlMessage:
 
 def ping(number: int = 1) -> Ping:
     return Ping(id=number, t_ns=1)
-
-
-def test_core_only_returns_actions() -> None:
-    connection: Any = type("Facts", (), {"peer": "a peer", "key": None, "closed": False})  # it cannot even send
-    core = SessionCore(SessionRules(), b"secret")
-    hello = Hello(client=Program(name="c"), agent="lander", protocol=[1, 1], t_client_ns=1)
-    (start,) = core.advance(ev.Received(connection, hello), 1)
-    session = start.session
-    assert (type(start), start.first, core.wake_ns) == (ev.Start, True, 120 * S + 2)
-    assert (
-        core.advance(ev.Negotiated(session), 2) == [ev.Answer(True)] and core.advance(ev.LoopCreated(session), 3) == []
-    )
-    _, greet = core.advance(ev.WarmedUp(session, "terms", {}), 4)
-    assert greet == ev.RequestWelcome(session, resumed=False)
-    welcome: Any = Welcome.model_construct(type="welcome", session=session.token)
-    assert core.advance(ev.WelcomeReady(session, [welcome]), 5) == [ev.Send(connection, welcome)]
-    assert core.advance(ev.Received(connection, observe(session.token)), 6)[0].session is session
-    assert core.advance(ev.TimerFired(), core.wake_ns or 0) == [ev.Send(connection, Ping(id=1, t_ns=S + 5))]
 
 
 def picture(token: str) -> Picture:
@@ -229,16 +209,6 @@ def test_key_of_another_client_cannot_resume(bench: Bench) -> None:
         assert wire.code() == "session"
     bench.hello(wire := Wire(key="mine"), resume=session.token)
     wire.only(Welcome)
-
-
-def test_early_return_is_welcomed_by_the_next_loop(bench: Bench) -> None:
-    wire, session = bench.enter()
-    bench.lingers = True
-    bench.lose(wire)
-    bench.hello(back := Wire(), resume=session.token)
-    back.sent.clear()
-    bench.end(session)
-    assert back.only(Welcome).resumed and session.life.runs == 2
 
 
 def test_temporary_failure_parks_session_and_other_ends_it(bench: Bench) -> None:

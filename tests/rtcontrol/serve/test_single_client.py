@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import refused
+from commands import refused, report_in
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
@@ -62,11 +62,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         program.kill()
 
 
-def report(tmp_path: Path) -> dict[str, Any]:
-    reported: dict[str, Any] = json.loads((tmp_path / "o" / "report.json").read_text())
-    return reported
-
-
 def test_client_plays_episodes_until_run_ends(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(episodes=2, hz=50.0)
     with WirePeer(endpoint) as peer:
@@ -79,7 +74,7 @@ def test_client_plays_episodes_until_run_ends(fly: Fly, tmp_path: Path) -> None:
         peer.observe()
         assert peer.expect(Bye).reason == "episodes"
     assert status.result(20) == 0
-    reported = report(tmp_path)
+    reported = report_in(tmp_path / "o")
     assert reported["ended_by"] == "episodes" and reported["env"] == "remote" and reported["agent"] == "lander"
     assert [e["seed"] for e in reported["outcome"]["episodes"]] == [1, 2]
 
@@ -100,7 +95,7 @@ def test_lost_client_causes_misses_until_it_returns(fly: Fly, tmp_path: Path) ->
         assert again.expect(CallMessage, status="fresh").tick >= 8
         again.send(Bye(session=token))
         assert status.result(20) == 0
-    reported = report(tmp_path)
+    reported = report_in(tmp_path / "o")
     assert reported["ended_by"] == "client said bye"
     assert reported["misses_by_cause"]["stale_observation"] >= 5
 

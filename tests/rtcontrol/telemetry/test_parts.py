@@ -162,14 +162,3 @@ def test_run_killed_between_two_parts_is_read_and_kept(tmp_path: Path) -> None:
         assert 0 < report_of(record_path(tmp_path))["releases"] < live.releases
         with pytest.raises(UserError, match="already has the record"), RunFolder(tmp_path, Path()):
             pass
-
-
-def test_run_that_never_started_leaves_an_earlier_record(tmp_path: Path) -> None:
-    path = tmp_path / "record.mcap"
-    path.write_bytes(b"earlier")
-    for place in (path, tmp_path / "new" / "record.mcap"):
-        recorder = Recorder(RecordFile(place, MOST), HEADER)
-        recorder.write({"log": random.Random(0).randbytes(MOST).hex()})
-        recorder.close()
-        assert recorder.lost_events == 0
-    assert path.read_bytes() == b"earlier" and [*tmp_path.iterdir()] == [path]
