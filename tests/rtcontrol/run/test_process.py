@@ -235,7 +235,7 @@ def test_full_disk_is_reported_counted_and_in_the_status(start: Start, tmp_path:
     assert process.stderr is not None
     for line in process.stderr:
         if "The disk refuses to write" in line:
-            assert process.poll() is None and "free some space" in line
+            assert process.poll() is None and "free some disk space" in line
             break
     out, err = process.communicate(timeout=60)
     assert process.returncode == run_module.INCOMPLETE, err
@@ -272,7 +272,7 @@ def test_safe_call_that_is_not_active_has_its_own_status(
     monkeypatch.setattr(Lander, "engines", stuck)
     monkeypatch.setattr(loop, "EXIT_WAIT_S", 0.3)
     if broken is not None:
-        monkeypatch.setattr(LoopCore, "_expire", breaks)
+        monkeypatch.setattr(LoopCore, "_time_out", breaks)
     assert lander(tmp_path) == run_module.UNSAFE
     err = capsys.readouterr().err
     assert "could not be made active" in err and "the valve is stuck" in err

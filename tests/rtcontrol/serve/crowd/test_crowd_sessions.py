@@ -141,7 +141,7 @@ def test_wrong_part_is_refused_and_the_others_accepted(bench: Bench) -> None:
             (None, "invalid", None),
         ]
     )
-    assert crowd.enqueue_message()[0].seq_obs == 2
+    assert crowd.take()[0].seq_obs == 2
 
 
 def test_thousand_members_get_calls_within_message_limits(bench: Bench) -> None:
