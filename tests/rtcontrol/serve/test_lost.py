@@ -146,7 +146,7 @@ def test_last_messages_leave_after_the_routers_thread() -> None:
         router._stopping = True
         os.eventfd_write(router._wake, 1)
         router._thread.join()
-        with router._using:  # so it waits
+        with router._socket_lock:  # so it waits
             connection.send(Bye(reason="the end"))
         router.close()
         assert peer.expect(Bye).reason == "the end"
