@@ -354,7 +354,7 @@ def test_a_model_is_judged_by_its_rows(capsys: pytest.CaptureFixture[str], lande
     assert found["data"]["counts"]["rows"] == {"source 0": 4, "source 1": 4, "source 2": 4}
     assert call("eval", str(lander_file), "--model", "lander") == 0
     printed = capsys.readouterr().out
-    assert all(word in printed for word in ("source 2", "together", "5/6", "83.33", "argument main"))
+    assert all(word in printed for word in ("source 2", "all", "5/6", "83.33", "argument main"))
 
 
 def test_answers_are_written_one_per_line(
