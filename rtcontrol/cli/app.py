@@ -1,4 +1,4 @@
-"""The command line: `rtcontrol run`, `envs`, `agents` and `doctor`; other modules of this package add the rest."""
+"""The commands `rtcontrol run`, `envs`, `agents` and `doctor`. LAZY lists the modules of the other commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rtcontrol.cli.command import LAZY, command, split
+from rtcontrol.cli.command import LAZY, command, split_global_options
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
@@ -23,7 +23,7 @@ from rtcontrol.telemetry.run_folder import RunFolder, package_version
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 
-GOALS = 12  # goals that `rtcontrol agents` shows of an agent
+GOALS = 12  # `rtcontrol agents` shows at most so many goals of an agent
 UNWRITTEN = "The output could not be written completely"
 
 RUN_EXAMPLES = """Run an agent in an environment at a fixed rate, and report every tick.
@@ -45,7 +45,7 @@ Exit status: 0 success; 2 wrong option; 3 too many misses; 4 safe call not activ
 
 
 class LazyGroup(TyperGroup):
-    """A Typer group whose subcommands in other modules are imported on first use."""
+    """A Typer group that imports the module of a subcommand only when the subcommand is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *LAZY]
@@ -69,23 +69,21 @@ app = typer.Typer(
 )
 
 
-def _versions(asked: bool) -> None:
-    if asked:
-        found = (f"{name} {package_version(name) or 'not installed'}" for name in ("torch", "ray"))
-        print(f"rtcontrol {__version__} (python {platform.python_version()}, {', '.join(found)})")
+def _print_versions(requested: bool) -> None:
+    if requested:
+        versions = (f"{name} {package_version(name) or 'not installed'}" for name in ("torch", "ray"))
+        print(f"rtcontrol {__version__} (python {platform.python_version()}, {', '.join(versions)})")
         raise typer.Exit
 
 
 @app.callback()
-def _root(
-    set: Annotated[
-        list[str] | None, typer.Option(help="PATH=VALUE: a setting, such as loop.hold_ms=300; may be repeated.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags and --set win.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write a command's figures here; - is standard output.")] = None,
+def _global_options(
+    set: Annotated[list[str] | None, typer.Option(help="A setting, such as loop.hold_ms=300; may be repeated.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags and --set override it.")] = None,
+    json: Annotated[Path | None, typer.Option(help="JSON file for a command's results; - is standard output.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_versions)
+        bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_print_versions)
     ] = False,
 ) -> None:
     """Real-time LLM function calling for robots and games. The options below may appear anywhere in the command.
@@ -99,22 +97,22 @@ def _root(
 
 
 def start_run(options: RunOptions) -> int:
-    """Run in a new folder, and return the exit status."""
+    """Run `rtcontrol run` in a new or given folder, and return the exit status."""
     base = timestamped_folder(Path(options.env).stem)
     streams = StandardStreams(escaped=False)
     with Shutdown() as ending, streams, RunFolder(options.out, base, options.overwrite) as folder:
         try:
-            status = _start(options.in_folder(folder.path), ending)
+            status = _run_environment(options.in_folder(folder.path), ending)
         except Interrupted as interrupted:
-            # Caught here, because Typer treats every KeyboardInterrupt as Ctrl-C.
+            # Typer would treat every KeyboardInterrupt as Ctrl-C.
             status = interrupted.status
     if streams.out.failed:
-        print(f"{UNWRITTEN}: {streams.out.failed}. The report is in {folder.path}, too.", file=sys.stderr)
+        print(f"{UNWRITTEN}: {streams.out.failed}. {folder.path} also has the report.", file=sys.stderr)
         return status if status in (UNSAFE, HOST) else INCOMPLETE
     return status
 
 
-def _start(options: RunOptions, ending: Shutdown) -> int:
+def _run_environment(options: RunOptions, ending: Shutdown) -> int:
     if options.env == CARLA:
         from rtcontrol.run.carla_bridge import run_carla
         from rtcontrol.serve.single_client import run_remote
@@ -150,7 +148,7 @@ def envs() -> None:
 
 @command(app)
 def agents(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One agent or its file, with its goals.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this agent: a name or a file.")] = None,
 ) -> None:
     """List the agents with their default instructions, tools and models.
 
@@ -164,7 +162,7 @@ def agents(
             parameters = ", ".join(p.name for p in tool.schema.parameters)
             print(f"    {tool.name}({parameters}): {tool.schema.description}")
         safe = entry.fallback.safe_call
-        print(f"    safe call {safe.text() if safe else 'none'} after {entry.fallback.hold_ms:g} ms of hold")
+        print(f"    safe call {safe.text() if safe else 'none'}, at most {entry.fallback.hold_ms:g} ms after a miss")
         goals = interpreting.goal_tools(entry)
         print("\n        ".join(["    goals:", *([] if goals is None else goals.examples(GOALS))]))
 
@@ -175,51 +173,51 @@ def doctor() -> None:
 
     Example: rtcontrol doctor
     """
-    from rtcontrol.cli.doctor import examine
+    from rtcontrol.cli.doctor import run_checks
 
-    for sign, text, hint in examine():
+    for sign, text, hint in run_checks():
         print(sign + text)
         if hint:
             print(f"       {hint}")
 
 
 def main() -> None:
-    """Run the console script. Errors become one paragraph on stderr and exit status 2; --debug shows the traceback."""
+    """Run the console script `rtcontrol`. A UserError becomes a paragraph on stderr, and exit status 2."""
     outlive_terminal()
     try:
-        line, words = split(sys.argv[1:])
+        line, words = split_global_options(sys.argv[1:])
         code = app(words, obj=line, standalone_mode=False, prog_name="rtcontrol")
         status = code if isinstance(code, int) else 0
         if error := unwritten():
-            status = _complain(f"{UNWRITTEN}: {error}. Free some space, or write to another place.", status or 1)
+            status = _print_error(f"{UNWRITTEN}: {error}. Free some disk space, or write to another disk.", status or 1)
     except UserError as error:
-        status = _complain(str(error), 2)
+        status = _print_error(str(error), 2)
     except KeyboardInterrupt:
         status = 130
     except (Exception, SystemExit) as error:  # a user's file may call exit()
         if hasattr(error, "format_message"):
-            status = _complain(_usage(error), 2)
+            status = _print_error(_usage_message(error), 2)
         else:
             text = f"Internal error: {errors.text(error)} ({errors.where(error)}). Run again with --debug."
-            status = _complain(text, 1)
+            status = _print_error(text, 1)
     sys.exit(status)
 
 
-def _usage(error: Any) -> str:
-    """Return the message for a usage error of the command line; an empty text if the help was shown instead."""
+def _usage_message(error: Any) -> str:
+    """Return the message for a usage error of Typer; an empty text if Typer has shown the help instead."""
     text, context = error.format_message(), getattr(error, "ctx", None)
     if not text:
         return ""
     leaf = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
     settings = getattr(getattr(context, "command", None), "callback", None)
     paths = [entry.path for entry in getattr(settings, "settings", {}).values() if leaf in (entry.leaf, entry.name)]
-    hint = f" Use the setting: --set {paths[0]}=VALUE." if paths else ""
+    hint = f" It is a setting: use --set {paths[0]}=VALUE." if paths else ""
     return f"{text.rstrip('.')}.{hint} See `{context.command_path if context else 'rtcontrol'} --help`."
 
 
-def _complain(text: str, status: int) -> int:
+def _print_error(text: str, status: int) -> int:
     if "--debug" in sys.argv:
         traceback.print_exc()
-    # Only indented lines, those of a list, may start a new line; other line breaks are escaped.
+    # Print indented lines (of a list) as lines, and escape all other line breaks.
     print("\n".join(map(printable, re.split(r"\n(?= )", text))), file=sys.stderr)
     return status

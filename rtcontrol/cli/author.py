@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import for_people, group, save, say
+from rtcontrol.cli.figures import console_for_tables, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import setting
 
@@ -26,16 +26,16 @@ FILES = {
 app_new, app_check, tools = group(), group(), group()
 
 
-def write(folder: Path) -> list[Path]:
-    """Write the folder of a new game, which is named like the folder, and return the files.
+def write_game(folder: Path) -> list[Path]:
+    """Create the folder of a new game, whose name is that of the folder. Return the files.
 
-    Raises UserError if the name is not valid for Python files, or if the folder exists.
+    Raises UserError if the name is not valid for Python modules, or if the folder cannot be created.
     """
     name = folder.resolve().name
     if not (name.isidentifier() and name.islower() and not keyword.iskeyword(name)):
-        raise UserError(f"{name!r} is not a name for Python files.", "Give small letters, digits and _.")
+        raise UserError(f"{name!r} is not a valid name of a Python module.", "Use lower-case letters, digits and _.")
     if name in sys.stdlib_module_names or name in packages_distributions():
-        raise UserError(f"{name}.py would be imported in place of the module {name}.", "Give another name.")
+        raise UserError(f"{name}.py would be imported in place of the existing module {name}.", "Give another name.")
     parts = resources.files("rtcontrol.run").joinpath("new_game")
     title = "".join(part.capitalize() for part in name.split("_"))
     try:
@@ -50,36 +50,36 @@ def write(folder: Path) -> list[Path]:
 
 @command(app_new)
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to create.", show_default=False)],
 ) -> None:
     """Create a game that runs at once: a folder with a world, an agent (tools, expert), goals and tests.
 
-    Examples (docs/your-own-game.md says what each part must hold):
+    Examples (docs/your-own-game.md explains the files):
 
         rtcontrol new my_game
         cd my_game && pytest && rtcontrol run --env my_game.py --agent my_game_agent.py --model expert
     """
-    for file in write(folder):
+    for file in write_game(folder):
         print(file)
-    print(f"next: cd {folder} && pip install -q pytest && python -m pytest, and what its README.md says")
+    print(f"next: cd {folder} && pip install -q pytest && python -m pytest; then follow README.md there")
 
 
 @command(app_check, ("agent",))
 def check(
     world: Annotated[str, typer.Argument(metavar="WORLD", help="gym:ID, a .py file, or a bundled name.")],
-    agent: str | None = setting("check", None, "A bundled name, or a .py file. (default: the world's)"),
-    steps: int = setting("check", 200, "Steps with random calls.", ge=0),
-    seed: int = setting("check", 0, "Seed of the first episode, and of the calls.", ge=0),
+    agent: str | None = setting("check", None, "A bundled agent's name, or a .py file. (default: the world's)"),
+    steps: int = setting("check", 200, "Number of steps with random calls.", ge=0),
+    seed: int = setting("check", 0, "Seed of the first episode, and of the random calls.", ge=0),
 ) -> None:
-    """Check a world for errors. As in a run, one thread creates an instance and resets it, plays every goal by the
-    agent's expert, makes random calls, and closes the instance. A file that has both world and agent needs no --agent.
+    """Check a world for errors. On a thread, as in a run, an instance is created and reset, the agent's expert plays
+    every goal, random calls follow, and the instance is closed. A file with a world and its agent needs no --agent.
 
     Examples:
 
         rtcontrol check my_world.py --agent my_agent.py
         rtcontrol check "gym:CartPole-v1?precision=3" --set check.steps=1000
 
-    Exit status: 0 if there is no error; else 2, with a message for the first error.
+    Exit status: 0 if there is no error; 2 if there is, with a message about the first error.
     """
     from rtcontrol.run.skills import check_world
 
@@ -89,8 +89,8 @@ def check(
 
 
 @tools.callback()
-def _tools() -> None:
-    """Show which tools need only one forward pass, and what makes the others slower."""
+def _tools_group() -> None:
+    """Show what a call of each tool costs, and how to make it cheaper."""
 
 
 @command(tools, name="check", figures=True)
@@ -99,15 +99,15 @@ def check_tools(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
     ],
-    model: str | None = setting("check", None, "Bundled name or checkpoint. (default: the tokenizer of lander)"),
-    skip_unsupported: bool = setting("host", False, "Leave out tools that cannot be taken, and name them."),
+    model: str | None = setting("check", None, "Bundled name or checkpoint, for its tokenizer. (default: lander)"),
+    skip_unsupported: bool = setting("host", False, "Leave out unsupported tools, and list them."),
 ) -> None:
     """Show the cost of calling each tool.
 
-    Values are listed (closed) or decoded token by token (free). For each tool there are the forward passes of the most
-    expensive call (at least two with several tools), the tokens in the cached prompt, the rules that are checked after
-    decoding, and hints for fewer passes. A tool that every session would refuse gives exit status 2, or is left out
-    (host.skip_unsupported). `run --tools` and `serve --tools` accept the same SOURCE.
+    A tool is closed if its values are enumerated, and free if a value is decoded token by token. The output has the
+    forward passes of the most expensive call (at least 2 with several tools), the tokens in the cached prompt, the
+    rules that are only checked after decoding, and hints for fewer passes. A tool that no session accepts gives exit
+    status 2, or is left out (host.skip_unsupported). `run --tools` and `serve --tools` accept the same SOURCE.
 
     Examples:
 
@@ -119,19 +119,19 @@ def check_tools(
 
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None and is_chat_model(model):
-        what = f"{model} is a chat model: its passes depend on its call syntax, and cannot be counted here."
-        raise UserError(what, "Leave check.model out, or name a checkpoint in ST format.")
-    taken = tools_from(source, skip_unsupported=skip_unsupported)
-    hints, console = taken.hints(), for_people(line.json)
+        what = f"{model} is a chat model, whose number of passes depends on its call syntax."
+        raise UserError(what, "Leave check.model out, or give a checkpoint in ST format.")
+    supported = tools_from(source, skip_unsupported=skip_unsupported)
+    hints, console = supported.hints(), console_for_tables(line.json)
     entries: list[dict[str, Any]] = []
-    for cost in tool_costs(taken.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
+    for cost in tool_costs(supported.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
         each, kind = [*hints[cost.name], *cost.remedies], "closed" if cost.closed else "free"
         entry = {"name": cost.name, "kind": kind, "passes": cost.passes, "prefix_tokens": cost.prefix_tokens}
         entries.append({**entry, "checked": cost.checked, "remedy": " ".join(each) or None})
         passes = "1 pass" if cost.passes == 1 else f"{cost.passes} passes"
         say(console, f"{cost.name}: {kind}, {passes} at worst, {cost.prefix_tokens} tokens of the prompt")
         for name, rules in cost.checked.items():
-            say(console, f"    checked, not enforced: {name}: {', '.join(rules)}")
+            say(console, f"    checked only after decoding: {name}: {', '.join(rules)}")
         for hint in each:
             say(console, f"    {hint}")
     save(line.json, {"model": model or "lander", "tools": entries})

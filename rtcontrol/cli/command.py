@@ -1,4 +1,4 @@
-"""Register commands whose options are settings, given by flag, by `--set PATH=VALUE` or in a file."""
+"""Register commands whose options are settings, which users give by flag, by `--set PATH=VALUE` or in a file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rtcontrol.cli.figures import check_writable
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import GROUPS, Setting, read_file, required, settings_of
 
-ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`, for each of `rtcontrol settings`."
-FIGURES = "`--json FILE` writes all figures; - is standard output."
-SOURCES: list[Any] = []  # objects that declare settings: options classes and functions of commands
-# Commands in other modules, which are imported on first use.
+ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`; `rtcontrol settings` lists all settings."
+FIGURES = "`--json FILE` writes all results as JSON; - is standard output."
+SOURCES: list[Any] = []  # options classes and functions of commands that declare settings
+# Commands and the objects that define them, whose modules are imported on first use.
 LAZY = {
     "serve": "rtcontrol.cli.serve:app",
     "fit": "rtcontrol.cli.fit:app",
@@ -44,7 +44,7 @@ LAZY = {
 
 @dataclass
 class CommandLine:
-    """The options that every command has, which may appear anywhere in the command line."""
+    """The global options, which may appear anywhere in the command line."""
 
     set: list[str]
     config: Path | None = None
@@ -52,21 +52,21 @@ class CommandLine:
     debug: bool = False
 
     def values(self, source: Any, command: str) -> dict[str, Any]:
-        """Return the values of a command's settings by Python name; values of --set override those of the file."""
+        """Return the values of a command's settings by Python name. Values of --set override those of --config."""
         values = {} if self.config is None else read_file(self.config, source, command, has_setting)
-        given: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         for word in self.set:
             path, equals, text = word.partition("=")
             if not equals:
-                raise UserError(f"--set {word} has no value.", "Give such as --set loop.hold_ms=300.")
+                raise UserError(f"--set {word} has no value.", "Give a value, as in --set loop.hold_ms=300.")
             entry = required(source, path, f"--set {path}", command)
             value = entry.checked(text, f"--set {word}")
-            given[entry.name] = (*given.get(entry.name, ()), *value) if repeats(entry) else value
-        return values | given
+            parsed[entry.name] = (*parsed.get(entry.name, ()), *value) if is_repeatable(entry) else value
+        return values | parsed
 
 
-def split(words: Sequence[str]) -> tuple[CommandLine, list[str]]:
-    """Separate the options that every command has from the other words, except for bridges. Raises UserError."""
+def split_global_options(words: Sequence[str]) -> tuple[CommandLine, list[str]]:
+    """Separate the global options from the other words (not for `rtcontrol bridge`). Raises UserError."""
     if "bridge" in words[:1]:
         return CommandLine([]), list(words)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -81,8 +81,8 @@ def split(words: Sequence[str]) -> tuple[CommandLine, list[str]]:
     return CommandLine(**vars(options)), rest
 
 
-def tree() -> dict[str, list[Setting]]:
-    """Return the settings of all commands by group, without duplicates."""
+def settings_by_group() -> dict[str, list[Setting]]:
+    """Return the settings of all commands by group. A setting that several commands share is listed once."""
     for module in ("rtcontrol.cli.app", *(place.partition(":")[0] for place in LAZY.values())):
         importlib.import_module(module)
     each: dict[str, Setting] = {}
@@ -93,12 +93,12 @@ def tree() -> dict[str, list[Setting]]:
 
 
 def has_setting(path: str) -> bool:
-    """Return whether any command has this setting."""
-    return any(entry.path == path for each in tree().values() for entry in each)
+    """Return whether any command has a setting with this path, such as `loop.hz`."""
+    return any(entry.path == path for each in settings_by_group().values() for entry in each)
 
 
-def repeats(entry: Setting) -> bool:
-    """Return whether a flag of this setting may be repeated."""
+def is_repeatable(entry: Setting) -> bool:
+    """Return whether the flag of a setting may be repeated, since its value is a tuple of any length."""
     return any(get_origin(part) is tuple and ... in get_args(part) for part in (entry.kind, *get_args(entry.kind)))
 
 
@@ -111,45 +111,46 @@ def command(
     help: str | None = None,
     figures: bool = False,
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Register a function, which returns an exit status, as a command.
+    """Return a decorator that registers a function as a command; the function may return an exit status.
 
-    The settings of the command are the fields of the class `options`, whose instance the function gets as `options`, or
-    else the parameters that `setting` declares. `flags` names the settings that have a flag. Typer handles the other
-    parameters except `line`. A command with `figures` writes its figures to the file of --json.
+    The settings of the command are the fields of the class `options` (the function gets an instance as `options`), or
+    else the function's parameters declared by `setting`. `flags` names the settings that also have a flag. A parameter
+    `line` gets the CommandLine; Typer handles the other parameters. `figures` says that the command supports --json.
     """
 
     def register(function: Callable[..., int | None]) -> Callable[..., int | None]:
         source: Any = options or function
         settings = settings_of(source)
-        takes = inspect.signature(function, eval_str=True).parameters
-        plain = [entry for entry in takes.values() if entry.name not in {"options", "line", *settings}]
+        accepted = inspect.signature(function, eval_str=True).parameters
+        plain = [entry for entry in accepted.values() if entry.name not in {"options", "line", *settings}]
         shown = {entry: settings[entry] for entry in flags}
 
-        def call(context: typer.Context, **words: Any) -> None:
+        def run_command(context: typer.Context, **words: Any) -> None:
             line, called = context.obj, context.command_path.partition(" ")[2]
             if line.json is not None:
                 if not figures:
-                    raise UserError(f"`rtcontrol {called}` has no --json.", "Leave it out.")
+                    raise UserError(f"`rtcontrol {called}` does not support --json.", "Leave it out.")
                 check_writable(line.json)
             values = line.values(source, called)
-            values |= {entry: _value(shown[entry], words[entry]) for entry in shown if words[entry] not in (None, [])}
+            used = [entry for entry in shown if words[entry] not in (None, [])]
+            values |= {entry: _flag_value(shown[entry], words[entry]) for entry in used}
             for entry in settings.values():
                 if entry.required and entry.name not in values:
                     raise UserError(f"Missing option {flag_of(entry)}.", entry.help)
-            rest = {entry.name: words[entry.name] for entry in plain} | ({"line": line} if "line" in takes else {})
+            rest = {entry.name: words[entry.name] for entry in plain} | ({"line": line} if "line" in accepted else {})
             if options is not None:
-                raise typer.Exit(function(options=_made(options, values), **rest) or 0)
+                raise typer.Exit(function(options=_make_options(options, values), **rest) or 0)
             defaults = {name: entry.default for name, entry in settings.items()}
             raise typer.Exit(function(**defaults | values, **rest) or 0)
 
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        parameters = [*(entry.replace(kind=context.kind) for entry in plain), *map(_parameter, shown.values())]
-        call.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
-        call.__annotations__ = {entry.name: entry.annotation for entry in (context, *parameters)}
-        call.settings = settings  # type: ignore[attr-defined]
+        parameters = [*(entry.replace(kind=context.kind) for entry in plain), *map(_flag_parameter, shown.values())]
+        run_command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+        run_command.__annotations__ = {entry.name: entry.annotation for entry in (context, *parameters)}
+        run_command.settings = settings  # type: ignore[attr-defined]
         also = " ".join(text for text, on in ((ALSO, settings), (FIGURES, figures)) if on)
         text = help or inspect.getdoc(function)
-        app.command(name or function.__name__, help=text, epilog=also or None)(call)
+        app.command(name or function.__name__, help=text, epilog=also or None)(run_command)
         if settings:
             SOURCES.append(source)
         return function
@@ -157,7 +158,7 @@ def command(
     return register
 
 
-def _made(options: type[Any], values: dict[str, Any]) -> Any:
+def _make_options(options: type[Any], values: dict[str, Any]) -> Any:
     try:
         return options(**values)
     except ValidationError as error:
@@ -165,21 +166,21 @@ def _made(options: type[Any], values: dict[str, Any]) -> Any:
 
 
 def flag_of(entry: Setting) -> str:
-    """Return the flag of a setting."""
+    """Return the flag of a setting, such as --hz."""
     return "--" + entry.flag.replace("_", "-")
 
 
-def _value(entry: Setting, given: Any) -> Any:
-    if isinstance(given, bool):
-        return given
-    texts = given if isinstance(given, list) else [given]
+def _flag_value(entry: Setting, parsed: Any) -> Any:
+    if isinstance(parsed, bool):
+        return parsed
+    texts = parsed if isinstance(parsed, list) else [parsed]
     values = [entry.checked(text, f"{flag_of(entry)} {text}") for text in texts]
-    return tuple(part for value in values for part in value) if repeats(entry) else values[0]
+    return tuple(part for value in values for part in value) if is_repeatable(entry) else values[0]
 
 
-def _parameter(entry: Setting) -> inspect.Parameter:
-    """Return the Typer parameter for the flag of a setting; the value is None if the flag is not given."""
-    kind: Any = bool | None if entry.kind is bool else list[str] | None if repeats(entry) else str | None
+def _flag_parameter(entry: Setting) -> inspect.Parameter:
+    """Return the Typer parameter for the flag of a setting. Its value is None if the flag is not used."""
+    kind: Any = bool | None if entry.kind is bool else list[str] | None if is_repeatable(entry) else str | None
     words, metavar = flag_of(entry), "|".join(get_args(entry.kind)) if get_origin(entry.kind) is Literal else None
     if entry.default is True:
         words += f"/--no-{words[2:]}"

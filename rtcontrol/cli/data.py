@@ -1,4 +1,4 @@
-"""The command `rtcontrol data`, which makes training rows from public data sets, chats and records."""
+"""The commands of `rtcontrol data`, which make training rows from public data sets, chats, records and templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import check_writable, count_rows, for_people, group, save, say
+from rtcontrol.cli.figures import check_writable, console_for_tables, count_rows, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MISSING, setting
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
     from rtcontrol.models.data.sample import Tally
 
-OUT = "Where the rows go, one JSON object a line."
-BALANCE = "Shares of calls with 1 to 6 arguments (or 0 to 6), or `paper`: 18,20,18,17,15,12. (default: as given)"
+OUT = "File for the rows, a JSON object per line."
+BALANCE = "Shares of calls with 1 to 6 arguments (or 0 to 6), or `paper`: 18,20,18,17,15,12. (default: as in the data)"
 app = group()
 
 
 @app.callback()
 def data() -> None:
-    """Make rows for training, each with instruction, observation, tools, history and call."""
+    """Make training rows, each with instruction, observation, tools, history and call."""
 
 
 @command(app, ("out",), figures=True)
@@ -43,14 +43,13 @@ def convert(
         ),
     ],
     out: Path = setting("data", MISSING, OUT),
-    purpose: Literal["train", "eval"] = setting("data", "train", "eval: as given, all that can be shown.", leaf="for"),
+    purpose: Literal["train", "eval"] = setting("data", "train", "eval: keep order and all samples.", leaf="for"),
     balance: str | None = setting("data", None, BALANCE),
     seed: int = setting("data", 0, "Seed of all sampling."),
 ) -> None:
     """Convert public data sets to rows: one row per call, with the previous calls in the history.
 
-    Tools are in head order, with at most six argument heads. Samples that give no row are counted by reason, with an
-    example.
+    Tools get at most six argument heads. Samples that cannot be converted are counted by reason, each with an example.
 
     Examples:
 
@@ -64,13 +63,13 @@ def convert(
 
     check_writable(out)
     if purpose == "eval" and balance:
-        raise UserError("data.balance is for training.", "Leave it out with data.for=eval.")
+        raise UserError("data.balance can only be used for training.", "Leave it out with data.for=eval.")
     shares = converting.parse_shares(balance) if balance else None
     tally, samples = Tally(), chain.from_iterable(map(sets.read_source, sources))
     rows: Iterable[Row] = count_rows(converting.convert_rows(samples, tally, purpose, seed))
     if shares is not None:
         rows = converting.balance(list(rows), shares, seed, tally)
-    count, console = write_rows(out, _some(rows, tally)), for_people(line.json)
+    count, console = write_rows(out, _require_rows(rows, tally)), console_for_tables(line.json)
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})
@@ -84,7 +83,7 @@ def from_recording(
     ],
     out: Path = setting("data", Path("rows.jsonl"), f"{OUT} (default: rows.jsonl)"),
 ) -> None:
-    """Convert records of runs to rows, one for each tick whose call acted in time.
+    """Convert records of runs to rows: one row for each tick whose call was executed in time.
 
     Example:
 
@@ -102,7 +101,7 @@ def from_recording(
                     lines.write(json.dumps(row, ensure_ascii=False) + "\n")
                     count += 1
                 if count == before:
-                    hint = "Record with record.observations=yes, the default."
+                    hint = "Record a run with record.observations=yes (the default)."
                     raise UserError(f"{record} has no observations with a call, so it gives no rows.", hint)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
@@ -122,7 +121,7 @@ def synthesise(
     balance: str | None = setting("data", None, BALANCE),
     seed: int = setting("data", 0, "Seed of all sampling."),
 ) -> None:
-    """Generate rows for given tools from sentence templates with random values. Rejected rows are counted.
+    """Generate rows for given tools from sentence templates and random values. Rejected rows are counted by reason.
 
     Example: `rtcontrol data synthesise tools.json --set data.rows=2000 --out synthetic.jsonl`
     """
@@ -132,7 +131,7 @@ def synthesise(
     from rtcontrol.models.data.synthesis import generate, read_tools
 
     check_writable(out)
-    sets, tally, console = read_tools(tools), Tally(), for_people(line.json)
+    sets, tally, console = read_tools(tools), Tally(), console_for_tables(line.json)
     shares = parse_shares(balance or "paper")
     count = write_rows(out, count_rows(generate(sets, rows, seed, tally, shares)))
     _show_tally(console, tally)
@@ -140,8 +139,8 @@ def synthesise(
     save(line.json, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
-def _some(rows: Iterable[Row], tally: Tally) -> Iterator[Row]:
-    """Yield the rows. Raises UserError if there is none, before anything is written."""
+def _require_rows(rows: Iterable[Row], tally: Tally) -> Iterator[Row]:
+    """Yield the rows. Raises UserError before anything is written if there are no rows."""
     if (first := next(iterator := iter(rows), None)) is None:
         most = [f"{n} for {why}, as {tally.places[name, why][0]}" for (name, why), n in tally.dropped.most_common(1)]
         hint = f"Most often dropped: {most[0]}." if most else "Give another SOURCE."
@@ -153,6 +152,6 @@ def _some(rows: Iterable[Row], tally: Tally) -> Iterator[Row]:
 def _show_tally(console: Console, tally: Tally) -> None:
     for source in {**tally.samples, **tally.rows}:
         say(console, f"{source}: {tally.samples[source]} samples, {tally.rows[source]} rows")
-    for title, counts in (("dropped", tally.dropped), ("kept, with a note", tally.noted)):
+    for title, counts in (("dropped", tally.dropped), ("kept with a note", tally.noted)):
         for (source, reason), count in counts.most_common():
             say(console, f"{title}: {count} of {source}, {reason}; the first: {tally.places[source, reason][0]}")

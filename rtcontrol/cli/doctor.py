@@ -1,4 +1,4 @@
-"""The checks of `rtcontrol doctor`: what works on this machine, and commands that fix the rest."""
+"""The checks of `rtcontrol doctor`: what works on this machine, and commands that fix problems."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ import numpy as np
 import rtcontrol.models
 from rtcontrol.telemetry.run_folder import cpu_model, package_version
 
-OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # an optional part is not needed to run
+OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # OPTIONAL: the missing part is not required
 
 
-def examine() -> Iterator[tuple[str, str, str]]:
-    """Yield for each check the result sign, a description, and the command that fixes a problem; takes 3 seconds."""
+def run_checks() -> Iterator[tuple[str, str, str]]:
+    """Yield the sign, a description, and the command that fixes a problem, for each check. Takes 3 seconds."""
     machine = f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores"
     yield OK, f"{machine}, Python {platform.python_version()}", ""
     for package in ("torch", "transformers", "llguidance", "ray", "pyzmq", "gymnasium"):
-        yield _package(package, MISSING, "pip install rtcontrol")
-    yield _package("carla", OPTIONAL, "pip install 'rtcontrol[carla]' (only for --env carla-bridge)")
-    # Without LFS, git leaves a pointer file of a hundred bytes instead of the weights.
+        yield _check_package(package, MISSING, "pip install rtcontrol")
+    yield _check_package("carla", OPTIONAL, "pip install 'rtcontrol[carla]' (only for --env carla-bridge)")
+    # Without git LFS, a pointer file of a hundred bytes is in place of the weights.
     weights = Path(rtcontrol.models.__path__[0]) / "zoo" / "lander" / "model.safetensors"
     size = weights.stat().st_size if weights.is_file() else 0
     whole = size > 100_000
     yield OK if whole else MISSING, f"bundled model lander, {size / 1e6:.1f} MB", "" if whole else "git lfs pull"
-    yield _gpu()
-    yield _wake_up()
+    yield _check_gpu()
+    yield _measure_wake_up()
 
 
-def _package(name: str, missing: str, hint: str) -> tuple[str, str, str]:
+def _check_package(name: str, missing: str, hint: str) -> tuple[str, str, str]:
     installed = package_version(name)
     return OK if installed else missing, f"{name} {installed or 'is not installed'}", "" if installed else hint
 
 
-def _gpu() -> tuple[str, str, str]:
+def _check_gpu() -> tuple[str, str, str]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return OPTIONAL, "no NVIDIA GPU (small models do not need one)", ""
@@ -47,15 +47,15 @@ def _gpu() -> tuple[str, str, str]:
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return MISSING, f"nvidia-smi does not answer ({error})", "reload the NVIDIA driver"
+        return MISSING, f"nvidia-smi failed ({error})", "reload the NVIDIA driver"
     names = "; ".join(answer.stdout.strip().splitlines())
     if (package_version("torch") or "").endswith("+cpu"):
         return MISSING, f"GPU {names}, but this torch cannot use it", "pip install --force-reinstall torch"
     return OK, f"GPU {names}", ""
 
 
-def _wake_up() -> tuple[str, str, str]:
-    """Measure the wake-up latency of sleeps at 100 Hz for two seconds, as cyclictest does."""
+def _measure_wake_up() -> tuple[str, str, str]:
+    """Measure how late a sleeping thread wakes, 100 times a second for 2 seconds, as cyclictest does."""
     late = []
     due = time.monotonic_ns()
     for _ in range(200):

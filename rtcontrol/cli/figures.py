@@ -1,4 +1,4 @@
-"""Helpers that commands share: groups of commands, output of figures, and progress bars."""
+"""Helpers that commands share: command groups, output of results, and progress bars."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from rtcontrol.models.data.row import Row
 
 STDOUT = Path("-")
-LOG_WIDTH = 160  # width of tables in a log file
+LOG_WIDTH = 160  # width of tables if the output is not a terminal
 
 
 def group(**more: Any) -> typer.Typer:
-    """Return a Typer app for a group of commands, or for a single command."""
+    """Return a Typer app with our options, for a group of commands or a single command."""
     return typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -38,21 +38,21 @@ def group(**more: Any) -> typer.Typer:
 
 
 def check_writable(path: Path) -> None:
-    """Raise UserError if a file cannot be written; called before a measurement starts."""
+    """Raise UserError if a file cannot be written. Call this before a long measurement starts."""
     if path == STDOUT:
         return
     try:
         existed = path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
-        if not existed:  # so that a command that is refused later leaves no empty file
+        if not existed:  # a command that fails later must not leave an empty file
             path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
-    """Write figures and machine as JSON to `path`, if it is given; `-` is standard output. Raises UserError."""
+    """Write results as JSON to `path`, with the machine (None: nothing; `-`: standard output). Raises UserError."""
     if path is None:
         return
     from rtcontrol.telemetry.run_folder import describe_machine
@@ -64,12 +64,14 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
     try:
         replace_file(path, text)
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}).", "Make room, or give another path.") from None
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}).", "Free some space, or give another path."
+        ) from None
     print(f"All figures: {path}")
 
 
-def for_people(json_file: Path | None = None) -> Console:
-    """Return the console for tables: standard output, or standard error if the figures go to standard output."""
+def console_for_tables(json_file: Path | None = None) -> Console:
+    """Return a console on standard output; if JSON goes to standard output (`-`), on standard error."""
     console = Terminal(stderr=json_file == STDOUT)
     if not console.is_terminal:
         console.width = max(console.width, LOG_WIDTH)
@@ -77,12 +79,12 @@ def for_people(json_file: Path | None = None) -> Console:
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line without markup or wrapping, with unprintable characters escaped."""
+    """Print a line literally, without rich's markup and wrapping, and with unprintable characters escaped."""
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def show_table(console: Console, table: FigureTable) -> None:
-    """Print a table of figures."""
+    """Print a table of results, with the numbers aligned right."""
     shown = Table(title=table.title, caption=table.note or None, title_justify="left", caption_justify="left")
     for i, column in enumerate(table.columns):
         shown.add_column(column, justify="right" if i else "left")
@@ -92,7 +94,7 @@ def show_table(console: Console, table: FigureTable) -> None:
 
 
 class Progress:
-    """A progress display on standard error: a bar on a terminal, otherwise a line after each tenth.
+    """A progress display on standard error: a bar on a terminal, otherwise a line per 10 % of the work.
 
     `text` may have the placeholders `done`, `total` and `percent`.
     """
@@ -125,7 +127,7 @@ class Progress:
 
 
 def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows, and show their number so far."""
+    """Yield the rows, and show a running count as progress."""
     with Progress("{done} rows") as shown:
         for n, row in enumerate(rows, 1):
             shown(n, None)
@@ -133,11 +135,11 @@ def count_rows(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 @contextmanager
-def interrupted(out: Path, training: str) -> Iterator[None]:
-    """Report on Ctrl-C that a training can be resumed from `out`, if the folder `training` has a state."""
+def resumable_training(out: Path, training: str) -> Iterator[None]:
+    """On Ctrl-C, print that the same command resumes the training, if `out`/`training` has a saved state."""
     try:
         yield
     except KeyboardInterrupt:
         if (out / training / "state.pt").is_file():
-            print(f"\nStopped; the training is saved in {out}: the same command resumes it.", file=sys.stderr)
+            print(f"\nStopped. The training is saved in {out}; the same command resumes it.", file=sys.stderr)
         raise

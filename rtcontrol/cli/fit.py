@@ -1,4 +1,4 @@
-"""The command `rtcontrol fit`, which trains a controller for a user's tools."""
+"""The command `rtcontrol fit`, which trains a controller (a small model) for a user's tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Progress, for_people, group, interrupted, save, say
+from rtcontrol.cli.figures import Progress, console_for_tables, group, resumable_training, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MISSING, setting
 
@@ -19,24 +19,24 @@ app = group()
 @command(app, ("out", "rows", "tools", "env", "agent", "base", "minutes"), figures=True)
 def fit(
     line: CommandLine,
-    out: Path = setting("fit", MISSING, "The model's folder: a new one, or that of a run to resume."),
-    rows: tuple[Path, ...] = setting("fit", (), "Rows to learn from, JSONL; may be repeated."),
+    out: Path = setting("fit", MISSING, "The model's folder: a new folder, or that of a training to resume."),
+    rows: tuple[Path, ...] = setting("fit", (), "Training rows in a JSONL file; may be repeated."),
     tools: str | None = setting("fit", None, "A .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' tools)"),
     teacher: str | None = setting("fit", None, "Instead of rows: a FILE.py with two functions (docs/training.md)."),
-    env: str | None = setting("fit", None, "Instead of rows: a world, FILE.py, with --agent."),
+    env: str | None = setting("fit", None, "Instead of rows: a world in a FILE.py, with --agent."),
     agent: str | None = setting("fit", None, "FILE.py of the agent for --env, with goals and an expert."),
-    hz: float | None = setting("fit", None, "Decisions a second in the world. (default: 16)", ge=0.1, le=1000),
+    hz: float | None = setting("fit", None, "Decisions per second in the world. (default: 16)", ge=0.1, le=1000),
     base: str | None = setting("fit", None, "Continue from this checkpoint. (default: a new model)"),
-    goal: str | None = setting("fit", None, "Instruction of rows that have none; the model's default instruction."),
-    minutes: float = setting("fit", 15.0, "Longest training time.", ge=0.01, le=WEEK),
-    seed: int = setting("fit", 0, "Seed of weights and order.", ge=0, lt=1 << 63),
+    goal: str | None = setting("fit", None, "Instruction for rows without an instruction, and the model's default."),
+    minutes: float = setting("fit", 15.0, "Time limit of the training in minutes.", ge=0.01, le=WEEK),
+    seed: int = setting("fit", 0, "Seed of initial weights and of the order of rows.", ge=0, lt=1 << 63),
 ) -> None:
-    """Fit a controller to rows (instruction, observation, call), to a labelling function, or to a world's expert.
+    """Train a controller on rows (instruction, observation, call), on a labelling function, or on a world's expert.
 
-    One row a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
-    that do not fit the tools are refused by file and line. A tenth of the questions is held out from training: its
-    score is shown, and the training ends when all of them are right. The same command resumes a training that was
-    stopped; more --minutes continue one that ended.
+    A row is a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
+    that do not match the tools are rejected, with file and line. A tenth of the questions is held out from training:
+    the score on these is printed, and the training ends when all are right. The same command resumes a training that
+    was stopped. With more --minutes it continues a training that has ended.
 
     Examples (docs/training.md, docs/your-own-game.md):
 
@@ -49,12 +49,12 @@ def fit(
     from rtcontrol.training.fit import TRAINING
     from rtcontrol.training.fit import fit as work
 
-    console = for_people(line.json)
+    console = console_for_tables(line.json)
     module = {} if teacher is None else vars(load_module(teacher, "fit.teacher"))
     if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
         hint = "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/training.md)."
-        raise UserError(f"{teacher} has no {' and no '.join(lacks)}.", hint)
-    with FitProgress("") as progress, interrupted(out, TRAINING):
+        raise UserError(f"{teacher} has no function {' and no function '.join(lacks)}.", hint)
+    with FitProgress("") as progress, resumable_training(out, TRAINING):
         result = work(
             rows or None,
             module.get("tools") if tools is None else tools,
@@ -75,18 +75,18 @@ def fit(
     if (worst := result.truth.worst()) is not None:
         say(console, worst)
     if result.score.right < result.score.count:
-        say(console, f"Not all answers are right yet: the same command with --minutes {2 * minutes:g} continues.")
+        say(console, f"Not all answers are right: run the same command with --minutes {2 * minutes:g} to train longer.")
     say(console, f"Model: {result.folder} (card: {result.folder / 'README.md'})")
     save(line.json, {"folder": str(result.folder), **result.truth.to_dict(), "notes": list(result.notes)})
 
 
 class FitProgress(Progress):
-    """A progress display with the time left, the newest held-out score and the loss."""
+    """A progress display with the remaining time, the newest score on held-out rows, and the loss."""
 
     score = "-"
 
     def tell(self, line: Mapping[str, Any]) -> None:
-        """Show a report line of the training."""
+        """Show the newest figures of the training: a line of its log."""
         if (score := line.get("held_out")) is not None:
             self.score = f"{score['right']}/{score['count']}"
         left, spent = int(line["left_s"]), line["seconds"]

@@ -1,4 +1,4 @@
-"""The commands `rtcontrol report`, which shows the results of runs, and `replay`, which decides them again."""
+"""The commands `rtcontrol report`, which shows results of runs, and `replay`, which makes recorded decisions again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Progress, for_people, group, save, say
+from rtcontrol.cli.figures import Progress, console_for_tables, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import remove_link, replace_file
 from rtcontrol.run.run import ERRORS, MISSED, mostly_errors
@@ -29,18 +29,18 @@ app_report, app_replay = group(), group()
 
 @command(app_report)
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or records; of several, a report of all.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders or records of runs. Several runs give a joint report.")],
     format: Annotated[
         Literal["terminal", "json", "perfetto", "html"], typer.Option(help="perfetto: for ui.perfetto.dev.")
     ] = "terminal",
     gate: Annotated[
-        list[str] | None, typer.Option(help="Exit status 3 unless it holds: 'miss_rate<=0.005'. May be repeated.")
+        list[str] | None, typer.Option(help="Exit status 3 if false: 'miss_rate<=0.005'. May be repeated.")
     ] = None,
 ) -> int:
-    """Show the results of a run from its record, also of a run that was killed.
+    """Show the results of a run from its record, even if the run was killed.
 
-    Without --format, report.json is also written next to the record, unless the run itself wrote it. A gate is a field
-    of report.json (with dots for nested fields), a comparison and a number.
+    Without --format, report.json is also written next to the record, unless the run has written it. A gate compares a
+    field of report.json (with dots for nested fields) with a number.
 
     Examples:
 
@@ -55,13 +55,13 @@ def report(
     if format == "terminal":
         for run in loaded:
             table.show(run.report, Terminal())
-            if not reports.is_complete(_beside(run)) and (refused := reports.write(run.report, _beside(run))):
-                what = f"The report could not be written to {_beside(run).parent} ({refused})."
+            if not reports.is_complete(_report_path(run)) and (refused := reports.write(run.report, _report_path(run))):
+                what = f"The report could not be written to {_report_path(run).parent} ({refused})."
                 raise UserError(what, "Free some space.")
     elif format == "json":
         print(as_json(loaded, gates), end="")
     else:
-        _put(_rendered(format, loaded, gates), _beside(loaded[0], FILES[format]))
+        _write_output(_render_report(format, loaded, gates), _report_path(loaded[0], FILES[format]))
     for run, g, value, holds in results:
         measured = "nothing was measured" if value is None else f"{value:g}"
         line = f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({measured})"
@@ -69,11 +69,11 @@ def report(
     return 0 if all(holds for *_, holds in results) else MISSED
 
 
-def _rendered(format: str, runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str | bytes:
-    """Return the report in a format, whose module is imported here. Raises UserError if its package is missing."""
+def _render_report(format: str, runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str | bytes:
+    """Return the report in the format perfetto or html. Raises UserError if the format's package is not installed."""
     if format == "perfetto":
         if find_spec("perfetto") is None:
-            problem = "--format perfetto needs a package that is not installed."
+            problem = "--format perfetto needs the package perfetto, which is not installed."
             raise UserError(problem, "Run `pip install 'rtcontrol[formats]'`.")
         from rtcontrol.telemetry import as_perfetto
 
@@ -83,15 +83,15 @@ def _rendered(format: str, runs: Sequence[RecordedRun], gates: Sequence[Gate]) -
     return as_html.render(runs, gates)
 
 
-def _beside(run: RecordedRun, suffix: str = ".json") -> Path:
-    """Return the path of the report next to a record: report-2.json for record-2.mcap.
+def _report_path(run: RecordedRun, suffix: str = ".json") -> Path:
+    """Return the path of a report next to its record, such as report-2.json for record-2.mcap.
 
-    A link at that path is removed, so that a folder from elsewhere cannot redirect the output.
+    A symbolic link at this path is removed, so that a foreign run folder cannot redirect the output.
     """
     return remove_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
 
 
-def _put(rendered: str | bytes, out: Path) -> None:
+def _write_output(rendered: str | bytes, out: Path) -> None:
     try:
         replace_file(out, rendered.encode() if isinstance(rendered, str) else rendered)
     except OSError as error:
@@ -103,16 +103,16 @@ def _put(rendered: str | bytes, out: Path) -> None:
 def replay(
     line: CommandLine,
     file: Annotated[Path, typer.Argument(help="A record.mcap, or a run's folder.")],
-    model: str | None = setting("replay", None, "Model that decides again. (default: the recorded one)"),
-    agent: str | None = setting("replay", None, "FILE.py that has the expert of --model expert."),
-    diff: bool = setting("replay", False, "Show each tick with another decision."),
+    model: str | None = setting("replay", None, "Model for the decisions. (default: the recorded model)"),
+    agent: str | None = setting("replay", None, "FILE.py with the expert for --model expert."),
+    diff: bool = setting("replay", False, "Show each tick whose decision differs."),
 ) -> int:
-    """Decide recorded observations again, and compare the decisions with the recorded ones, tick by tick.
+    """Make the decisions of a recorded run again, and compare them with the recorded decisions, tick by tick.
 
-    Each decision is made in order and without a clock, with the recorded instruction and history, so a second replay
-    gives the same result. A run with record.observations=no cannot be replayed.
+    Decisions are made in order, without a clock, with the recorded instructions and histories, so a second replay gives
+    the same result. A run with record.observations=no cannot be replayed.
 
-    Exit status: 0; 2 a mistake in the command; 8 a tenth of the decisions or more ended in an error.
+    Exit status: 0; 2 an error in the command; 8 a tenth of the decisions or more ended in an error.
 
     Examples:
 
@@ -123,12 +123,12 @@ def replay(
     from rtcontrol.run.replay import read_recording
     from rtcontrol.run.replay import replay as decide_again
 
-    recorded, console = read_recording(file), for_people(line.json)
+    recorded, console = read_recording(file), console_for_tables(line.json)
     chosen = None if agent is None else assembly.load_agent(agent)
     with Progress("{done} of {total} decisions") as shown:
         result, _ = decide_again(recorded, model, lambda done: shown(done, len(recorded.decisions)), chosen)
     if not result["whole"]:
-        say(console, f"{file} was cut short; the ticks that it contains are replayed.")
+        say(console, f"{file} was cut short; its existing ticks were replayed.")
     for each in result["differing"] if diff else ():
         now_called = each["replayed"] or each["error"]
         say(console, f"tick {each['k']}, seen at {each['t_s']:.3f} s: {each['recorded']} then, {now_called} now")

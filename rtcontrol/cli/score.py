@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import STDOUT, Progress, check_writable, for_people, group, save
+from rtcontrol.cli.figures import STDOUT, Progress, check_writable, console_for_tables, group, save
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MAX_HZ, MISSING, setting
 from rtcontrol_client.console import printable
@@ -28,18 +28,18 @@ app_score, app_eval = group(), group()
 def score(
     line: CommandLine,
     env: str = setting("score", MISSING, "World: a bundled one (`rtcontrol envs`), or a .py file."),
-    agent: str = setting("score", "", "A name, or a .py file with goals and expert. (default: the world's)"),
+    agent: str = setting("score", "", "A name, or a .py file with goals and expert. (default: the world's agent)"),
     models: tuple[str, ...] = setting("score", (), "Model; may be repeated. (default: the agent's)", flag="model"),
     seeds: int = setting("score", 10, "Episodes per goal.", ge=1),
-    hz: float = setting("score", 0.0, "Ticks a second; 0: the model's, or 16.", ge=0, le=MAX_HZ),
-    goals: tuple[str, ...] = setting("score", (), "Only these, or `all` of your world. (default: the world's list)"),
-    phrasings: str | None = setting("score", None, "JSONL file of what people say, or the world's list: held-out."),
+    hz: float = setting("score", 0.0, "Ticks per second; 0: the rate of the model's training, or 16.", ge=0, le=MAX_HZ),
+    goals: tuple[str, ...] = setting("score", (), "Only these goals, or `all`. (default: the world's list)"),
+    phrasings: str | None = setting("score", None, "JSONL file of sentences, or a list of the world: held-out."),
     engine: str = setting("host", "torch", "What runs the model."),
 ) -> int:
-    """Score a model in lockstep, on seeds that it was not trained on.
+    """Score how well a model reaches goals in a world, in lockstep, on seeds that it was not trained on.
 
-    Each goal is compared with the expert, no-op and random, and with the model under another instruction than the goal.
-    With score.phrasings, the instructions are sentences that people say.
+    The model is compared with the expert, no calls, random calls, and itself when it is instructed another goal. With
+    score.phrasings, the instructions are sentences of people.
 
     Examples:
 
@@ -47,19 +47,19 @@ def score(
         rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine --model chat:URL   # docs/evaluation.md
         rtcontrol score --env paddle --set score.phrasings=list.jsonl   # or the world's list: held-out
 
-    A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null if the sentence names no goal.
-    With --json, the raw results of every seed are kept. docs/evaluation.md explains the measurement.
+    A line of such a file is `{"say": "...", "means": "<canonical instruction>"}`, or `"means": null` for no goal.
+    With --json, the raw results of every seed are written. docs/evaluation.md explains the measurement.
 
     Exit status: 0; 2 an error in the command; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the results so far are shown and
-    kept).
+    written).
     """
     from rtcontrol.score.score import Scoring, Settings
     from rtcontrol.score.tables import tables
 
     if line.json == STDOUT:
-        raise UserError("--json - cannot hold a score, which is kept while it grows.", "Name a file.")
+        raise UserError("A score cannot be written to --json -, since it is saved after each step.", "Give a file.")
     scoring = Scoring(Settings(env, agent, models, hz, seeds, goals, phrasings, engine=engine), line.json)
-    console = for_people(line.json)
+    console = console_for_tables(line.json)
     for warning in scoring.warnings:
         print(printable(warning), file=sys.stderr)
     status = 0
@@ -74,7 +74,7 @@ def score(
         console.print(note, highlight=False)
         console.print()
     if status:
-        kept = f"{line.json} holds what was measured" if line.json else "nothing is kept"
+        kept = f"{line.json} has the results so far" if line.json else "no results were saved"
         print(f"interrupted: {kept}", file=sys.stderr)
     elif line.json is not None:
         print(f"All figures: {line.json}")
@@ -93,13 +93,13 @@ def evaluate(
         ),
     ],
     model: str = setting("eval", MISSING, "Bundled name, folder or hub id of a checkpoint."),
-    out: Path | None = setting("eval", None, "A new file for the answers, one a line."),
-    limit: int | None = setting("eval", None, "Number of samples to take, from the first.", ge=1),
+    out: Path | None = setting("eval", None, "A new file for the answers, a JSON object per line."),
+    limit: int | None = setting("eval", None, "Use only this many samples, from the first.", ge=1),
     engine: str = setting("host", "torch", "What runs the model."),
     device: str | None = setting("eval", None, "cpu, cuda or cuda:NUMBER. (default: a GPU if there is one)"),
-    value_tokens: int = setting("eval", 64, "Tokens of a free value at most.", ge=1),
+    value_tokens: int = setting("eval", 64, "Most tokens of a free value.", ge=1),
 ) -> None:
-    """Count how often a model's calls are right, on a public set or a file of rows (docs/evaluation.md).
+    """Count how many of a model's calls are right, on a public data set or a file of rows (docs/evaluation.md).
 
     Examples:
 
@@ -111,7 +111,7 @@ def evaluate(
 
     if out is not None:
         if out.exists():
-            raise UserError(f"The file eval.out={out} already exists.", "Name a new file.")
+            raise UserError(f"The file eval.out={out} already exists.", "Give a new file.")
         check_writable(out)
     read = evaluating.read_eval_rows(source, limit)
     spec = DeciderSpec(model, (), engine, device=device, value_tokens=value_tokens)
@@ -122,7 +122,7 @@ def evaluate(
             keep = partial(evaluating.write_answer, opened.enter_context(out.open("w", encoding="utf-8")))
         answers = evaluating.answer_all(read.rows, answerer, keep, progress)
     document = evaluating.build_document(read, answers, answerer.about)
-    console = for_people(line.json)
+    console = console_for_tables(line.json)
     for table in evaluating.tables(document):
         console.print(table)
     save(line.json, document)

@@ -1,4 +1,4 @@
-"""The commands `rtcontrol serve`, `bridge`, `mcp` and `keys`, with which other programs connect."""
+"""The commands `rtcontrol serve`, `bridge`, `mcp` and `keys`, by which other programs connect to rtcontrol."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ Examples:
     rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys   # `rtcontrol keys new NAME` makes the keys
     rtcontrol serve --agent paddle --http 0.0.0.0:8080 --set serve.token_file=token   # others show the token
 
-docs/protocol.md describes the protocol for clients, docs/security.md the access rules. Each session has its record and
+docs/protocol.md describes the protocol for clients, docs/security.md the access rules. Each session has a record and a
 report in --out. Exit status: 0; 1 internal error; 2 error in the options; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the
-first signal ends all sessions with their safe calls, a second one has no effect, a third one exits at once).
+first signal ends all sessions with their safe calls; a second signal has no effect; a third signal exits at once).
 """
 LOOK_S = 0.2
 FLAGS = ("agent", "model", "tools", "host", "bind", "keys", "http", "replicas", "out")
@@ -51,7 +51,7 @@ app = group()
 
 
 def _serve(options: ServeOptions) -> int:
-    run = _run if options.replicas is None else _run_replicas
+    run = _run_server if options.replicas is None else _run_replicas
     with Shutdown() as ending:
         try:
             with RunFolder(options.out, timestamped_folder("serve"), overwrite=True) as folder:
@@ -60,7 +60,7 @@ def _serve(options: ServeOptions) -> int:
             return interrupted.status
 
 
-def _run(options: ServeOptions, ending: Shutdown) -> int:
+def _run_server(options: ServeOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.server import Server
 
     http = None
@@ -94,7 +94,7 @@ def _run_replicas(options: ServeOptions, ending: Shutdown) -> int:
         ending.of(lambda name: None)
         while not ending.called():
             if (died := ray.failed_part()) is not None:
-                raise UserError(f"Ray's {died} has ended, and so have the servers.", "Start the command again.")
+                raise UserError(f"Ray's {died} has ended, so the servers have ended, too.", "Start the command again.")
             time.sleep(LOOK_S)
         say(f"{ending.name}: ending the servers")
     return ending.status
@@ -120,24 +120,24 @@ def bridge() -> None:
     """
 
 
-# A bridge has the options of `python -m rtcontrol_client.ros2` (or carla), which runs without the rest of rtcontrol.
+# All options are passed to `python -m rtcontrol_client.ros2` (or carla), which also runs without rtcontrol.
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-def _pass_on(main: Callable[..., int], name: str, help: str) -> None:
-    def call(context: typer.Context) -> None:
+def _add_bridge_command(main: Callable[..., int], name: str, help: str) -> None:
+    def run_bridge(context: typer.Context) -> None:
         sys.stdout.flush()
         try:
             status = main(context.args, f"rtcontrol bridge {name}")
-        except SystemExit as ended:  # raised by argparse, which has shown its help or an error
+        except SystemExit as ended:  # argparse has printed its help or an error
             status = int(ended.code or 0)
         raise typer.Exit(status)
 
-    bridges.command(name, context_settings=PASSED_ON, help=help, add_help_option=False)(call)
+    bridges.command(name, context_settings=PASSED_ON, help=help, add_help_option=False)(run_bridge)
 
 
-_pass_on(ros2_cli.main, "ros2", "A ROS 2 robot, as a node: needs rclpy. See `rtcontrol bridge ros2 --help`.")
-_pass_on(carla_cli.main, "carla", "A car in the CARLA simulator, for a server elsewhere. See `... carla --help`.")
+_add_bridge_command(ros2_cli.main, "ros2", "Connect a ROS 2 robot (needs rclpy). See `rtcontrol bridge ros2 --help`.")
+_add_bridge_command(carla_cli.main, "carla", "Connect a car in CARLA. See `rtcontrol bridge carla --help`.")
 
 
 app_mcp = group()
@@ -146,14 +146,14 @@ app_mcp = group()
 @command(app_mcp, ("connect", "instruct"))
 def mcp(
     connect: str = setting("mcp", MISSING, "The page of `run --view`, or the address of `serve --http`."),
-    instruct: bool = setting("mcp", False, "Offer `instruct`, `resume` and `confirm`, too: the agent may act."),
-    session: str | None = setting("mcp", None, "One of a server's sessions. (default: the newest)"),
-    token_file: Path | None = setting("mcp", None, "The server's access token, if it requires one."),
+    instruct: bool = setting("mcp", False, "Also offer `instruct`, `resume` and `confirm` to the agent."),
+    session: str | None = setting("mcp", None, "Session of the server. (default: the newest)"),
+    token_file: Path | None = setting("mcp", None, "File with the server's access token, if it needs a token."),
 ) -> None:
-    """Let a slow agent supervise a control loop over MCP: read status and misses; pause, stop and deny calls.
+    """Let a slow agent supervise a control loop over MCP. It can read status and misses, pause, stop and deny calls.
 
-    With --instruct, the agent may also instruct, resume and confirm. No tick waits for the agent. The command may start
-    before a run, connects to the next run, and ends when its stdin closes. Needs pip install 'rtcontrol[mcp]'.
+    With --instruct, the agent can also instruct, resume and confirm. No tick waits for the agent. The command can start
+    before a run: it connects to the next run. It ends when its stdin closes. Needs pip install 'rtcontrol[mcp]'.
 
     Examples:
 
@@ -167,37 +167,37 @@ def mcp(
     from rtcontrol.gateway.mcp_server import ViewClient, server, watch
     from rtcontrol.gateway.options import read_token
 
-    # Standard output is reserved for the protocol.
+    # The protocol uses standard output, so log to standard error.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     if token_file is not None and not token_file.is_file():
         raise UserError(f"mcp.token_file {token_file} is not a file.", "Give the token file of the server.")
     view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
     offered = server(view, instruct)
     if sys.stdin is not None and sys.stdin.isatty():
-        print("This command speaks MCP on stdin and stdout, for an agent. Ctrl-C ends it.", file=sys.stderr)
-    # Exit at once on Ctrl-C: the thread that reads stdin cannot be interrupted, and there is nothing to clean up.
+        print("This command speaks MCP with an agent over stdin and stdout. Press Ctrl-C to end it.", file=sys.stderr)
+    # On Ctrl-C, exit at once: the thread that reads stdin cannot be interrupted, and nothing needs a cleanup.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
     asyncio.run(watch(view, offered.run_stdio_async()))
 
 
-key_app = group(help="The keys of clients that may connect from other machines: make, list, revoke.")
+key_app = group(help="Create, list and revoke the keys of clients on other machines.")
 KEYS: Any = setting("serve", None, "Key folder. (default: ~/.config/rtcontrol/keys)")
 
 
-@command(key_app)
-def new(
+@command(key_app, name="new")
+def create_key(
     name: Annotated[str, typer.Argument(help="The client's name.")],
     keys: Path | None = KEYS,
 ) -> None:
-    """Create a key pair for a client, and add its public key to the allow-list; a running server accepts it, too.
+    """Create a key pair for a client, and add the public key to the allow-list, also of a running server.
 
-    The first use also creates the key pair of the server. For another folder: --set serve.keys=FOLDER
+    The first use also creates the server's key pair. --set serve.keys=FOLDER uses another folder.
 
     Example: `rtcontrol keys new left-arm`
     """
-    with _keys(keys) as folder:
+    with _open_key_folder(keys) as folder:
         if name == key_files.SERVER:
-            raise UserError(f"{name!r} is the server's key.", "Choose another name.")
+            raise UserError(f"The name {name!r} is reserved for the server's key.", "Choose another name.")
         missing = [name] if (folder / f"{key_files.SERVER}.key_secret").exists() else [name, key_files.SERVER]
         for each in missing:
             print(f"Key {each} {key_files.fingerprint(key_files.create(folder, each).public)} in {folder}")
@@ -205,12 +205,12 @@ def new(
 
 
 @command(key_app, name="list")
-def show(keys: Path | None = KEYS) -> None:
+def list_keys(keys: Path | None = KEYS) -> None:
     """List the server's key and the allow-list: names and fingerprints, never secrets.
 
     Example: `rtcontrol keys list`
     """
-    with _keys(keys) as folder:
+    with _open_key_folder(keys) as folder:
         if not (server := folder / f"{key_files.SERVER}.key").exists():
             raise UserError(f"There are no keys in {folder}.", "Create one: rtcontrol keys new NAME")
         each = {f"{key_files.SERVER} (this server)": key_files.load_public(server), **key_files.clients(folder)}
@@ -227,19 +227,19 @@ def revoke(
 
     Example: `rtcontrol keys revoke left-arm`
     """
-    with _keys(keys) as folder:
+    with _open_key_folder(keys) as folder:
         if name not in key_files.clients(folder):
             raise UserError(f"There is no key {name!r} in {folder}.", "See `rtcontrol keys list`.")
-        (folder / f"{name}.key").unlink()  # the public key is the one that admits the client
+        (folder / f"{name}.key").unlink()  # without its public key, the client is rejected
         (folder / f"{name}.key_secret").unlink(missing_ok=True)
     print(f"Revoked {name}")
 
 
 @contextmanager
-def _keys(keys: Path | None) -> Iterator[Path]:
-    """Yield the key folder of the command's option, or else the user's default. Raises UserError."""
+def _open_key_folder(keys: Path | None) -> Iterator[Path]:
+    """Yield the key folder `keys`, or else the user's default folder. Errors with keys become UserErrors."""
     if (folder := keys or key_files.default_folder()) is None:
-        raise UserError("There is no home folder for the keys.", "Give --set serve.keys=FOLDER.")
+        raise UserError("The keys have no folder, since the user has no home folder.", "Give --set serve.keys=FOLDER.")
     try:
         yield folder
     except key_files.KeyFileError as error:

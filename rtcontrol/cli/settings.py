@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.cli.command import command, tree
+from rtcontrol.cli.command import command, settings_by_group
 from rtcontrol.cli.figures import group
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import GROUPS, Setting
@@ -28,43 +28,43 @@ app = group()
 
 @command(app)
 def settings(
-    group: Annotated[str | None, typer.Argument(help=f"One group alone: {', '.join(GROUPS)}.")] = None,
+    group: Annotated[str | None, typer.Argument(help=f"List only this group: {', '.join(GROUPS)}.")] = None,
 ) -> None:
-    """List every setting with its default, as a TOML file for `--config`; those without a default are commented out.
+    """List all settings with defaults, as a TOML file for `--config`. Settings without a default are comments.
 
     Examples: `rtcontrol settings loop`; `rtcontrol settings > run.toml`
     """
     if group not in (None, *GROUPS):
-        raise UserError(f"There is no group {group}.", f"There are {', '.join(GROUPS)}.")
-    for name, each in tree().items():
+        raise UserError(f"There is no group {group}.", f"The groups are {', '.join(GROUPS)}.")
+    for name, each in settings_by_group().items():
         if group in (None, name):
             print(f"[{name}]  # {GROUPS[name]}")
-            print("\n".join(map(_line, each)) + "\n")
+            print("\n".join(map(_toml_line, each)) + "\n")
 
 
-def _line(entry: Setting) -> str:
-    default = _default(entry)
-    return f"{'' if default else '# '}{entry.leaf} = {default}  # {_meaning(entry)}"
+def _toml_line(entry: Setting) -> str:
+    default = _toml_default(entry)
+    return f"{'' if default else '# '}{entry.leaf} = {default}  # {_help_text(entry)}"
 
 
-def _default(entry: Setting) -> str:
-    """Return the default of a setting in TOML form; an empty text if there is none that TOML can express."""
+def _toml_default(entry: Setting) -> str:
+    """Return the default of a setting as TOML, or an empty text if TOML cannot express the default."""
     return "" if entry.default in (None, MISSING, Path()) else json.dumps(entry.default)
 
 
-def _meaning(entry: Setting) -> str:
+def _help_text(entry: Setting) -> str:
     return f"{entry.help} ({entry.legal()})" if entry.legal() else entry.help
 
 
 def page() -> Iterator[str]:
-    """Yield the lines of docs/settings.md."""
+    """Yield the lines of the page docs/settings.md."""
     yield TITLE.rstrip()
-    for name, each in tree().items():
+    for name, each in settings_by_group().items():
         yield from ("", f"## {name}", "", GROUPS[name], "", HEAD, "|---|---|---|")
         for entry in each:
             python = "" if entry.name == entry.leaf else f" ({entry.name})"
-            default = _default(entry) and f"`{_default(entry)}`"
-            cells = (f"`{entry.path}`{python}", default, _meaning(entry))
+            default = _toml_default(entry) and f"`{_toml_default(entry)}`"
+            cells = (f"`{entry.path}`{python}", default, _help_text(entry))
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

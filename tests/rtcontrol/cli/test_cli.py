@@ -43,7 +43,7 @@ MISTAKES = [
     ("--set loop.calls_per_tick=2", "--agent FILE.py) with history=1 and a model"),
     ("--model /nowhere/at/all", "/nowhere/at/all"),
     ("--frobnicate", "No such option: --frobnicate"),
-    ("--hold-ms 3", "Use the setting: --set loop.hold_ms=VALUE"),
+    ("--hold-ms 3", "use --set loop.hold_ms=VALUE"),
     ("--modle lander", "--model"),
     ("--set loop.holdms=3", "The nearest one is loop.hold_ms"),
     ("--set serve.http=h:1", "--set serve.http is not a setting of `rtcontrol run`"),

@@ -65,8 +65,8 @@ def test_interrupted_drill_judges_its_injected_faults(tmp_path: Path) -> None:
     ("arguments", "error"),
     [
         (["--set", 'drill.only=["hang", "earthquake"]'], "earthquake: there is no such fault"),
-        (["--simulate", "--set", "drill.env=paddle"], "are for a drill in real time."),
-        (["--set", "drill.seeds=[0, 9]"], "Give --simulate with them."),
+        (["--simulate", "--set", "drill.env=paddle"], "--simulate cannot be used with drill.env"),
+        (["--set", "drill.seeds=[0, 9]"], "Add --simulate."),
     ],
 )
 def test_wrong_option_is_refused(

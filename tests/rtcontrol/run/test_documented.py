@@ -128,8 +128,8 @@ def test_new_game_is_complete_and_overwrites_no_files(tmp_path: Path, capsys: py
     capsys.readouterr()
     assert "File exists" in refused(capsys, "new", str(tmp_path / "deep" / "my_game"))
     for name, says in (
-        ("My-Game", "is not a name"),
-        ("class", "is not a name"),
+        ("My-Game", "is not a valid name"),
+        ("class", "is not a valid name"),
         ("json", "would be imported in place"),
     ):
         assert says in refused(capsys, "new", str(tmp_path / name))

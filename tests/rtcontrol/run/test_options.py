@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from rtcontrol.cli.app import app as whole
 from rtcontrol.cli.command import command as register
-from rtcontrol.cli.command import has_setting, split
+from rtcontrol.cli.command import has_setting, split_global_options
 from rtcontrol.cli.settings import PAGE, page
 from rtcontrol.envs.evaluate import cases, evaluate
 from rtcontrol.models.errors import UserError
@@ -37,7 +37,7 @@ def run(*words: str) -> RunOptions:
     made: list[RunOptions] = []
     app = typer.Typer(pretty_exceptions_enable=False)
     register(app, ("hz", "live", "instruction"), options=RunOptions, name="run")(lambda options: made.append(options))
-    line, rest = split(words)
+    line, rest = split_global_options(words)
     app(rest, obj=line, standalone_mode=False)
     return made[0]
 
