@@ -164,7 +164,7 @@ def mcp(
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")
     if not connect.startswith(("http://", "https://")):
         raise UserError(f"--connect {connect!r} is not an address.", "Give an address such as http://127.0.0.1:8080.")
-    from rtcontrol.gateway.mcp_server import ViewClient, server, watch
+    from rtcontrol.gateway.mcp_server import ViewClient, create_server, serve_connected
     from rtcontrol.gateway.options import read_token
 
     # The protocol uses standard output, so log to standard error.
@@ -172,12 +172,12 @@ def mcp(
     if token_file is not None and not token_file.is_file():
         raise UserError(f"mcp.token_file {token_file} is not a file.", "Give the token file of the server.")
     view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
-    offered = server(view, instruct)
+    offered = create_server(view, instruct)
     if sys.stdin is not None and sys.stdin.isatty():
         print("This command speaks MCP with an agent over stdin and stdout. Press Ctrl-C to end it.", file=sys.stderr)
     # On Ctrl-C, exit at once: the thread that reads stdin cannot be interrupted, and nothing needs a cleanup.
     signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
-    asyncio.run(watch(view, offered.run_stdio_async()))
+    asyncio.run(serve_connected(view, offered.run_stdio_async()))
 
 
 key_app = group(help="Create, list and revoke the keys of clients on other machines.")
@@ -200,7 +200,7 @@ def create_key(
             raise UserError(f"The name {name!r} is reserved for the server's key.", "Choose another name.")
         missing = [name] if (folder / f"{key_files.SERVER}.key_secret").exists() else [name, key_files.SERVER]
         for each in missing:
-            print(f"Key {each} {key_files.fingerprint(key_files.create(folder, each).public)} in {folder}")
+            print(f"Key {each} {key_files.fingerprint(key_files.create_key_pair(folder, each).public)} in {folder}")
     print(f"Move {name}.key_secret to the client's machine, and copy {key_files.SERVER}.key there (docs/security.md).")
 
 
@@ -211,9 +211,9 @@ def list_keys(keys: Path | None = KEYS) -> None:
     Example: `rtcontrol keys list`
     """
     with _open_key_folder(keys) as folder:
-        if not (server := folder / f"{key_files.SERVER}.key").exists():
+        if not (path := folder / f"{key_files.SERVER}.key").exists():
             raise UserError(f"There are no keys in {folder}.", "Create one: rtcontrol keys new NAME")
-        each = {f"{key_files.SERVER} (this server)": key_files.load_public(server), **key_files.clients(folder)}
+        each = {f"{key_files.SERVER} (this server)": key_files.load_public(path), **key_files.client_keys(folder)}
         for name, public in each.items():
             print(f"{key_files.fingerprint(public)}  {name}")
 
@@ -228,7 +228,7 @@ def revoke(
     Example: `rtcontrol keys revoke left-arm`
     """
     with _open_key_folder(keys) as folder:
-        if name not in key_files.clients(folder):
+        if name not in key_files.client_keys(folder):
             raise UserError(f"There is no key {name!r} in {folder}.", "See `rtcontrol keys list`.")
         (folder / f"{name}.key").unlink()  # without its public key, the client is rejected
         (folder / f"{name}.key_secret").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The routes of the gateway, as thin functions over the server's sessions and `ToolSets`."""
+"""The gateway: the HTTP and WebSocket routes of a server for sessions, /v1 requests, the live view and /metrics."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from rtcontrol.gateway import chat, decisions, view
-from rtcontrol.gateway.bodies import read
-from rtcontrol.gateway.decide import Timed, ToolSets, public_name
-from rtcontrol.gateway.gate import Refusal, behind_gate
+from rtcontrol.gateway.bodies import read_body
+from rtcontrol.gateway.decide import TimedDecision, ToolSets, public_name
+from rtcontrol.gateway.gate import Refusal, with_access_checks
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
@@ -29,7 +29,7 @@ from rtcontrol_client.wire import PROTOCOL
 
 
 class GatewayApp:
-    """The gateway's application for a server's sessions and /v1 requests. `gated` adds the access checks."""
+    """The gateway's application (ASGI). `gated` is the application with access checks, to be run by an HTTP server."""
 
     def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._sessions, self._options = sessions, options
@@ -37,13 +37,13 @@ class GatewayApp:
         self._model, self._since = public_name(options.model), int(time.time())
         self._routes = self._all_routes()
         app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._missing})
-        self.gated = behind_gate(app, options)
+        self.gated = with_access_checks(app, options)
 
     def start(self) -> None:
-        """Do nothing: another server runs the application."""
+        """Do nothing, because another HTTP server runs the application."""
 
     def close(self) -> None:
-        """Close the tool sets."""
+        """Close the open tool sets."""
         self._tool_sets.close()
 
     def _all_routes(self) -> list[BaseRoute]:
@@ -55,26 +55,26 @@ class GatewayApp:
             Route("/health", self._health),
             Route("/metrics", self._metrics_text),
             WebSocketRoute("/ws", WebSockets(sessions).serve),
-            *view.routes(lambda name: view.find(sessions, name), lambda: view.listed(sessions)),
+            *view.view_routes(lambda name: view.find_session(sessions, name), lambda: view.list_sessions(sessions)),
             WebSocketRoute("/{path:path}", self._no_socket),
             *([] if static is None else [Mount("/static", StaticFiles(directory=static, html=True))]),
             Route("/crowd", lambda request: FileResponse(view.PAGE / "crowd.html")),
             Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
-            *view.files(html=True),
+            *view.page_routes(html=True),
         ]
 
-    async def _decide(self, tools: Sequence[dict[str, Any]], *prompt: Any) -> Timed:
+    async def _decide(self, tools: Sequence[dict[str, Any]], *prompt: Any) -> TimedDecision:
         timed = await self._tool_sets.decide(tuple(tools), *prompt)
         self._metrics.latency.observe(timed.latency_ms / 1e3)
         return timed
 
     async def _completions(self, request: Request) -> Response:
-        body = await read(request, chat.ChatRequest, self._options, 400)
-        answer = await chat.decided(body, body.offer(self._sessions.options.default_tools), self._decide)
+        body = await read_body(request, chat.ChatRequest, self._options, 400)
+        answer = await chat.decide_reply(body, body.offered_tools(self._sessions.options.default_tools), self._decide)
         if body.stream:
             headers = {"cache-control": "no-cache"}
-            return StreamingResponse(chat.chunks(body, answer), 200, headers, "text/event-stream")
-        return JSONResponse(chat.completion(body, answer))
+            return StreamingResponse(chat.completion_events(body, answer), 200, headers, "text/event-stream")
+        return JSONResponse(chat.completion_body(body, answer))
 
     async def _models(self, request: Request) -> Response:
         model = {"id": self._model, "object": "model", "created": self._since, "owned_by": "rtcontrol"}
@@ -90,18 +90,18 @@ class GatewayApp:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _missing(self, request: Request, error: Exception) -> Response:
-        # All other paths belong to the page's files, which take no POST.
+        # A path without a route is a file of the page, so a POST to it gets status 404.
         known = request.url.path in (route.path for route in self._routes if isinstance(route, Route))
         status, code = (405, "method_not_allowed") if known else (404, "not_found")
-        problem = f"This server has no {request.method} {request.url.path[:80]}."
-        return Refusal(status, code, problem, "An OpenAI client's base_url ends with /v1.").response()
+        problem = f"This server does not support {request.method} {request.url.path[:80]}."
+        return Refusal(status, code, problem, "The base_url of an OpenAI client must end with /v1.").response()
 
     async def _no_socket(self, socket: WebSocket) -> None:
         await socket.close()
 
 
 class Gateway(HTTPServer):
-    """An HTTP server with WebSockets for a server's sessions."""
+    """An HTTP server on its own thread that runs the gateway's application."""
 
     def __init__(self, sessions: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._gateway = GatewayApp(sessions, pool, options)

@@ -1,4 +1,4 @@
-"""Read the bodies of /v1 requests: limited in size, strict JSON, and checked by pydantic models."""
+"""Read the bodies of /v1 requests: limit their size, parse strict JSON, and validate the values by pydantic models."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from rtcontrol_client.wire.limits import LIMITS, check_value
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=object_without_repeated_keys)
+DECODER = json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=object_without_repeated_keys)
 
 
-async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
-    """Return the body as a `model`. Raises Refusal: 408, 413, or status `invalid` if the body does not fit."""
+async def read_body(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
+    """Return a request's body as an object of class `model`. Raises Refusal with status 408 (too slow), 413 (too large)
+    or `invalid` (not valid for the model)."""
     body = bytearray()
     try:
         async with asyncio.timeout(options.body_timeout_s):
@@ -36,7 +37,7 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
                 if len(body) > MAX_BODY_BYTES:
                     raise too_large()
     except (TimeoutError, ClientDisconnect):
-        raise Refusal(408, "timeout", "The body did not arrive in time.", "Send the body at once.") from None
+        raise Refusal(408, "timeout", "The body did not arrive in time.", "Send the body faster.") from None
     value: Any = None
     try:
         value = DECODER.decode(body.decode())
@@ -46,16 +47,16 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
         raise Refusal(invalid, str(error.code), error.message, error.remedy) from None
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
-        field = _field(first["loc"], value)
+        field = _field_path(first["loc"], value)
         problem = f"{field or 'body'}: {first['msg']}."
         raise Refusal(invalid, "invalid", problem, "Correct this field.", field or None) from None
     except (ValueError, RecursionError) as error:
-        raise Refusal(invalid, "malformed", f"The body is not JSON ({error}).", "Send one JSON object.") from None
+        raise Refusal(invalid, "malformed", f"The body is not JSON ({error}).", "Send a JSON object.") from None
 
 
-def _field(places: Sequence[int | str], value: Any) -> str:
-    """Return the path of the invalid field, such as `messages[0].role`, without pydantic's names of union members. The
-    last place may be missing in the value."""
+def _field_path(places: Sequence[int | str], value: Any) -> str:
+    """Return the path of an invalid field, such as `messages[0].role`, from pydantic's location. Parts of the location
+    that are not in `value` are left out, as pydantic also lists union types; only the last part may be missing."""
     path = ""
     for k, place in enumerate(places, start=1):
         if isinstance(place, int):

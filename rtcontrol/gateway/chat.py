@@ -1,8 +1,8 @@
-"""`POST /v1/chat/completions`, in the form that the `openai` client libraries use.
+"""Serve `POST /v1/chat/completions`, in the format of the `openai` client libraries.
 
-The last user message is the instruction. System messages are put before the instruction if the model was not trained on
-the tools, and are left out otherwise. Earlier calls with their results are the history; `environment` (our extension,
-a list of strings) is the observation.
+The last user message becomes the instruction. System messages are added before the instruction if the model was not
+trained on the tools; otherwise they are ignored. Earlier calls with their results become the history. The observation
+is the field `environment`, a list of strings, which OpenAI's format does not have.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rtcontrol.gateway.bodies import DECODER
-from rtcontrol.gateway.decide import Timed
+from rtcontrol.gateway.decide import TimedDecision
 from rtcontrol.gateway.gate import Refusal
 from rtcontrol.models.call import Call
 from rtcontrol.models.conversation import CallWithResult, ConversationTurn, UnpairedResult, match_results
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.limits import LIMITS, check_value
 
-Decide = Callable[..., Awaitable[Timed]]
+Decide = Callable[..., Awaitable[TimedDecision]]
 
 
 class Function(BaseModel):
-    """A function's name, and its `arguments` as JSON in a string."""
+    """The name of a function and, in a call, the `arguments` as a JSON string."""
 
     name: str
     arguments: str | None = None
@@ -38,17 +38,18 @@ class ToolCall(BaseModel):
     id: str | None = None
     function: Function
 
-    def call(self, place: str) -> Call:
-        """Return the call. Raises Refusal that names `place` if the arguments are not a JSON object."""
+    def call(self, field: str) -> Call:
+        """Return the call with parsed arguments. Raises Refusal for the `field` if they are not a JSON object."""
         text = self.function.arguments
         try:
-            # Some clients send "null" or "" for a tool without parameters.
+            # Some clients send "null" or an empty string for a tool without parameters.
             value = {} if text is None or text.strip() in ("", "null") else DECODER.decode(text)
             check_value(value, LIMITS)
         except (ValueError, RecursionError, WireError):
             value = None
         if not isinstance(value, dict):
-            raise Refusal(400, "invalid", f"{place} is not a JSON object.", "Send the call unchanged.", param=place)
+            hint = "Send the call as this server returned it."
+            raise Refusal(400, "invalid", f"{field} is not a JSON object.", hint, param=field)
         return Call(self.function.name, value)
 
 
@@ -93,7 +94,7 @@ class ChatRequest(BaseModel):
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=256)]
     tools: list[dict[str, Any]] | None = None
-    functions: None = None  # refused: this field of OpenAI's first API would be ignored, and other tools called
+    functions: None = None  # must be missing: this old field of OpenAI's is not supported, and ignoring it is unsafe
     tool_choice: Literal["auto", "required"] | ToolChoice | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -101,7 +102,7 @@ class ChatRequest(BaseModel):
     response_format: TextFormat | None = None
     environment: list[str] | None = None
 
-    def orders(self) -> str:
+    def system_text(self) -> str:
         """Return the text of all system and developer messages."""
         texts = [m.text() for m in self.messages if m.role in ("system", "developer")]
         return "\n".join(filter(None, texts))
@@ -111,11 +112,12 @@ class ChatRequest(BaseModel):
         return next((m.text() for m in reversed(self.messages) if m.role == "user"), "")
 
     def calls(self, since: int = 0) -> list[CallWithResult]:
-        """Return the calls of the messages from index `since` on, with their results. Raises Refusal."""
+        """Return the calls, with their results, of the messages from index `since` on. Raises Refusal if a result does
+        not belong to a call."""
         try:
             results = match_results([message.turn() for message in self.messages])
         except UnpairedResult as error:
-            hint = "Send the assistant message with the call before it, and each call's result once, with its id."
+            hint = "Send the assistant message with the call before the result, and each call's result once, by id."
             raise Refusal(400, "invalid", f"{error}.", hint, param=f"messages[{error.index}].tool_call_id") from None
         return [
             CallWithResult(
@@ -127,27 +129,28 @@ class ChatRequest(BaseModel):
             for k, call in enumerate(message.tool_calls or ())
         ]
 
-    def answered(self) -> list[CallWithResult]:
-        """Return the calls after the last user message that have a result."""
+    def calls_with_results(self) -> list[CallWithResult]:
+        """Return the calls after the last user message, if they have a result."""
         last = max((i for i, m in enumerate(self.messages) if m.role == "user"), default=0)
         return [call for call in self.calls(last) if call.result is not None]
 
     @property
     def required(self) -> bool:
-        """Whether the request demands a call."""
+        """Whether the reply must have a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
 
-    def offer(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
-        """Return the tools that may be called: the request's, or else the server's `default`. Raises Refusal."""
+    def offered_tools(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
+        """Return the tools that may be called: those of the request, or the server's `default`. Raises Refusal."""
         tools = tuple(self.tools or default)
         if not tools:
-            raise Refusal(400, "unsupported", "No tools.", "This server writes no prose: give `tools`.", "tools")
+            hint = "Send `tools`: this server only calls tools, and writes no text."
+            raise Refusal(400, "unsupported", "The request has no tools.", hint, "tools")
         if not isinstance(self.tool_choice, ToolChoice):
             return tools
         name = self.tool_choice.function.name
         if not (tools := tuple(tool for tool in tools if _name(tool) == name)):
             problem = f"tool_choice names {name[:80]!r}, which is not one of the tools."
-            raise Refusal(400, "invalid", problem, "Name one of them.", "tool_choice.function.name")
+            raise Refusal(400, "invalid", problem, "Name one of the tools.", "tool_choice.function.name")
         return tools
 
 
@@ -156,17 +159,14 @@ def _name(tool: dict[str, Any]) -> Any:
     return body.get("name") if isinstance(body, dict) else None
 
 
-# -- the answer -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ChatReply:
-    """A decision with the resulting call or text. `stopped`: the reason why nothing is called."""
+    """The reply to a request: a decision, and the call or the text. `no_call_reason` is set if there is no call."""
 
-    timed: Timed
+    timed: TimedDecision
     call: Call | None
     content: str | None = None
-    stopped: str | None = None
+    no_call_reason: str | None = None
 
     @property
     def finish_reason(self) -> str:
@@ -180,45 +180,45 @@ class ChatReply:
             message["tool_calls"] = [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}]
         return message
 
-    def extra(self) -> dict[str, Any]:
-        """Return the content of the response field `rtcontrol`."""
-        extra = {"confidence": dict(self.timed.decision.confidence), **self.timed.timing()}
-        return extra if self.stopped is None else {**extra, "stopped": self.stopped}
+    def rtcontrol_field(self) -> dict[str, Any]:
+        """Return the value of the response field `rtcontrol`."""
+        rtcontrol_field = {"confidence": dict(self.timed.decision.confidence), **self.timed.timing()}
+        return rtcontrol_field if self.no_call_reason is None else {**rtcontrol_field, "stopped": self.no_call_reason}
 
 
-async def decided(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> ChatReply:
-    """Return the reply to a request, with a call or the reason why nothing is called. Raises Refusal."""
-    history, answered = [call.text() for call in request.calls()], request.answered()
-    may_be_null = bool(answered) and not request.required
+async def decide_reply(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> ChatReply:
+    """Make a decision for a request, and return the reply: a call, or the reason for no call. Raises Refusal."""
+    history, calls_with_results = [call.text() for call in request.calls()], request.calls_with_results()
+    may_be_null = bool(calls_with_results) and not request.required
     observation = ", ".join(request.environment or [])
-    timed = await decide(tools, request.instruction(), observation, history, may_be_null, request.orders())
-    if timed.held is not None:
-        return ChatReply(timed, None, timed.held, timed.held)
+    timed = await decide(tools, request.instruction(), observation, history, may_be_null, request.system_text())
+    if timed.hold_reason is not None:
+        return ChatReply(timed, None, timed.hold_reason, timed.hold_reason)
     call = timed.decision.call
     if call is None:
-        last = answered[-1].result if answered else None
+        last = calls_with_results[-1].result if calls_with_results else None
         return ChatReply(timed, None, last or "", "The model calls nothing.")
-    repeated = next((earlier.result for earlier in reversed(answered) if earlier.call == call), None)
-    if repeated is not None and not request.required:  # calling the tool again would repeat the same result for ever
-        return ChatReply(timed, None, repeated, f"{call.text()} was already called, and its result is known.")
+    repeated = next((earlier.result for earlier in reversed(calls_with_results) if earlier.call == call), None)
+    if repeated is not None and not request.required:  # otherwise a client would execute the same call for ever
+        return ChatReply(timed, None, repeated, f"{call.text()} was already called, and has a result.")
     return ChatReply(timed, call)
 
 
-def completion(request: ChatRequest, answer: ChatReply) -> dict[str, Any]:
-    """Return the response body of a request without streaming."""
+def completion_body(request: ChatRequest, answer: ChatReply) -> dict[str, Any]:
+    """Return the body of a response that is not streamed."""
     choice = {"index": 0, "message": answer.message(), "finish_reason": answer.finish_reason, "logprobs": None}
     envelope = _envelope(request, "chat.completion")
-    return {**envelope, "choices": [choice], "usage": _usage(answer.timed), "rtcontrol": answer.extra()}
+    return {**envelope, "choices": [choice], "usage": _usage(answer.timed), "rtcontrol": answer.rtcontrol_field()}
 
 
-def chunks(request: ChatRequest, answer: ChatReply) -> Iterator[str]:
-    """Yield the reply as server-sent events: the message, the finish reason and, if requested, the usage."""
+def completion_events(request: ChatRequest, answer: ChatReply) -> Iterator[str]:
+    """Yield the reply as server-sent events: the message, the finish reason and, if requested, the token counts."""
     envelope, message = _envelope(request, "chat.completion.chunk"), answer.message()
     for call in message.get("tool_calls", ()):
         call["index"] = 0
     first = {"index": 0, "delta": message, "finish_reason": None, "logprobs": None}
     last = {"index": 0, "delta": {}, "finish_reason": answer.finish_reason, "logprobs": None}
-    events: list[dict[str, Any]] = [{"choices": [first]}, {"choices": [last], "rtcontrol": answer.extra()}]
+    events: list[dict[str, Any]] = [{"choices": [first]}, {"choices": [last], "rtcontrol": answer.rtcontrol_field()}]
     if request.stream_options is not None and request.stream_options.include_usage:
         events.append({"choices": [], "usage": _usage(answer.timed)})
     for event in events:
@@ -231,8 +231,9 @@ def _envelope(request: ChatRequest, kind: str) -> dict[str, Any]:
     return {"id": name, "object": kind, "created": int(time.time()), "model": request.model}
 
 
-def _usage(timed: Timed) -> dict[str, Any]:
-    """Return the token counts. As values are chosen and not written, each head counts as one answer token."""
+def _usage(timed: TimedDecision) -> dict[str, Any]:
+    """Return the token counts. The model selects the values and generates no tokens, so each of its output heads counts
+    as one completion token."""
     decision = timed.decision
     prompt = decision.reused_tokens + decision.tokens
     heads = len(decision.confidence)

@@ -1,6 +1,6 @@
-"""Make the decisions of /v1 requests: a call of one of the request's tools, or answers to its questions.
+"""Make decisions for /v1 requests: a call of one of the request's tools, or answers to the request's questions.
 
-The last few tool sets stay open in the decoder pool.
+The most recently used tool sets stay open in the decoder pool, so that their requests need no compilation.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from rtcontrol.run.model_compatibility import metadata_of, model_for, trained_on
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
-OPEN_S, OPENING_AT_ONCE = 60.0, 2
-LOOK_NS = 200_000_000  # between two checks whether the decoder is alive
-# A request cannot choose a model: the server's model always decides.
-START_IT = (
+OPEN_TIMEOUT_S, MAX_OPENING = 60.0, 2
+ALIVE_CHECK_NS = 200_000_000  # time between two checks that the decoder is alive
+# The hint names only options of the server, because a request cannot choose a model.
+START_HINT = (
     "Start the server with `rtcontrol serve --model M`: {known}, a checkpoint that was trained on these tools, or a "
     "chat model (docs/engines.md)."
 )
@@ -51,32 +51,29 @@ Tools = tuple[dict[str, Any], ...]
 
 
 class Unavailable(Refusal):
-    """A refusal because the decoder cannot answer at the moment."""
+    """The refusal of a request that the decoder cannot answer at the moment (status 503)."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(503, "unavailable", f"The decoder cannot answer: {why}.", "Try again.")
+    def __init__(self, reason: str) -> None:
+        super().__init__(503, "unavailable", f"The decoder cannot answer: {reason}.", "Try again later.")
 
 
-def bad_tools(problem: str, hint: str) -> Refusal:
-    """Return the refusal of tools that the decoder cannot use."""
+def tools_refusal(problem: str, hint: str) -> Refusal:
+    """Return the refusal of a request with tools that the decoder cannot use (status 400)."""
     return Refusal(400, "invalid_request", problem, hint, "tools")
 
 
-# -- deciders ----------------------------------------------------------------------------------------------------------
-
-
-def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> DeciderSource:
-    """Return the decider for a request: with tools, one that calls a tool (or nothing, with `allow_null`), else one
-    that answers questions. Raises UserError if the model cannot do that."""
+def decider_source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> DeciderSource:
+    """Return the source of the decider for a request. With tools, the decider calls one (or nothing, if `allow_null`).
+    Without tools, it answers questions. Raises UserError if the server's model cannot do this."""
     from rtcontrol.models.decider import DeciderSpec
 
     model = options.model
     if not tools:
         if model is None or model in SCRIPTED or is_endpoint(model):
-            hint = "Start the server with a model that does: `rtcontrol serve --model CHECKPOINT --http ADDRESS`."
-            raise UserError(f"The model {public_name(model)} answers no questions.", hint)
+            hint = "Start the server with a checkpoint: `rtcontrol serve --model CHECKPOINT --http ADDRESS`."
+            raise UserError(f"The model {public_name(model)} cannot answer questions.", hint)
         return QuestionSource(DeciderSpec(model=model, engine=options.engine, tools=()))
-    model = model_for(tool_schemas(tools), model, START_IT)
+    model = model_for(tool_schemas(tools), model, START_HINT)
     if model == "noop":
         return NoopSource()
     if model == "random":
@@ -88,22 +85,22 @@ def source(options: GatewayOptions, tools: Tools, allow_null: bool = False) -> D
 
 
 def public_name(model: str | None) -> str:
-    """Return the model's name as clients may see it, without folders of this machine."""
+    """Return the model's name for clients, without the folders of this machine."""
     return "default" if model is None or is_endpoint(model) else Path(model).name or model
 
 
 class CheckpointGate:
-    """The gate that a checkpoint has for a tool set, or for questions if there are no tools. `trained` says whether the
-    model was trained on the tools (None: not known); otherwise there is a `warning`, and no call is held back.
+    """The confidence gate of a checkpoint for a list of tools, or for questions if there are no tools.
 
-    `allow_null`: the request allows the model to call nothing. Raises UserError if the model cannot be used.
+    If `allow_null`, the model may call nothing. `trained` is whether the model was trained on the tools (None:
+    unknown); if not, `warning` is set, and no call is withheld. Raises UserError if the model cannot be used.
     """
 
     def __init__(self, model: str | None, tools: Sequence[ToolSchema], allow_null: bool) -> None:
-        learnt = metadata_of(model_for(tools, model, START_IT)) if tools else None
+        learnt = metadata_of(model_for(tools, model, START_HINT)) if tools else None
         learnt = learnt if learnt is not None and learnt.knows(tools) else None
         gate = None if learnt is None else learnt.gate
-        # If a model with a gate learnt null, a null call means that the instruction was not understood.
+        # If a model with a gate was trained to call nothing, no call means that it did not understand the instruction.
         doubt = learnt is not None and gate is not None and learnt.allow_null and not allow_null
         self.allow_null = allow_null or doubt
         self._gate = ConfidenceGate({} if gate is None else {"function": gate}, (), doubt)
@@ -115,32 +112,32 @@ class CheckpointGate:
             subject = "these tools" if tools else "questions"
             self.warning = f"{known}{subject}: its answers may be wrong even with high confidence."
 
-    def held(self, decision: Decision) -> str | None:
-        """Return why the decision's call must not act; None if the call may act."""
+    def hold_reason(self, decision: Decision) -> str | None:
+        """Return the reason why the decision's call must be withheld; None if the call may be executed."""
         if (doubt := self._gate.doubt(decision)) is None:
             return None
         unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
-        return f"Nothing is called: {held_reason(doubt, doubt.head, decision.call)}{unknown}."
+        return f"No call: {held_reason(doubt, doubt.head, decision.call)}{unknown}."
 
-    def instruction(self, orders: str, sentence: str) -> str:
-        """Return the instruction for the model, with the system's orders if the model was not trained on the tools."""
-        return sentence if self.trained else "\n".join(filter(None, (orders, sentence)))
+    def instruction(self, system_text: str, sentence: str) -> str:
+        """Return the instruction for the model: `sentence`, after `system_text` if the model was not trained on the
+        tools."""
+        return sentence if self.trained else "\n".join(filter(None, (system_text, sentence)))
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """A decision with its total latency and the decider's time. `trained` and `warning` are from `CheckpointGate`;
-    `held`: why the gate holds the call back (None: the call may act)."""
+class TimedDecision:
+    """A decision with its times and the results of `CheckpointGate`."""
 
     decision: Decision
-    latency_ms: float
-    decide_ms: float
-    trained: bool | None = None
+    latency_ms: float  # from the request's body until the decision
+    decide_ms: float  # in the decider
+    trained: bool | None = None  # whether the model was trained on the tools (None: unknown)
     warning: str | None = None
-    held: str | None = None
+    hold_reason: str | None = None  # why the call is withheld (None: the call may be executed)
 
     def timing(self) -> dict[str, Any]:
-        """Return the fields about the decision that every answer has in `rtcontrol`."""
+        """Return the fields that every response has in its field `rtcontrol`."""
         return {
             "latency_ms": round(self.latency_ms, 3),
             "decide_ms": round(self.decide_ms, 3),
@@ -150,20 +147,17 @@ class Timed:
         }
 
 
-# -- sets of tools -----------------------------------------------------------------------------------------------------
-
-
 class ToolSets:
-    """The open tool sets, which decide with a request's tools or answer questions; for the event loop's thread only.
+    """The open tool sets: decoders for a list of tools, or for questions. Only the event loop's thread may use them.
 
-    At most `options.tool_sets` sets stay open; the least recently used one is closed after another was opened.
+    At most `options.tool_sets` of them stay open. If another one is needed, the least recently used one is closed.
     """
 
     def __init__(self, pool: DecoderPool, options: GatewayOptions) -> None:
         self._pool, self._options = pool, options
         self._open: OrderedDict[str, ToolSet] = OrderedDict()
         self._opening: dict[str, asyncio.Task[ToolSet]] = {}
-        self._openers = ThreadPoolExecutor(OPENING_AT_ONCE, thread_name_prefix="opening")
+        self._openers = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="opening")
         self._waiting = self._count = 0
 
     async def decide(
@@ -173,10 +167,10 @@ class ToolSets:
         observation: str,
         history: Sequence[str] = (),
         allow_null: bool = False,
-        orders: str = "",
-    ) -> Timed:
-        """Make a decision; `orders` is the text of system messages. Raises Refusal for tools that cannot be compiled,
-        a prompt that is too long or a value that does not end, and Unavailable."""
+        system_text: str = "",
+    ) -> TimedDecision:
+        """Make a decision; `system_text` is the text of the system messages. Raises Refusal if the tools are invalid or
+        the prompt or a value is too long, and Unavailable."""
         started_s = time.perf_counter()
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests are already waiting")
@@ -184,12 +178,13 @@ class ToolSets:
         try:
             tool_set = await self._tool_set(tools, allow_null)
             gate = tool_set.gate
-            text = gate.instruction(orders, instruction)
-            decision, decide_ns = await tool_set.ask(observation, text, tuple(history))
+            text = gate.instruction(system_text, instruction)
+            decision, decide_ns = await tool_set.decide(observation, text, tuple(history))
         finally:
             self._waiting -= 1
         latency_ms = (time.perf_counter() - started_s) * 1e3
-        return Timed(decision, latency_ms, decide_ns / 1e6, gate.trained, gate.warning, gate.held(decision))
+        reason = gate.hold_reason(decision)
+        return TimedDecision(decision, latency_ms, decide_ns / 1e6, gate.trained, gate.warning, reason)
 
     def close(self) -> None:
         self._openers.shutdown(wait=False, cancel_futures=True)
@@ -204,13 +199,13 @@ class ToolSets:
         if key not in self._opening:
             self._opening[key] = asyncio.create_task(self._open_set(key, tools, allow_null))
         try:
-            async with asyncio.timeout(OPEN_S):
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
                 return await asyncio.shield(self._opening[key])
         except TimeoutError:
-            raise Unavailable(f"the tools did not open within {OPEN_S:g} s") from None
+            raise Unavailable(f"the tools were not compiled within {OPEN_TIMEOUT_S:g} s") from None
 
     async def _open_set(self, key: str, tools: Tools, allow_null: bool) -> ToolSet:
-        """Open a tool set, and only then close the set that it replaces."""
+        """Open a tool set, and then close the least recently used one if there are too many."""
         self._count += 1
         parts = self._pool, self._options, tools, allow_null, f"http-{self._count}"
         try:
@@ -226,60 +221,60 @@ class ToolSets:
 
 
 def open_set(pool: DecoderPool, options: GatewayOptions, tools: Tools, allow_null: bool, name: str) -> ToolSet:
-    """Read the tools and open a host that decides with them. Raises Refusal."""
+    """Parse the tools, and return a tool set with a started decoder host for them. Raises Refusal."""
     try:
         schemas = tool_schemas(tools) if tools else ()
         gate = CheckpointGate(options.model, schemas, allow_null)
-        host = pool.open(name, source(options, tools, gate.allow_null))
+        host = pool.open(name, decider_source(options, tools, gate.allow_null))
         host.start()
         return ToolSet(host, gate, options.decide_timeout_s)
     except DecoderUnavailable as error:
         raise Unavailable(error.what.rstrip(".")) from None
     except UserError as error:
-        raise bad_tools(error.what, error.remedy) from None
+        raise tools_refusal(error.what, error.remedy) from None
     except Exception as error:
         log.exception("opening a tool set")
-        problem = f"These tools cannot be opened ({type(error).__name__})."
-        raise bad_tools(problem, "Write OpenAI-style function definitions.") from None
+        problem = f"The tools cannot be compiled ({type(error).__name__})."
+        raise tools_refusal(problem, "Send function definitions in OpenAI's format.") from None
 
 
 class ToolSet:
-    """An open host with the only thread that may use the host; decides one request at a time."""
+    """A decoder host for a list of tools, with the only thread that uses the host. It decides one request at a time."""
 
-    def __init__(self, host: Host, gate: CheckpointGate, limit_s: float) -> None:
+    def __init__(self, host: Host, gate: CheckpointGate, timeout_s: float) -> None:
         self.gate = gate
-        self.lost = False  # the decoder was lost
-        self._host, self._limit_s = host, limit_s
+        self.lost = False  # True if the decoder has died
+        self._host, self._timeout_s = host, timeout_s
         self._ticks = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=host.name)
 
-    async def ask(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
-        """Return the decision and the decider's nanoseconds. Raises Refusal, also after `limit_s`."""
-        give_up = time.monotonic_ns() + round(self._limit_s * 1e9)
-        parts = give_up, observation, instruction, history
+    async def decide(self, observation: str, instruction: str, history: tuple[str, ...]) -> tuple[Decision, int]:
+        """Return the decision, and its time in the decider in nanoseconds. Raises Refusal, also after a timeout."""
+        give_up_ns = time.monotonic_ns() + round(self._timeout_s * 1e9)
+        parts = give_up_ns, observation, instruction, history
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, *parts)
 
     def close(self) -> None:
-        """Close the host after the waiting requests are decided."""
-        self._thread.submit(self._end)
+        """Close the host after the pending requests were decided."""
+        self._thread.submit(self._close_host)
         self._thread.shutdown(wait=False)
 
-    def _decide(self, give_up: int, *prompt: Any) -> tuple[Decision, int]:
+    def _decide(self, give_up_ns: int, *prompt: Any) -> tuple[Decision, int]:
         self._ticks += 1
         host, tick = self._host, self._ticks
         host.submit(DecisionRequest(tick, 0, *prompt))
         incarnation = host.incarnation  # a standby takes over together with the pending request
-        while (left := give_up - time.monotonic_ns()) > 0:
-            reply = host.wait(min(left, LOOK_NS))
+        while (remaining_ns := give_up_ns - time.monotonic_ns()) > 0:
+            reply = host.wait(min(remaining_ns, ALIVE_CHECK_NS))
             if reply is not None and reply.tick == tick:
                 return decision_of(reply)
             if host.incarnation != incarnation or not host.alive():
                 self.lost = True
                 raise Unavailable("the decoder was lost")
         host.cancel(tick)
-        raise Unavailable(f"no decision within {self._limit_s:g} s")
+        raise Unavailable(f"no decision within {self._timeout_s:g} s")
 
-    def _end(self) -> None:
+    def _close_host(self) -> None:
         try:
             self._host.close()
         except Exception:
@@ -287,12 +282,14 @@ class ToolSet:
 
 
 def decision_of(reply: DecisionReply) -> tuple[Decision, int]:
-    """Return the decision of a reply and the decider's nanoseconds. Raises Refusal if there is no decision."""
+    """Return a reply's decision and its time in the decider in nanoseconds. Raises Refusal if there is no decision."""
     if reply.user_error is not None:
         raise Refusal(400, "context_length_exceeded", *reply.user_error, "messages")
     if reply.decision is None:
         kind, _, detail = str(reply.error).partition(": ")
-        if kind == DecodeError.__name__:  # a repeated request would fail the same way
-            raise bad_tools(f"{detail}.", "Give the value an enum, a range, a maxLength or maxItems.")
+        if kind == DecodeError.__name__:  # caused by the tools, so the same request would fail again
+            raise tools_refusal(
+                f"{detail}.", "Add an enum, a range, a maxLength or maxItems to the parameter's schema."
+            )
         raise Unavailable(f"the decoder failed ({reply.error})")
     return reply.decision, reply.decide_ns

@@ -1,4 +1,4 @@
-"""A uvicorn server on a thread, with limits for idle connections and stuck readers."""
+"""A uvicorn server on its own thread, which closes idle connections and clients that do not read."""
 
 from __future__ import annotations
 
@@ -19,41 +19,42 @@ from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire.limits import LIMITS
 
-ABORT = "rtcontrol.abort"  # the key of a function in scope["extensions"] that cuts off a stuck peer
+ABORT = "rtcontrol.abort"  # scope["extensions"][ABORT] is a function that closes a WebSocket's connection at once
 IDLE_S = 10.0
 START_S, END_S = 30.0, 5.0
 MAX_CONNECTIONS = 256
 
 
-class IdleHTTP(H11Protocol):
-    """An HTTP connection that is closed if no request starts for `IDLE_S` to twice that; a partial head does not count
-    as a start. When three quarters of all places are taken, the oldest idle connection is closed."""
+class LimitedHTTP(H11Protocol):
+    """An HTTP connection that is closed if no complete request head arrives for `IDLE_S` to twice `IDLE_S`. If three
+    quarters of `MAX_CONNECTIONS` are open, a new connection also closes the oldest idle one."""
 
-    since_s = 0.0
+    connected_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.since_s = self.loop.time()
-        idle = [c for c in self.connections if isinstance(c, IdleHTTP) and c.idle() and not c.transport.is_closing()]
+        self.connected_s = self.loop.time()
+        others = [c for c in self.connections if isinstance(c, LimitedHTTP) and not c.transport.is_closing()]
+        idle = [connection for connection in others if connection.is_idle()]
         if idle and len(self.connections) >= MAX_CONNECTIONS * 3 // 4:
-            min(idle, key=lambda c: c.since_s).transport.abort()
+            min(idle, key=lambda c: c.connected_s).transport.abort()
         super().connection_made(transport)  # type: ignore[arg-type]
-        self.loop.call_later(IDLE_S, self._look, None)
+        self.loop.call_later(IDLE_S, self._close_if_idle, None)
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _look(self, last: Any) -> None:
-        """Close the connection if the newest request is still the `last` one, and was answered."""
+    def _close_if_idle(self, last: Any) -> None:
+        """Close the connection if `last`, its newest request, was answered; otherwise check again later."""
         if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return
-        if self.cycle is last and self.idle():
+        if self.cycle is last and self.is_idle():
             self.transport.abort()
         else:
-            self.loop.call_later(IDLE_S, self._look, self.cycle)
+            self.loop.call_later(IDLE_S, self._close_if_idle, self.cycle)
 
 
-class StuckWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket that the application can cut off by `scope["extensions"][ABORT]`."""
+class AbortableWebSocket(WebSocketsSansIOProtocol):
+    """A WebSocket whose connection the application can close at once by `scope["extensions"][ABORT]`."""
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -63,27 +64,27 @@ class StuckWebSocket(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True  # a refused handshake is answered: uvicorn should not log an error
+            self.handshake_complete = True  # the handshake was refused; this keeps uvicorn from logging an error
 
 
 class HTTPServer:
-    """A server for an application. After `start` the server accepts requests, and `port` is the actual port."""
+    """An HTTP server for an ASGI application. After `start`, `port` is the actual port if port 0 was requested."""
 
     def __init__(self, app: ASGIApp, options: GatewayOptions) -> None:
         self._options, self._address = options, f"{options.host}:{options.port}"
         config = uvicorn.Config(
             app,
-            ws=StuckWebSocket,
-            http=IdleHTTP,
+            ws=AbortableWebSocket,
+            http=LimitedHTTP,
             loop="asyncio",
             ws_max_size=LIMITS.max_message_bytes,
             ws_per_message_deflate=False,
             lifespan="off",
-            # uvicorn's log lines show addresses with the query, which may have the token.
+            # uvicorn's log lines show the query of the address, which may have the token.
             log_config=None,
             log_level=logging.WARNING,
             access_log=False,
-            # A proxy's headers must not make a request count as local.
+            # Otherwise the headers of a proxy could make a request look local.
             proxy_headers=False,
             server_header=False,
             limit_concurrency=MAX_CONNECTIONS,
@@ -103,13 +104,13 @@ class HTTPServer:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     def start(self) -> None:
-        """Accept requests. Raises UserError when the address cannot be bound."""
+        """Start to accept requests. Raises UserError if the address cannot be bound."""
         host, port = self._options.host, self._options.port
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
-            problem = f"{self._address} cannot be bound for HTTP ({error.strerror or error})."
+            problem = f"The HTTP server cannot bind {self._address} ({error.strerror or error})."
             raise UserError(problem, "Choose another port or address.") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._thread = threading.Thread(
@@ -119,11 +120,11 @@ class HTTPServer:
         give_up = time.monotonic() + START_S
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > give_up:
-                raise UserError(f"{self._address}: the HTTP server did not start.", "See its lines above.")
+                raise UserError(f"The HTTP server at {self._address} did not start.", "See its log lines above.")
             time.sleep(0.005)
 
     def close(self) -> None:
-        """End all connections, within twice `END_S`."""
+        """Close all connections and stop the thread, within twice `END_S`."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(END_S)

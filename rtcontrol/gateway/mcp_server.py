@@ -1,6 +1,6 @@
-"""An MCP server through which a slow agent supervises a fast loop: reads its state, pauses, stops and instructs.
+"""An MCP server by which a language-model agent supervises a control loop: it reads, pauses, stops and instructs a run.
 
-The server is a client of the run's page (`/view/ws`): no tick waits for the agent, and the run continues without it.
+The server is a client of the run's live view (`/view/ws`). No tick waits for the agent, and the run does not need it.
 """
 
 from __future__ import annotations
@@ -29,114 +29,111 @@ from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 from rtcontrol_client.wire.pictures import format_of
 
 PICTURE = "rtcontrol://picture"
-INSTRUCTIONS = """A fixed-rate control loop calls functions many times a second by itself: you never call them.
-Look with `status` and `misses`. `pause` and `stop` activate the safe call at once: use them whenever something looks
-wrong. A stop is final. Where `instruct` is offered, say in one short sentence what to do, in the words that the model
-was trained on (status shows its instruction now), and look at `status` again some seconds later."""
-LOOK = ToolAnnotations(read_only_hint=True)
+INSTRUCTIONS = """A control loop calls functions many times a second by itself. You never call these functions.
+Use `status` and `misses` to observe the loop. `pause` and `stop` execute the safe call at once: use them whenever
+something looks wrong. A stop is final. If there is a tool `instruct`, send it one short sentence with the task, in the
+words that the model was trained on (`status` shows the current instruction). Check `status` some seconds later."""
+READ_ONLY = ToolAnnotations(read_only_hint=True)
 SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
-ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True)
-SETTLE_S = 5.0  # how long to wait until the run shows the effect of a message
-HIDDEN = ("ticks", "number", "data", "seed", "proven", "refusal")  # fields of a snapshot that `status` leaves out
+ACTING = ToolAnnotations(read_only_hint=False, destructive_hint=True)
+SETTLE_S = 5.0  # how long to wait until the run's state shows the effect of a command
+HIDDEN_FIELDS = ("ticks", "number", "data", "seed", "proven", "refusal")  # not returned by `status`
 MIME = {"png": "image/png", "jpeg": "image/jpeg"}
-STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
+STATE_AFTER = {"pause": "paused", "stop": "stopped", "resume": "running"}
 ANSWER_S = 3.0
 RETRY_S = 0.5
-MISSES = 256  # newest misses that are kept
-MOST_BYTES = 1 << 24  # largest message, such as a picture
+MISSES = 256  # number of misses that are stored
+MAX_BYTES = 1 << 24  # largest message that is accepted, such as a picture
 
 
-def server(view: ViewClient, may_instruct: bool) -> MCPServer:
-    """Return the server with the tools `status`, `misses`, `pause`, `stop` and `deny`, and the resource
-    `rtcontrol://picture`; if the agent `may_instruct`, also with `instruct`, `resume` and `confirm`."""
+def create_server(view: ViewClient, may_instruct: bool) -> MCPServer:
+    """Return an MCP server with the tools `status`, `misses`, `pause`, `stop` and `deny`, and the resource
+    `rtcontrol://picture`. If `may_instruct`, it also has the tools `instruct`, `resume` and `confirm`."""
     title = "rtcontrol supervisor"
     mcp = MCPServer("rtcontrol", title=title, instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
-    _looking(mcp, view)
-    _safe(mcp, view)
+    _add_read_tools(mcp, view)
+    _add_safe_tools(mcp, view)
     if may_instruct:
-        _acting(mcp, view)
+        _add_acting_tools(mcp, view)
     return mcp
 
 
-async def watch(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
-    """Keep the view connected for as long as the server runs."""
-    async with asyncio.TaskGroup() as both:
-        following = both.create_task(view.run())
+async def serve_connected(view: ViewClient, serving: Coroutine[Any, Any, None]) -> None:
+    """Run the MCP server (`serving`) to its end, and keep the view connected meanwhile."""
+    async with asyncio.TaskGroup() as tasks:
+        connection = tasks.create_task(view.run())
         await serving
-        following.cancel()
+        connection.cancel()
 
 
-def _looking(mcp: MCPServer, view: ViewClient) -> None:
-    @mcp.tool(annotations=LOOK)
+def _add_read_tools(mcp: MCPServer, view: ViewClient) -> None:
+    @mcp.tool(annotations=READ_ONLY)
     async def status() -> dict[str, Any]:
-        """Return the current state: instruction, newest call with its observation, state (running, paused, stopped), a
-        call that waits for confirmation (`asking`, with its number k), counts of ticks, misses by cause, latency,
-        episodes, and the newest log lines. After the end of a run (`over`): the final result."""
-        await view.look()
-        known = view.snapshot if view.connected or view.snapshot.get("over") else {"why": view.why}
-        shown = {name: value for name, value in known.items() if name not in HIDDEN}
+        """Return the current state: the instruction, the newest call with its observation, the state (running, paused,
+        stopped), the call that waits for confirmation (`asking`, with its number k), counts of ticks, misses by cause,
+        latency, episodes, and the newest log lines. When the run has ended (`over`), return the final result."""
+        await view.wait_for_snapshot()
+        known = view.snapshot if view.connected or view.snapshot.get("over") else {"why": view.problem}
+        shown = {name: value for name, value in known.items() if name not in HIDDEN_FIELDS}
         return {"connected": view.connected, "session": view.session, **shown}
 
-    @mcp.tool(annotations=LOOK)
+    @mcp.tool(annotations=READ_ONLY)
     async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
-        """Return the newest ticks that were late or never started, each with its cause and the evidence."""
+        """Return the newest ticks that were late or did not start, each with the cause and its evidence."""
         return {"connected": view.connected, "misses": [*view.misses][-last:]}
 
     async def read() -> bytes:
         if view.picture is None or view.snapshot.get("picture_age_s", 0) is None:
-            why = "the world has no picture, or its client sends none" if view.connected else view.why
-            raise ResourceError(f"There is no picture: {why}.")
+            reason = "the world has no picture, or its client sends none" if view.connected else view.problem
+            raise ResourceError(f"There is no picture: {reason}.")
         picture.mime_type = MIME[format_of(view.picture) or "png"]
         return view.picture
 
-    text = "A picture of the world, if available; `status` has the age of a picture from a client (picture_age_s)."
+    text = "A picture of the world. `picture_age_s` in `status` is the age of a picture that a client has sent."
     picture = FunctionResource(uri=PICTURE, name="picture", description=text, mime_type=MIME["png"], fn=read)
     mcp.add_resource(picture)
 
 
-def _safe(mcp: MCPServer, view: ViewClient) -> None:
+def _add_safe_tools(mcp: MCPServer, view: ViewClient) -> None:
     @mcp.tool(annotations=SAFE)
     async def pause() -> str:
-        """Activate the safe call until a resume. May be repeated."""
-        return await view.answer_to("pause")
+        """Execute the safe call, and withhold all other calls until a resume. May be repeated."""
+        return await view.send_command("pause")
 
     @mcp.tool(annotations=SAFE)
     async def stop() -> str:
-        """End the run with its safe call. A stop is final: the run cannot be resumed."""
-        return await view.answer_to("stop")
+        """End the run with its safe call. A stop is final: the run cannot resume."""
+        return await view.send_command("stop")
 
     @mcp.tool(annotations=SAFE)
     async def deny(k: int | None = None) -> str:
-        """Deny the call that waits for confirmation; k is the number of the call in `status`."""
-        return await view.answer_to("deny", k)
+        """Deny the call that waits for confirmation; k is its number in `status`."""
+        return await view.send_command("deny", k)
 
 
-def _acting(mcp: MCPServer, view: ViewClient) -> None:
-    @mcp.tool(annotations=ACTS)
+def _add_acting_tools(mcp: MCPServer, view: ViewClient) -> None:
+    @mcp.tool(annotations=ACTING)
     async def instruct(text: str) -> str:
-        """Give a new instruction in one sentence, which is active from the next decision on."""
-        return await view.instructed(text)
+        """Send a new instruction, one sentence. It is active from the next decision on."""
+        return await view.send_instruction(text)
 
-    @mcp.tool(annotations=ACTS)
+    @mcp.tool(annotations=ACTING)
     async def resume() -> str:
-        """Let calls act again after a pause."""
-        return await view.answer_to("resume")
+        """Continue the run after a pause."""
+        return await view.send_command("resume")
 
-    @mcp.tool(annotations=ACTS)
+    @mcp.tool(annotations=ACTING)
     async def confirm(k: int) -> str:
         """Confirm the call or instruction that waits for confirmation; k is its number in `status`."""
-        return await view.answer_to("confirm", k)
-
-
-# -- a client of `/view/ws` -------------------------------------------------------------------------------------------
+        return await view.send_command("confirm", k)
 
 
 class ViewClient:
-    """A client of a run's page, which keeps the newest `snapshot` (empty at first) and the newest `misses`. `run`
-    connects, and reconnects after a connection ends, also to a later run. Use one event loop for all methods.
+    """A client of a run's live view, which stores the newest `snapshot` (empty at first) and the newest `misses`. `run`
+    connects, and connects again when a connection ends, also to a later run. Use one event loop for all methods.
 
-    `session` selects a session of a server (None: the newest one at first, then always the same, so that no message
-    goes to another robot); a run has a single view without a name.
+    `session` is the name of a server's session. If it is None, the client takes the server's newest session, and then
+    always this one, so that no command goes to another robot. A run without a server has no session name.
     """
 
     def __init__(self, url: str, session: str | None = None, token: str | None = None) -> None:
@@ -146,78 +143,78 @@ class ViewClient:
         self.picture: bytes | None = None
         self.misses: deque[dict[str, Any]] = deque(maxlen=MISSES)
         self.connected = False
-        self.why = f"nothing answered at {self.url} yet"
-        self._looked = asyncio.Event()
+        self.problem = f"there was no response from {self.url} yet"  # why there is no connection
+        self._first_result = asyncio.Event()
         self._socket: ClientConnection | None = None
         self._answers: deque[asyncio.Future[str]] = deque()  # answers arrive in the order of the messages
 
     async def run(self) -> None:
-        """Connect, and reconnect when necessary, until cancelled."""
+        """Connect, and connect again after an error or the end of a connection, until cancelled."""
         while True:
             try:
-                await self._follow()
+                await self._receive_messages()
             except InvalidStatus as refused:
                 status = refused.response.status_code
                 token = " (the server requires an access token: mcp.token_file)" if status == 401 else ""
-                self.why = f"{self.url} refused with {status}{token}"
+                self.problem = f"{self.url} refused the connection with status {status}{token}"
             except ConnectionClosed:
-                pass  # `_ended` has noted why
+                pass  # `_disconnected` has set `problem`
             except (OSError, WebSocketException, ValueError, LookupError) as error:
-                self.why = f"{self.url} does not answer ({type(error).__name__})"
-            self._looked.set()
+                self.problem = f"{self.url} does not answer ({type(error).__name__})"
+            self._first_result.set()
             await asyncio.sleep(RETRY_S)
 
-    async def look(self) -> None:
-        """Wait for the first snapshot or connection error."""
+    async def wait_for_snapshot(self) -> None:
+        """Wait for the first snapshot or the first connection error, at most `ANSWER_S` seconds."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._looked.wait(), ANSWER_S)
+            await asyncio.wait_for(self._first_result.wait(), ANSWER_S)
 
-    async def answer_to(self, word: str, k: int | None = None) -> str:
-        """Send pause, resume, stop, confirm or deny; return the answer and the run's state within `SETTLE_S`. Raises
-        ToolError without a connection."""
-        answer = await self._ask({"say": word, "k": k})
-        wanted = STATE.get(word)
-        await self._until(lambda: wanted is None or not self.connected or self.snapshot.get("state") == wanted)
-        return f"{answer}; the run{self._of()} is {self.snapshot.get('state', 'over')}"
+    async def send_command(self, command: str, k: int | None = None) -> str:
+        """Send pause, resume, stop, confirm or deny. Return the answer, and the run's state after at most `SETTLE_S`.
+        Raises ToolError if there is no connection."""
+        answer = await self._request({"say": command, "k": k})
+        wanted = STATE_AFTER.get(command)
+        await self._wait_until(lambda: wanted is None or not self.connected or self.snapshot.get("state") == wanted)
+        return f"{answer}; the run{self._session_suffix()} is {self.snapshot.get('state', 'over')}"
 
-    async def instructed(self, text: str) -> str:
-        """Send an instruction; return a sentence that says whether the run accepted it within `SETTLE_S`. Raises
-        ToolError without a connection."""
+    async def send_instruction(self, text: str) -> str:
+        """Send an instruction. Return a sentence that says whether the run accepted it within `SETTLE_S` seconds.
+        Raises ToolError if there is no connection."""
         try:
-            answer = await self._ask({"instruct": instruction_text(text)})
+            answer = await self._request({"instruct": instruction_text(text)})
         except UserError as error:
             raise ToolError(str(error)) from None
         active = lambda: self.snapshot.get("proven") == text.strip()  # noqa: E731
         refused = lambda: (self.snapshot.get("refusal") or (None,))[0] == text.strip()  # noqa: E731
-        await self._until(lambda: active() or refused())
+        await self._wait_until(lambda: active() or refused())
         if not active() and refused():
-            return f"not taken{self._of()}: {self.snapshot['refusal'][1]}"
-        return f"{answer}; active{self._of()}: {self.snapshot.get('instruction')!r}"
+            return f"refused{self._session_suffix()}: {self.snapshot['refusal'][1]}"
+        return f"{answer}; active{self._session_suffix()}: {self.snapshot.get('instruction')!r}"
 
-    def _of(self) -> str:
-        """Return the session's name with a space in front; empty for a run without sessions."""
+    def _session_suffix(self) -> str:
+        """Return a space and the session's name; an empty string for a run without a session."""
         return "" if self.session is None else f" {self.session}"
 
-    async def _until(self, done: Callable[[], bool]) -> None:
+    async def _wait_until(self, done: Callable[[], bool]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 while not done():
                     await asyncio.sleep(0.02)
 
-    async def _follow(self) -> None:
+    async def _receive_messages(self) -> None:
         """Connect, and process messages until the connection ends."""
         address = f"ws{self.url.removeprefix('http')}/view/ws?session={quote(self.session or '')}"
-        options: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
+        options: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MAX_BYTES}
         async with connect(address, proxy=None, **options) as socket:
             self._socket = socket
-            self.misses.clear()  # the newest ticks come again
+            self.misses.clear()  # the first snapshot has the newest ticks again
             try:
                 async for message in socket:
-                    self._take(message)
+                    self._process(message)
             finally:
-                self._ended(socket)
+                self._disconnected(socket)
 
-    def _take(self, message: str | bytes) -> None:
+    def _process(self, message: str | bytes) -> None:
         if isinstance(message, bytes):
             self.picture = message
             return
@@ -228,21 +225,22 @@ class ViewClient:
             return
         self.session = fields.get("session")
         self.snapshot, self.connected = fields, True
-        self._looked.set()
-        self.misses.extend(miss for tick in fields["ticks"] for miss in off_time(tick))
+        self._first_result.set()
+        self.misses.extend(miss for tick in fields["ticks"] for miss in misses_of_tick(tick))
 
-    def _ended(self, socket: ClientConnection) -> None:
+    def _disconnected(self, socket: ClientConnection) -> None:
         over = bool(self.snapshot.get("over")) and self.connected
         self.connected, self._socket, self.picture = False, None, None
-        self.why = "the run is over" if over else (socket.close_reason or "the connection ended")
+        self.problem = "the run is over" if over else (socket.close_reason or "the connection ended")
         while self._answers:
             if not (waiting := self._answers.popleft()).done():
-                waiting.set_exception(ToolError(f"The message was not received: {self.why}. Look at `status`."))
+                waiting.set_exception(ToolError(f"The command was not received: {self.problem}. Check `status`."))
 
-    async def _ask(self, message: dict[str, Any]) -> str:
-        """Send a message and return the answer. Raises ToolError without a connection."""
+    async def _request(self, message: dict[str, Any]) -> str:
+        """Send a message and return the answer. Raises ToolError if there is no connection or no answer."""
         if self._socket is None:
-            raise ToolError(f"There is no connection: {self.why}. Look at `status`; the safe call acts by itself.")
+            hint = "Check `status`. The loop executes its safe call without your help."
+            raise ToolError(f"There is no connection: {self.problem}. {hint}")
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         try:
@@ -250,14 +248,14 @@ class ViewClient:
                 await self._socket.send(json.dumps(message))
                 return await answer
         except (TimeoutError, WebSocketException) as error:
-            # The queue keeps this place, so that a late answer is not taken for the next one.
+            # `answer` stays in the queue. Otherwise a late answer would be used for the next message.
             problem = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
-            raise ToolError(f"{problem} Look at `status`: the command may have been carried out.") from None
+            raise ToolError(f"{problem} Check `status`: the command may have been executed.") from None
 
 
-def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the misses of a tick: skipped releases before the tick (`k` is the first of `releases`), and the tick
-    itself if it was late, each with cause and meaning."""
+def misses_of_tick(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the misses of a tick, each with cause and meaning: one for all releases that were skipped before the tick
+    (`k` is the first, `releases` their number), and one for the tick if it was late."""
     if skipped := tick.get("skipped", 0):
         why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
         yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning(why["cause"])}

@@ -1,4 +1,4 @@
-"""`/metrics`: counts of the gateway and of the server's sessions in Prometheus' text format."""
+"""Serve `/metrics`: the counts of the gateway and of the server's sessions in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 
 
 class Metrics:
-    """The metrics of a gateway in their own registry."""
+    """The metrics of a gateway, in a separate Prometheus registry."""
 
     def __init__(self, sessions: SessionManager) -> None:
         self._registry = CollectorRegistry()
         text = "/v1 requests by route and HTTP status."
         self._requests = Counter("rtcontrol_http_requests", text, ["route", "status"], registry=self._registry)
-        text = "Time from a /v1 request's body to its decision."
+        text = "Time from the arrival of a /v1 request to its decision."
         self.latency = Histogram("rtcontrol_request_decision_seconds", text, buckets=BOUNDS_S, registry=self._registry)
         self._registry.register(SessionCounts(sessions))
 
@@ -38,7 +38,8 @@ class Metrics:
         return generate_latest(self._registry)
 
     def counted(self, route: str, endpoint: Endpoint) -> Endpoint:
-        """Return the endpoint with counting by route name, and with refusals in OpenAI's format."""
+        """Return an endpoint that calls `endpoint`, counts its responses for the name `route`, and turns a Refusal into
+        an error response in OpenAI's format."""
 
         async def respond(request: Request) -> Response:
             try:
@@ -52,7 +53,7 @@ class Metrics:
 
 
 class SessionCounts(Collector):
-    """A collector of the counts of the server's sessions over all transports."""
+    """A Prometheus collector of the counts of the server's sessions, over all transports."""
 
     def __init__(self, sessions: SessionManager) -> None:
         self._sessions = sessions
@@ -69,28 +70,30 @@ class SessionCounts(Collector):
         yield states
         yield CounterMetricFamily("rtcontrol_sessions_opened", "Sessions ever opened.", value=health["sessions_total"])
         yield GaugeMetricFamily("rtcontrol_connections", "Connections, all transports.", value=health["connections"])
-        yield _by("refused_messages", "code", (code.value for code in Code), health["refused"], "Messages refused.")
-        for metric in _sums(self._sessions):
+        yield _labelled_counter(
+            "refused_messages", "code", (code.value for code in Code), health["refused"], "Messages refused."
+        )
+        for metric in _total_metrics(self._sessions):
             if metric.type == "counter":
-                metric.samples = [self._rising(sample) for sample in metric.samples]
+                metric.samples = [self._never_falling(sample) for sample in metric.samples]
             yield metric
 
-    def _rising(self, sample: Sample) -> Sample:
-        """Return the sample with the highest value of its counter so far. A tick's cause may change later, and
-        Prometheus takes a falling counter for a restarted one."""
+    def _never_falling(self, sample: Sample) -> Sample:
+        """Return the sample with the highest value that its counter ever had. A counter may fall, because the cause of
+        a miss may change later; Prometheus would regard this as a restart."""
         key = (sample.name, *sample.labels.items())
         self._highest[key] = value = max(sample.value, self._highest.get(key, 0.0))
         return sample._replace(value=value)
 
 
-def _sums(sessions: SessionManager) -> Iterator[Metric]:
-    """Yield sums over all sessions since the server started."""
+def _total_metrics(sessions: SessionManager) -> Iterator[Metric]:
+    """Yield the metrics that are sums over all sessions since the server started."""
     totals, causes = sessions.stats.now(), [cause.value for cause in Cause]
     for name, text in COUNTS.items():
         yield CounterMetricFamily(f"rtcontrol_{name}", f"{text} All sessions.", value=totals.counts[name])
-    yield _by("misses", "cause", causes, totals.misses, "Missed deadlines. All sessions.")
+    yield _labelled_counter("misses", "cause", causes, totals.misses, "Missed deadlines. All sessions.")
     text = "Ticks that were due and not started. All sessions."
-    yield _by("skipped_releases_by_cause", "cause", causes, totals.skipped, text)
+    yield _labelled_counter("skipped_releases_by_cause", "cause", causes, totals.skipped, text)
     for name, text in TIMES.items():
         summed = list(zip(BOUNDS, accumulate(totals.bins[name]), strict=True))
         seconds = HistogramMetricFamily(f"rtcontrol_{name.removesuffix('_ms')}_seconds", f"{text} All sessions.")
@@ -98,8 +101,8 @@ def _sums(sessions: SessionManager) -> Iterator[Metric]:
         yield seconds
 
 
-def _by(name: str, label: str, values: Iterable[str], counts: Mapping[str, int], text: str) -> Metric:
-    """Return a counter with a label, which is zero for each value without a count."""
+def _labelled_counter(name: str, label: str, values: Iterable[str], counts: Mapping[str, int], text: str) -> Metric:
+    """Return a counter with a label. It has all `values` of the label; those without a count are 0."""
     family = CounterMetricFamily(f"rtcontrol_{name}", text, labels=[label])
     for value in sorted({*values, *counts}):
         family.add_metric([value], counts.get(value, 0))

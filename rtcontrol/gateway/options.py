@@ -17,23 +17,18 @@ ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """The gateway's settings; `of` creates them from the options of `rtcontrol serve`.
-
-    `origins` are other sites whose pages may connect (`https://robot.example:8443`). Such pages and other machines need
-    the `token`; with `require_token`, programs on this machine do, too. `model` (None: the one that was trained on the
-    request's tools) and `engine` decide /v1 requests; the last `tool_sets` tool sets stay open.
-    """
+    """The gateway's settings. `GatewayOptions.of` creates them from the settings of `rtcontrol serve`."""
 
     host: str = "127.0.0.1"
     port: int = 8080
-    origins: frozenset[str] = frozenset()
-    token: str | None = field(default=None, repr=False)
-    static: Path | None = None
-    model: str | None = None
+    origins: frozenset[str] = frozenset()  # other sites whose pages may connect, such as https://robot.example:8443
+    token: str | None = field(default=None, repr=False)  # needed by pages of `origins` and by other machines
+    static: Path | None = None  # the folder of a user's pages
+    model: str | None = None  # the model for /v1 requests (None: the one that was trained on the request's tools)
     engine: str = "torch"
-    value_tokens: int = 64
-    tool_sets: int = 8
-    require_token: bool = False
+    value_tokens: int = 64  # most tokens of a value that the model generates
+    tool_sets: int = 8  # most tool sets that stay open
+    require_token: bool = False  # programs on this machine need the token as well
     body_timeout_s: float = 10.0
     decide_timeout_s: float = 10.0
 
@@ -42,13 +37,13 @@ class GatewayOptions:
             hint = "Use 16 to 256 letters, digits, and _ . ~ - (the token is sent in headers and addresses)."
             raise UserError("The access token is malformed.", hint)
         if self.token is None and (self.require_token or self.origins or not self.loopback):
-            raise UserError(
-                f"--http {self.host}:{self.port} has no access token. Other machines, serve.allow_origin and "
-                "serve.require_token need one.",
-                "Give one with `serve.token_file=FILE` (created with mode 600 if missing), or bind 127.0.0.1.",
+            problem = (
+                f"--http {self.host}:{self.port}, serve.allow_origin or serve.require_token needs an access token."
             )
+            hint = "Set `serve.token_file=FILE` (a missing file is created), or use --http 127.0.0.1:PORT."
+            raise UserError(problem, hint)
         if self.static is not None and not self.static.is_dir():
-            raise UserError(f"serve.static={self.static} is not a folder.", "Give the folder that holds the pages.")
+            raise UserError(f"serve.static={self.static} is not a folder.", "Give the folder of the pages.")
 
     @property
     def loopback(self) -> bool:
@@ -57,7 +52,8 @@ class GatewayOptions:
 
     @classmethod
     def of(cls, options: ServeOptions, http: str, token: str | None = None) -> GatewayOptions:
-        """Return the settings for a server's options at `HOST:PORT`. `token` replaces the file's. Raises UserError."""
+        """Return the settings for a server's options and the address `http` (HOST:PORT). If `token` is None, the token
+        of `options.token_file` is read. Raises UserError."""
         host, port = host_port(http)
         if not host or not port.isdigit() or int(port) > 65535:
             raise UserError(f"--http {http!r} is not HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
@@ -66,7 +62,7 @@ class GatewayOptions:
         return cls(
             host=host,
             port=int(port),
-            origins=frozenset(map(origin, options.allow_origin)),
+            origins=frozenset(map(normalize_origin, options.allow_origin)),
             token=token,
             static=options.static,
             model=options.model,
@@ -76,17 +72,18 @@ class GatewayOptions:
         )
 
 
-def origin(text: str) -> str:
-    """Return an origin in the form that browsers send. Raises UserError for invalid text."""
+def normalize_origin(text: str) -> str:
+    """Return an origin in the form that browsers send: in lower case, without a final slash. Raises UserError."""
     plain = text.lower().removesuffix("/")
     if not ORIGIN.fullmatch(plain):
-        hint = "Write scheme, host and port only, such as https://robot.example:8443. There is no wildcard."
+        hint = "Write only scheme, host and port, such as https://robot.example:8443. Wildcards are not supported."
         raise UserError(f"serve.allow_origin={text!r} is not an origin.", hint)
     return plain
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file; a missing file is created for its owner alone. Raises UserError."""
+    """Return the token in a file. If the file is missing, create it with a new token, readable only by its owner.
+    Raises UserError."""
     try:
         if not path.exists():
             path.touch(mode=0o600, exist_ok=False)
@@ -96,5 +93,5 @@ def read_token(path: Path) -> str:
         problem = f"serve.token_file={path} cannot be used ({type(error).__name__})."
         raise UserError(problem, "Give a file that you may read or create.") from None
     if mode & 0o077:
-        raise UserError(f"serve.token_file={path} can be read by other users.", f"Run `chmod 600 {path}`.")
+        raise UserError(f"Other users can read serve.token_file={path}.", f"Run `chmod 600 {path}`.")
     return token

@@ -1,4 +1,4 @@
-"""The WebSocket transport of the server (`/ws`), with the protocol's messages as JSON."""
+"""The WebSocket transport of the server (`/ws`), which sends and receives the protocol's messages as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_QUEUED = 64
-MAX_OPEN = 128
+MAX_CONNECTIONS = 128
 CLOSE_S = 1.0
 NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 
@@ -26,44 +26,44 @@ NORMAL, TRY_LATER = 1000, 1013  # RFC 6455 section 7.4.1
 class WebSocketConnection:
     """A WebSocket as a `rtcontrol.serve.sessions.Connection`.
 
-    `send` encodes on the caller's thread. A reader that is `MAX_QUEUED` messages late is disconnected: such old calls
-    are void anyway.
+    `send` encodes a message on the caller's thread, and queues it. If a client does not read and `MAX_QUEUED` messages
+    are queued, it is disconnected, because the queued calls have expired.
     """
 
     key: str | None = None
 
     def __init__(self, peer: str, abort: Callable[[], None]) -> None:
         self.peer, self.abort = peer, abort
-        self.closed = False  # by `close`, or after the peer was cut off
+        self.closed = False  # True after `close`, or after the client was disconnected
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # None: close the socket
+        self._queue: asyncio.Queue[str | None] = asyncio.Queue()  # None closes the socket
 
     def send(self, message: Message) -> None:
         if not self.closed:
-            self._call(self._put, encode_json(message))
+            self._call_in_loop(self._enqueue, encode_json(message))
 
     def close(self) -> None:
-        """Close the connection after sending queued messages, for which the peer has `CLOSE_S`."""
+        """Close the connection after the queued messages were sent, or after `CLOSE_S` seconds."""
         self.closed = True
-        self._call(self._queue.put_nowait, None)
-        self._call(self._loop.call_later, CLOSE_S, self.abort)
+        self._call_in_loop(self._queue.put_nowait, None)
+        self._call_in_loop(self._loop.call_later, CLOSE_S, self.abort)
 
-    async def pump(self, socket: WebSocket) -> None:
+    async def send_queued(self, socket: WebSocket) -> None:
         """Send queued messages until the connection is closed."""
         while (text := await self._queue.get()) is not None:
             await socket.send_text(text)
         await socket.close(NORMAL)
 
-    def _put(self, text: str) -> None:
+    def _enqueue(self, text: str) -> None:
         if self._queue.qsize() < MAX_QUEUED:
             self._queue.put_nowait(text)
         elif not self.closed:
             self.closed = True
             self.abort()
-            log.warning("%s: cut off, late by %d messages", self.peer, MAX_QUEUED)
+            log.warning("%s: disconnected, because it did not read %d messages", self.peer, MAX_QUEUED)
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> None:
-        # The event loop may already be closed while the server ends.
+    def _call_in_loop(self, function: Callable[..., Any], *args: Any) -> None:
+        # The event loop may already be closed when the server shuts down.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
@@ -76,9 +76,9 @@ class WebSockets:
         self._open = 0
 
     async def serve(self, socket: WebSocket) -> None:
-        """Serve one WebSocket from its handshake to its end."""
+        """Accept a WebSocket, and serve it until it is closed."""
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
-        if self._open >= MAX_OPEN:
+        if self._open >= MAX_CONNECTIONS:
             await socket.close(TRY_LATER, "too many connections")
             return
         client = socket.client
@@ -86,23 +86,23 @@ class WebSockets:
         abort = socket.scope["extensions"].get(ABORT, lambda: None)
         connection = WebSocketConnection(peer, abort)
         self._open += 1
-        pump = asyncio.create_task(connection.pump(socket))
+        sending = asyncio.create_task(connection.send_queued(socket))
         try:
             await self._receive(socket, connection)
         finally:
             self._open -= 1
             self._sessions.disconnected(connection)
-            pump.cancel()
+            sending.cancel()
             with contextlib.suppress(BaseException):
-                await pump
+                await sending
 
     async def _receive(self, socket: WebSocket, connection: WebSocketConnection) -> None:
-        # RuntimeError: the pump has closed it in the meantime.
+        # A RuntimeError is raised if `send_queued` has closed the socket.
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             while (message := await socket.receive())["type"] == "websocket.receive":
-                self._take(connection, message.get("text"))
+                self._process(connection, message.get("text"))
 
-    def _take(self, connection: WebSocketConnection, text: str | None) -> None:
+    def _process(self, connection: WebSocketConnection, text: str | None) -> None:
         def decode() -> Message:
             if text is None:
                 raise WireError(Code.MALFORMED, "The WebSocket message is binary.", "Send each message as JSON text.")

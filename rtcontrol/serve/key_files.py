@@ -28,7 +28,7 @@ def fingerprint(public: str) -> str:
     return hashlib.sha256(public.encode("ascii")).hexdigest()[:16]
 
 
-def create(folder: Path, name: str) -> KeyPair:
+def create_key_pair(folder: Path, name: str) -> KeyPair:
     """Write a new key pair `name` into the folder. Raises KeyFileError if the name is invalid or already in use."""
     if not KEY_NAME.fullmatch(name):
         raise KeyFileError(f"{name[:80]!r} is not a valid key name.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
@@ -52,7 +52,7 @@ def _write(path: Path, mode: int, text: str) -> None:
         file.write(text)
 
 
-def clients(folder: Path) -> dict[str, str]:
+def client_keys(folder: Path) -> dict[str, str]:
     """Return the allow-list as a dict from client name to public key (Z85). Invalid key files are skipped."""
     keys: dict[str, str] = {}
     for path in sorted(folder.glob("*.key")):

@@ -20,7 +20,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from rtcontrol.hosts.sockets import router_socket
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.key_files import SERVER, KeyFileError, KeyPair, clients, default_folder, fingerprint, load_pair
+from rtcontrol.serve.key_files import SERVER, KeyFileError, KeyPair, client_keys, default_folder, fingerprint, load_pair
 from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError, is_local
 
 DOMAIN = "rtcontrol"
@@ -50,7 +50,7 @@ class ZmqAuth:
                 self._pair = load_pair(keys / f"{SERVER}.key_secret")
             except KeyFileError as error:
                 raise UserError(error.what, error.remedy) from None
-            if not clients(keys):
+            if not client_keys(keys):
                 log.warning("%s has no client keys, so no client can connect. Run `rtcontrol keys new NAME`.", keys)
             quiet = logging.getLogger(f"{__name__}.zap")
             quiet.setLevel(logging.ERROR)  # pyzmq logs complete requests; `callback` logs the key's fingerprint instead
@@ -105,7 +105,7 @@ class ZmqAuth:
             return None
         with self._lock:
             if time.monotonic() - self._read_s > REREAD_S:
-                self._by_key = {key: name for name, key in clients(self._folder).items()}
+                self._by_key = {key: name for name, key in client_keys(self._folder).items()}
                 self._read_s = time.monotonic()
             return self._by_key.get(key)
 

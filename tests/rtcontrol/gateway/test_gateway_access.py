@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from rtcontrol.gateway import http_server
-from rtcontrol.gateway.options import GatewayOptions, origin, read_token
+from rtcontrol.gateway.options import GatewayOptions, normalize_origin, read_token
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 
@@ -50,7 +50,7 @@ def raw(served: Served, text: str) -> bytes:
 def handshake(served: Served, origin: str | None = None, query: str = "", **options: object) -> int:
     """Return the HTTP status of a WebSocket handshake; 101 for success."""
     try:
-        with connect(served.ws + query, origin=origin, compression=None, **options):  # type: ignore[arg-type]
+        with connect(served.ws + query, origin=normalize_origin, compression=None, **options):  # type: ignore[arg-type]
             return 101
     except InvalidStatus as refused:
         return refused.response.status_code
@@ -70,7 +70,7 @@ def test_pages_of_other_sites_are_refused(guarded: Served, origin: str) -> None:
     assert answer.status_code == 403
     assert "serve.allow_origin" in answer.json()["error"]["message"]
     assert "access-control-allow-origin" not in answer.headers
-    assert handshake(guarded, origin=origin, query=f"?token={TOKEN}") == 403
+    assert handshake(guarded, origin=normalize_origin, query=f"?token={TOKEN}") == 403
 
 
 def test_an_allowed_site_needs_the_token(guarded: Served) -> None:
@@ -243,4 +243,4 @@ def test_weak_or_readable_token_is_refused(tmp_path: Path, text: str, mode: int,
 )
 def test_invalid_origin_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="not an origin"):
-        origin(text)
+        normalize_origin(text)

@@ -16,8 +16,8 @@ import openai
 import pytest
 from gateway_peer import TOKEN, TURN, Serve, Served
 
-from rtcontrol.gateway.chat import ChatRequest, completion, decided
-from rtcontrol.gateway.decide import CheckpointGate, Timed
+from rtcontrol.gateway.chat import ChatRequest, completion_body, decide_reply
+from rtcontrol.gateway.decide import CheckpointGate, TimedDecision
 from rtcontrol.gateway.gate import Refusal
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
@@ -182,7 +182,7 @@ def test_untrained_tools_warn_in_a_field(serve: Serve) -> None:
 def test_unknown_route_is_404_with_a_hint(served: Served, path: str) -> None:
     answer = served.post(path, {})
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
-    assert "base_url ends with /v1" in answer.text
+    assert "must end with /v1" in answer.text
 
 
 TWICE = called(*LAMP_ON, "It is lit.")
@@ -239,18 +239,18 @@ def gate(allow_null: bool = False) -> CheckpointGate:
 
 
 def test_call_below_gate_is_held_with_reason() -> None:
-    held = gate().held(created(BURN, 0.12, ("dance",)))
+    held = gate().hold_reason(created(BURN, 0.12, ("dance",)))
     assert (
         held is not None
         and "the confidence of function is 0.120, and must be at least 0.500 to act" in held
         and '"dance"' in held
     )
-    assert gate().held(created(BURN, 0.9)) is None
+    assert gate().hold_reason(created(BURN, 0.9)) is None
 
 
 def test_null_means_not_understood_unless_allowed() -> None:
-    assert gate().allow_null and "not understood" in str(gate().held(created(None, 0.9)))
-    assert gate(allow_null=True).held(created(None, 0.9)) is None
+    assert gate().allow_null and "not understood" in str(gate().hold_reason(created(None, 0.9)))
+    assert gate(allow_null=True).hold_reason(created(None, 0.9)) is None
 
 
 def test_trained_model_reads_no_system_message() -> None:
@@ -265,13 +265,13 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
     request = ChatRequest.model_validate(body)
     requested: list[Any] = []
 
-    async def decide(*fields: Any) -> Timed:
+    async def decide(*fields: Any) -> TimedDecision:
         requested.append(fields)
         decision = created(BURN, 0.12)
-        return Timed(decision, 1.0, 1.0, held=gate().held(decision))
+        return TimedDecision(decision, 1.0, 1.0, held=gate().hold_reason(decision))
 
-    answer = asyncio.run(decided(request, request.offer(), decide))
-    reported = completion(request, answer)["choices"][0]
+    answer = asyncio.run(decide_reply(request, request.offered_tools(), decide))
+    reported = completion_body(request, answer)["choices"][0]
     assert reported["finish_reason"] == "stop" and "tool_calls" not in reported["message"]
     assert "must be at least 0.500" in reported["message"]["content"]
     assert [(fields[1], fields[-1]) for fields in requested] == [("dance", ORDERS)]
@@ -335,7 +335,7 @@ CHOICES = [{"value": str(i)} for i in range(256)]
         (
             {"questions": [{**ENGINE, "choices": [*CHOICES[:2], CHOICES[1]]}]},
             "questions[0].choices",
-            "has a value twice",
+            "has the same value twice",
         ),
         ({"questions": [{"type": "predicate"}]}, "questions[0].instructions", "required"),
         ({"questions": [{"type": "box", "instructions": "x"}]}, "questions[0].type", "'predicate'"),

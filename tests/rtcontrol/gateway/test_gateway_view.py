@@ -64,7 +64,7 @@ def test_run_is_watched_and_controlled_from_page(flying: Flying) -> None:
         look(page, lambda t: t["instruction"] == "hover at 0.7" and t["phase"] == "running")
         for wrong in ("[]", "no", '{"say": "hurry"}', '{"say": "confirm", "k": "x"}'):
             page.send(wrong)
-        until(lambda: "Not understood" in str(page.recv(timeout=20)))
+        until(lambda: "Invalid message" in str(page.recv(timeout=20)))
         look(page, lambda t: t["state"] == "running")
 
 
@@ -101,7 +101,7 @@ def test_page_shows_the_world_and_pauses(flying: Flying, tmp_path: Path) -> None
 
 
 def test_stuck_viewer_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "STUCK_S", 0.05)
+    monkeypatch.setattr(views, "SEND_TIMEOUT_S", 0.05)
     coming, over = [{"type": "websocket.connect"}], asyncio.Event()
 
     async def send(message: Any) -> None:
@@ -114,7 +114,7 @@ def test_stuck_viewer_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
         await over.wait()
         return {"type": "websocket.disconnect", "code": 1006}
 
-    app = Starlette(routes=views.routes(lambda name: views.Fed(), list))
+    app = Starlette(routes=views.view_routes(lambda name: views.Fed(), list))
     scope = {"type": "websocket", "path": "/view/ws", "headers": [], "query_string": b"", "subprotocols": []}
     asyncio.run(asyncio.wait_for(app(scope | {"extensions": {"rtcontrol.abort": over.set}}, receive, send), 20))
 

@@ -154,7 +154,7 @@ def test_slow_reader_is_cut_off_alone(served: Served) -> None:
 
 
 def test_websockets_leave_room_for_requests(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "MAX_OPEN", 2)
+    monkeypatch.setattr(websocket, "MAX_CONNECTIONS", 2)
     few = serve(model="noop")
     with contextlib.ExitStack() as stack:
         lines = [stack.enter_context(connect(few.ws, compression=None)) for _ in range(3)]

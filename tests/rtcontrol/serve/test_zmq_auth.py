@@ -19,7 +19,7 @@ from zmq.auth import load_certificate
 
 from rtcontrol.hosts.sockets import router_socket
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.key_files import KeyFileError, KeyPair, clients, create, load_pair, load_public
+from rtcontrol.serve.key_files import KeyFileError, KeyPair, client_keys, create_key_pair, load_pair, load_public
 from rtcontrol.serve.zmq_auth import ZmqAuth, bind
 from tests.helpers.processes import until
 
@@ -70,7 +70,7 @@ def guarded(keys: Path | None) -> Iterator[Guarded]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("server", "arm", "leg"):
-        create(tmp_path / "keys", name)
+        create_key_pair(tmp_path / "keys", name)
     return tmp_path / "keys"
 
 
@@ -106,7 +106,7 @@ SCANNERS = (HTTP, TLS, TEXT, b"\x01\x00\x05\x00abcd", os.urandom(2000))  # the l
 
 def test_only_listed_key_gets_access(locked: Guarded, folder: Path, tmp_path: Path) -> None:
     pair, server = load_pair(folder / "arm.key_secret"), load_public(folder / "server.key")
-    unlisted = create(tmp_path / "elsewhere", "unlisted")
+    unlisted = create_key_pair(tmp_path / "elsewhere", "unlisted")
     locked.knock(unlisted, server, b"unlisted key")
     locked.knock(None, None, b"no key")
     locked.knock(pair, unlisted.public, b"another server's key")
@@ -119,7 +119,7 @@ def test_only_listed_key_gets_access(locked: Guarded, folder: Path, tmp_path: Pa
 
 def test_new_and_revoked_keys_take_effect_at_once(locked: Guarded, folder: Path) -> None:
     server = load_public(folder / "server.key")
-    late = create(folder, "late")
+    late = create_key_pair(folder, "late")
     until(lambda: locked.guard.allowed(late.public))
     locked.knock(late, server, b"hello")
     assert locked.first() == [b"hello"]
@@ -153,7 +153,7 @@ def test_reachable_endpoint_without_keys_is_refused(endpoint: str) -> None:
 def test_key_files_are_readable_by_owner_and_zmq(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        pair = create(tmp_path / "keys", "arm")
+        pair = create_key_pair(tmp_path / "keys", "arm")
     finally:
         os.umask(before)
     secret = tmp_path / "keys" / "arm.key_secret"
@@ -162,7 +162,7 @@ def test_key_files_are_readable_by_owner_and_zmq(tmp_path: Path) -> None:
     assert secret.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
     with pytest.raises(KeyFileError, match="already"):
-        create(tmp_path / "keys", "arm")
+        create_key_pair(tmp_path / "keys", "arm")
     assert load_pair(secret) == pair, "it was not replaced"
     secret.chmod(0o640)
     with pytest.raises(KeyFileError, match=r"mode 640.*chmod 600"):
@@ -172,7 +172,7 @@ def test_key_files_are_readable_by_owner_and_zmq(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "../arm", ".hidden", "x" * 65, "a.key"])
 def test_invalid_key_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(KeyFileError, match="is not a valid key name"):
-        create(tmp_path, name)
+        create_key_pair(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
@@ -181,11 +181,11 @@ def test_damaged_key_file_admits_no_client(tmp_path: Path, content: bytes) -> No
     (tmp_path / "arm.key").write_bytes(content)
     with pytest.raises(KeyFileError, match="not a ZeroMQ certificate"):
         load_public(tmp_path / "arm.key")
-    assert clients(tmp_path) == {}
+    assert client_keys(tmp_path) == {}
 
 
 def test_errors_and_reprs_have_no_secret(tmp_path: Path) -> None:
-    pair = create(tmp_path, "arm")
+    pair = create_key_pair(tmp_path, "arm")
     secret = tmp_path / "arm.key_secret"
     secret.write_text(secret.read_text().replace('public-key = "', 'public-key = "x'))
     with pytest.raises(KeyFileError) as caught:
