@@ -102,7 +102,7 @@ def test_error_in_the_options_names_the_field(core: Driver, options: dict[str, A
 
 
 def test_keys_are_read_from_files_and_a_wrong_file_is_named(core: Driver, tmp_path: Path) -> None:
-    server, arm = (key_files.create(tmp_path, name) for name in (key_files.SERVER, "arm"))
+    server, arm = (key_files.create_key_pair(tmp_path, name) for name in (key_files.SERVER, "arm"))
     secret = tmp_path / "arm.key_secret"
     assert core.ask(f"keys {secret}") == [server.public, arm.public, arm.secret]
     secret.chmod(0o640)

@@ -77,7 +77,7 @@ def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Proc
 def test_server_with_keys_accepts_only_listed_clients(strict: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     for name in (key_files.SERVER, "arm", "stranger"):
-        key_files.create(keys, name)
+        key_files.create_key_pair(keys, name)
     (keys / "stranger.key").unlink()
     server = Process(tmp_path, free_port(), "--keys", str(keys))
     server.start()

@@ -50,7 +50,7 @@ def raw(served: Served, text: str) -> bytes:
 def handshake(served: Served, origin: str | None = None, query: str = "", **options: object) -> int:
     """Return the HTTP status of a WebSocket handshake; 101 for success."""
     try:
-        with connect(served.ws + query, origin=normalize_origin, compression=None, **options):  # type: ignore[arg-type]
+        with connect(served.ws + query, origin=origin, compression=None, **options):  # type: ignore[arg-type]
             return 101
     except InvalidStatus as refused:
         return refused.response.status_code
@@ -70,7 +70,7 @@ def test_pages_of_other_sites_are_refused(guarded: Served, origin: str) -> None:
     assert answer.status_code == 403
     assert "serve.allow_origin" in answer.json()["error"]["message"]
     assert "access-control-allow-origin" not in answer.headers
-    assert handshake(guarded, origin=normalize_origin, query=f"?token={TOKEN}") == 403
+    assert handshake(guarded, origin=origin, query=f"?token={TOKEN}") == 403
 
 
 def test_an_allowed_site_needs_the_token(guarded: Served) -> None:

@@ -268,7 +268,7 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
     async def decide(*fields: Any) -> TimedDecision:
         requested.append(fields)
         decision = created(BURN, 0.12)
-        return TimedDecision(decision, 1.0, 1.0, held=gate().hold_reason(decision))
+        return TimedDecision(decision, 1.0, 1.0, hold_reason=gate().hold_reason(decision))
 
     answer = asyncio.run(decide_reply(request, request.offered_tools(), decide))
     reported = completion_body(request, answer)["choices"][0]
@@ -357,7 +357,7 @@ def test_bundled_model_warns_of_untrained_questions(serve: Serve) -> None:
 
 def test_scripted_decider_answers_no_questions(serve: Serve) -> None:
     body = {"model": "default", "input": STATE, "questions": [LEFT]}
-    for model, words in ((None, "--model"), ("random", "random answers no questions")):
+    for model, words in ((None, "--model"), ("random", "random cannot answer questions")):
         answer = serve(model=model).post("v1/decisions", {**body, "model": model or "default"})
         assert answer.status_code == 400 and words in answer.json()["error"]["message"]
 

@@ -32,7 +32,7 @@ from tests.rtcontrol.serve.wire_peer import WirePeer
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys") / "keys"
     for name in ("server", "arm", "leg"):
-        key_files.create(folder, name)
+        key_files.create_key_pair(folder, name)
     return folder
 
 
@@ -45,7 +45,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Pro
 
 
 def test_client_without_listed_key_is_refused(locked: Process, keys: Path, tmp_path: Path) -> None:
-    key_files.create(tmp_path, "stranger")
+    key_files.create_key_pair(tmp_path, "stranger")
     given: dict[str, Any] = {**OWN, "connect_timeout_s": 0.7}
     with pytest.raises(ClientError, match="does not accept this key"):
         Client.connect(locked.endpoint, **given, keys=tmp_path / "stranger.key_secret", server_key=keys / "server.key")

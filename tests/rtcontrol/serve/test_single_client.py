@@ -132,7 +132,7 @@ def test_server_that_cannot_start_leaves_no_folder(
     (tmp_path / "cwd").mkdir()
     serve = ("serve", "--model", "random", "--host", "inprocess", "--out", str(out))
     assert "a port that is free" in refused(capsys, *serve, "--bind", taken)
-    assert "cannot be bound" in refused(
+    assert "cannot bind" in refused(
         capsys, *serve, "--bind", "tcp://127.0.0.1:*", "--http", f"127.0.0.1:{taken.rpartition(':')[2]}"
     )
     assert "cannot be read as tools" in refused(capsys, *serve, "--tools", f"{file}.none")
