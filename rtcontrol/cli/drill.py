@@ -89,7 +89,7 @@ def _run_drill(run: dict[str, Any], names: tuple[str, ...], rounds: int, out: Pa
 
 def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> int:
     """Simulate a run per seed, print the table of results, and return the exit status. A signal ends it early."""
-    from rtcontrol.drill.simulation.campaign import SimTally, campaign, traced
+    from rtcontrol.drill.simulation.campaign import SimTally, campaign, trace_line
     from rtcontrol.drill.simulation.faults import SIMULATED
     from rtcontrol.drill.simulation.run import scenario
     from rtcontrol.run.run import MISSED, OK
@@ -104,7 +104,7 @@ def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> i
                 break
             if trace:
                 say(console, f"seed {seed}: {scenario(seed).name}")
-            show = (lambda run, line: say(console, traced(run, line))) if trace else None
+            show = (lambda run, line: say(console, trace_line(run, line))) if trace else None
             total.add(campaign([seed], ticks, only, show))
             bar.show(f"{done} of {len(seeds)} seeds, {total.ticks:,} ticks", done, len(seeds))
     for line in total.table().splitlines():

@@ -1,1 +1,1 @@
-"""Drills, which inject faults into a run on purpose and judge the causes that the run reports."""
+"""Drills: inject faults into a run on purpose, and check that the run reports the right causes of misses."""

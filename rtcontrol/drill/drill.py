@@ -1,4 +1,4 @@
-"""Run a drill: inject faults in a seeded order, judge the record, write drill.json and show the table."""
+"""Run a drill: inject faults in a seeded random order, judge the run's record, write drill.json, and print a table."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ from rtcontrol.telemetry.timeline import Timeline
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Shutdown, rest
 
-# Seconds that a decoder may take to start, and that a run may take to end with its safe call.
-START_S, END_S = 300.0, 60.0
-# A run is steady if for so long no two calls were further apart than the second number.
+START_S, END_S = 300.0, 60.0  # how long a decoder may take to start, and a run to end
+# A run is steady if no two successive calls in the last STEADY_S were further apart than STEADY_GAP_S.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
-DECISIONS = 7  # decisions that identify the decoder's process, since the standby decides at times, too
-AWAKE_NS = 50_000_000  # a stopped process needs a moment to continue
+DECISIONS = 7  # the process of most of the last decisions is the main decoder's (a standby decides sometimes, too)
+RESUME_NS = 50_000_000  # how long a stopped process may take to continue after SIGCONT
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated", "misses")
 
 
 class DrilledRun:
-    """A context with a run of these `options` in `out`. `events` are the events that the run's wrapped world wrote so
-    far."""
+    """A context with a run (a child process) that writes to `out`. `options`: options of `rtcontrol run`. `events`:
+    events that the run's environment has logged so far."""
 
     def __init__(self, out: Path, options: dict[str, Any], ending: Shutdown) -> None:
         self._out, self._ending, self._options = out, ending, options
@@ -68,7 +67,7 @@ class DrilledRun:
         return self
 
     def read(self) -> None:
-        """Read the events that were written since the last time."""
+        """Read the events that the run has logged since the last call."""
         for line in self._lines:
             event = json.loads(line)
             if event["event"] == "decision":
@@ -80,40 +79,40 @@ class DrilledRun:
 
     @property
     def decoder(self) -> int:
-        """Return the process that decides, or 0 if the run's own process does."""
+        """Return the id of the decoder's process, or 0 if the run's own process decides."""
         self.read()
         pid = Counter(self._deciders).most_common(1)[0][0] if self._deciders else 0
         return 0 if pid == self.process.pid else pid
 
-    def over(self) -> bool:
-        """Return whether the drill must end, or the run has ended by itself."""
+    def must_end(self) -> bool:
+        """Return whether the user has stopped the drill, or the run has ended."""
         return self._ending.called() or self.process.poll() is not None
 
     def await_steady(self, until_s: float) -> bool:
-        """Wait until an instant, and then until calls have acted at each tick for a while. Return False if the drill
-        must end, the run has ended by itself, or the run does not recover."""
+        """Wait until an instant, and then until calls have acted regularly for STEADY_S. Return False if the drill must
+        end, or if the run does not become steady within START_S."""
         steady_s = time.monotonic()
         while (now_s := time.monotonic()) < until_s or now_s - steady_s < STEADY_S:
             self.read()
             if now_s - self._acted_s > STEADY_GAP_S:
                 steady_s = now_s
-            if self.over() or now_s > until_s + START_S:
+            if self.must_end() or now_s > until_s + START_S:
                 return False
             time.sleep(0.02)
         return True
 
     def check(self) -> None:
-        """Raise UserError if the run ended by itself or makes no calls."""
+        """Raise UserError if the run has not executed any call."""
         if not (self._ending.called() or self._acted_s):
-            message = f"The run that is drilled calls nothing: {self.last_line()}"
+            message = f"The run has not executed any call: {self.last_line()}"
             raise UserError(message, f"See {self._out / 'run.log'}.")
 
     def last_line(self) -> str:
-        """Return the last line that the run wrote."""
+        """Return the last line of the run's output."""
         return (self._out / "run.log").read_text(errors="replace").strip().rpartition("\n")[2]
 
     def end(self) -> int | None:
-        """End the run by SIGTERM; return the exit status, or None if the run had to be killed."""
+        """End the run by SIGTERM. Return its exit status, or None if the run had to be killed."""
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         try:
@@ -133,8 +132,7 @@ class DrilledRun:
 
 
 def inject(run: DrilledRun, fault: DrillFault) -> Injection:
-    """Inject a fault for its duration, or until the run is over. In any case, no process stays stopped or busy
-    afterwards."""
+    """Inject a fault for its duration, or until the drill must end. Undo the fault afterwards in any case."""
     begin_ns, hit = time.monotonic_ns(), True
     pid = run.decoder if fault.name.endswith("_decoder") else run.process.pid
     with contextlib.ExitStack() as after:
@@ -151,12 +149,12 @@ def inject(run: DrilledRun, fault: DrillFault) -> Injection:
             hit = _send(pid, signal.SIGKILL if fault.name == "kill_decoder" else signal.SIGSTOP)
             if fault.name != "kill_decoder":
                 after.callback(_send, pid, signal.SIGCONT)
-        rest(run.over, time.monotonic() + fault.seconds)
+        rest(run.must_end, time.monotonic() + fault.seconds)
     return Injection(fault, begin_ns, time.monotonic_ns(), hit)
 
 
 def _send(pid: int, number: int) -> bool:
-    """Send a signal to a process. Return whether there is such a process."""
+    """Send a signal to a process. Return False if there is no such process."""
     if pid <= 1:
         return False
     try:
@@ -167,10 +165,11 @@ def _send(pid: int, number: int) -> bool:
 
 
 def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, ending: Shutdown, console: Console) -> int:
-    """Run with options of `rtcontrol run`, inject faults, judge the record, write drill.json, and show the table.
+    """Start a run with `options` of `rtcontrol run`, inject the faults of `order`, judge the record, and write
+    drill.json.
 
-    Return the exit status: 0 if every fault is attributed, no miss is unknown and no rule is violated; else 3, or a
-    signal's status."""
+    Return the exit status: 0 if every fault is attributed, no miss is unknown and no rule is violated; 3 otherwise; or
+    the status of the signal that ended the drill."""
 
     def show_line(line: str) -> None:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
@@ -181,10 +180,10 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
         injections = _inject(run, order, config.seed, show_line)
         end_ns = time.monotonic_ns()
         status = run.end()
-    stopped = [(i.begin_ns, i.end_ns + AWAKE_NS) for i in injections if i.fault.name in ("stop_loop", "hang")]
+    stopped = [(i.begin_ns, i.end_ns + RESUME_NS) for i in injections if i.fault.name in ("stop_loop", "hang")]
     violated = violations(run.events, end_ns, config.period_ns, _hold_ns(config), stopped)
     if len(injections) < len(order) and not ending.called():
-        violated.append((end_ns, f"{len(order) - len(injections)} of {len(order)} faults were not injected"))
+        violated.append((end_ns, f"{len(order) - len(injections)} of {len(order)} faults were not injected in time"))
     if status != STATUS["SIGTERM"]:
         violated.append((end_ns, f"the run ended with exit status {status}: {run.last_line()}"))
     result = verdict(injections, _ticks(config, out), violated, config.seed)
@@ -192,7 +191,7 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
     try:
         replace_file(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another --out.") from error
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Use another --out.") from error
     show(result, console)
     show_line(f"drill: {path}")
     clean = result["attributed"] == result["injected"] and not (result["unknown"] or result["invariants_violated"])
@@ -203,17 +202,17 @@ def _inject(
     run: DrilledRun, order: Sequence[DrillFault], seed: int, show_line: Callable[[str], None]
 ) -> list[Injection]:
     injections: list[Injection] = []
-    chance = random.Random(seed)  # random pauses, since a fixed grid could always miss the same part of a period
+    rng = random.Random(seed)  # for random pauses, so that faults start at different times within a period
     run.await_steady(time.monotonic())
     run.check()
     started_s = time.monotonic()
     for i, fault in enumerate(order, 1):
         # Inject a fault only after the run has recovered from the previous one.
-        if not run.await_steady(time.monotonic() + chance.random()):
+        if not run.await_steady(time.monotonic() + rng.random()):
             break
-        show_line(f"[{i:3}/{len(order)}] {time.monotonic() - started_s:6.1f} s  {fault.name}: {fault.about}")
+        show_line(f"[{i:3}/{len(order)}] {time.monotonic() - started_s:6.1f} s  {fault.name}: {fault.description}")
         injections.append(inject(run, fault))
-        rest(run.over, time.monotonic() + fault.rest_s)
+        rest(run.must_end, time.monotonic() + fault.recovery_s)
     return injections
 
 
@@ -230,7 +229,7 @@ def _ticks(config: RunOptions, out: Path) -> list[RecordedTick]:
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
-    """Print the table of the drill with a row for each kind of fault, then the errors."""
+    """Print a table with a row for each kind of fault, then the errors and the totals."""
     table = Table("fault", "injected", "attributed", "misses", "recovered in s, at most", "reported as", box=None)
     for kind in dict.fromkeys(fault["fault"] for fault in result["faults"]):
         faults = [fault for fault in result["faults"] if fault["fault"] == kind]

@@ -1,7 +1,7 @@
-"""The drilled run in its own process: an `rtcontrol run` that logs each act, and whose world hangs on demand.
+"""The program of a drilled run: `rtcontrol run` with an environment that logs calls, and that hangs on request.
 
-`python -m rtcontrol.drill.drilled OPTIONS FOLDER`. The folder has a file `events` with a line for each call or
-decision. While it has a file `hang`, the world's step hangs.
+Usage: `python -m rtcontrol.drill.drilled OPTIONS FOLDER`. Each call or decision is appended as a line to FOLDER/events.
+While the file FOLDER/hang exists, the environment's step hangs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class EventFile:
-    """A file of JSON lines that several processes append to, each line at once. Instants are CLOCK_MONOTONIC
-    nanoseconds."""
+    """A file of JSON lines to which several processes append. Instants are nanoseconds of CLOCK_MONOTONIC."""
 
     def __init__(self, folder: str) -> None:
         self._file = os.open(Path(folder, "events"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -43,13 +42,13 @@ class EventFile:
         os.write(self._file, json.dumps({"event": kind, "t": t_ns, **more}).encode() + b"\n")
 
 
-class WatchedSimulation:
-    """A wrapper of the world's simulation that logs calls, resets and steps, on the world's thread."""
+class LoggedSimulation:
+    """A wrapper of the environment's simulation, on the same thread, that logs each call and reset, and can hang."""
 
     def __init__(self, world: PacedEnvironment, folder: str) -> None:
         self._world, self._inner = world, world._simulation
         self._events, self._hang = EventFile(folder), Path(folder, "hang")
-        self.bindings = {name: self._watched(function) for name, function in self._inner.bindings.items()}
+        self.bindings = {name: self._logged(function) for name, function in self._inner.bindings.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -63,9 +62,9 @@ class WatchedSimulation:
             time.sleep(0.005)
         self._inner.step()
 
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _logged(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def acts(**arguments: Any) -> Any:
+        def logged_call(**arguments: Any) -> Any:
             begin_ns, not_after_ns, failed = time.monotonic_ns(), self._world.not_after_ns, True
             try:
                 result = function(**arguments)
@@ -74,22 +73,22 @@ class WatchedSimulation:
             finally:
                 self._events.write("act", begin_ns, end=time.monotonic_ns(), not_after=not_after_ns, failed=failed)
 
-        return acts
+        return logged_call
 
 
 @dataclass(frozen=True)
-class WatchedSource:
-    """A decider source that builds a `WatchedDecider` in the decoder's process."""
+class LoggedSource:
+    """A decider source that builds a LoggedDecider in the decoder's process."""
 
     source: DeciderSource
     folder: str
 
-    def build(self) -> WatchedDecider:
-        return WatchedDecider(self.source.build(), EventFile(self.folder))
+    def build(self) -> LoggedDecider:
+        return LoggedDecider(self.source.build(), EventFile(self.folder))
 
 
-class WatchedDecider:
-    """A wrapper of a decider that logs the process of each decision."""
+class LoggedDecider:
+    """A wrapper of a decider that logs the process id of each decision."""
 
     def __init__(self, inner: Decider, events: EventFile) -> None:
         self._inner, self._events = inner, events
@@ -103,26 +102,26 @@ class WatchedDecider:
         return {} if info is None else dict(info())
 
 
-def watched(folder: str, agent: Agent, env: Environment, source: DeciderSource) -> tuple[Any, Any, Any]:
-    """Return the parts of the run with wrappers that log. Null decisions are off, since the judge could not distinguish
-    them from silence."""
+def add_logging(folder: str, agent: Agent, env: Environment, source: DeciderSource) -> tuple[Any, Any, Any]:
+    """Return agent, environment and decider source of the run with wrappers that log. Null decisions are disabled,
+    because the judge cannot distinguish them from a missing decision."""
     if not isinstance(env, PacedEnvironment):
-        raise UserError(f"The environment {env.name} cannot be drilled.", "Give a bundled one, or a .py file.")
-    env._simulation = WatchedSimulation(env, folder)  # type: ignore[assignment]
+        raise UserError(f"A drill cannot use the environment {env.name}.", "Use a bundled one, or a .py file.")
+    env._simulation = LoggedSimulation(env, folder)  # type: ignore[assignment]
     if isinstance(source, STSource) and source.spec.allow_null:
         source = replace(source, spec=replace(source.spec, allow_null=False))
-    return replace(agent, allow_null=False), env, WatchedSource(source, folder)
+    return replace(agent, allow_null=False), env, LoggedSource(source, folder)
 
 
 def main() -> None:
-    # This process ends whenever the drill's process ends.
+    # Let the kernel send SIGTERM to this process when the drill's process ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     settings, folder = json.loads(sys.argv[1]), sys.argv[2]
     out = Path(settings.pop("out"))
     options = RunOptions(out=out, live=False, duration_s=1e6, **settings).in_folder(out)
     try:
         with Shutdown() as ending:
-            sys.exit(run(options, ending, functools.partial(watched, folder)))
+            sys.exit(run(options, ending, functools.partial(add_logging, folder)))
     except UserError as error:
         sys.exit(str(error))
 

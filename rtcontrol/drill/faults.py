@@ -1,4 +1,4 @@
-"""The faults that a drill injects in real time. `simulation/faults.py` has the faults in simulated time."""
+"""The faults that a drill injects in real time. For the faults in simulated time see `simulation/faults.py`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DrillFault:
-    """A fault of a drill. `causes`: the names of misses that the fault explains, separated by spaces. The fault lasts
-    `seconds`, and for `rest_s` after it nothing is injected. `felt`: the fault must cost a tick."""
+    """A kind of fault. `causes`: names of the misses that the fault explains, separated by spaces. The fault lasts for
+    `seconds`, and then no fault is injected for `recovery_s`. `costs_tick`: the fault must cause a miss."""
 
     name: str
-    about: str
+    description: str
     causes: str
     seconds: float
-    rest_s: float = 2.0
-    felt: bool = True
+    recovery_s: float = 2.0
+    costs_tick: bool = True
 
 
 _CPU = "wake.scheduler pause.stall"
@@ -30,12 +30,12 @@ FAULTS = {
             "twice as many busy processes as there are CPUs",
             f"{_CPU} {_DECODER} execute.slow execute.busy",
             2.0,
-            felt=False,
+            costs_tick=False,
         ),
         DrillFault("stop_decoder", "SIGSTOP of the decoder's process", "decide.decoder_stopped decide.queued", 1.0),
         DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stall", 0.6),
-        # With a standby this fault may cost no tick. The new decoder is slow at first, and its start needs processors.
-        DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, rest_s=8.0, felt=False),
+        # With a standby this may cause no miss. A new decoder is slow at first, and its start delays other threads.
+        DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, recovery_s=8.0, costs_tick=False),
         DrillFault("hang", "the world's step hangs", _WORLD, 1.5),
     )
 }

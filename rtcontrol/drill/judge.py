@@ -1,6 +1,6 @@
-"""Judge a drill: check rules on the calls that acted, and compare each injected fault with the misses at its time.
+"""Judge a drill: check safety rules for the calls that acted, and compare the injected faults with the misses.
 
-Only the world's events show which calls acted; the run's own statements are not used.
+The environment's log shows which calls acted. The run's own statements about its calls are not used.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rtcontrol.drill.faults import DrillFault
 from rtcontrol.telemetry.causes import NAMES
 from rtcontrol.telemetry.timeline import Timeline
 
-# Tolerance: some lines of Python run between the last check of the deadline and the logged instant.
-LATE_NS = 2_000_000
-# The safe call is due at the end of the hold, with a tolerance of two periods plus so much for a busy machine.
+# A call may be logged so long after its deadline, because the deadline is checked a little before the call starts.
+LATENESS_TOLERANCE_NS = 2_000_000
+# The safe call may act so long, plus two periods, after the end of the hold.
 SLACK_NS = 150_000_000
-# The safe call must act within so long after the run was stopped.
+# The final safe call may act so long after the run was stopped.
 END_NS = 1_000_000_000
 Event = Mapping[str, Any]
 Span = tuple[int, int]
@@ -29,43 +29,45 @@ Violation = tuple[int, str]  # instant and rule
 def violations(
     events: Sequence[Event], end_ns: int, period_ns: int, hold_ns: int, excused: Sequence[Span] = ()
 ) -> list[Violation]:
-    """Return the rules that the calls of a run broke, according to the world's events (`act`, `reset`), in order.
+    """Return the safety rules that a run violated, with their instants. `events`: the environment's log (`act`,
+    `reset`).
 
-    The run was stopped at `end_ns`. Nothing could act within the `excused` spans."""
+    The run was stopped at `end_ns`. In the spans `excused` no call could act."""
     acts = sorted((event for event in events if event["event"] == "act"), key=lambda act: act["t"])
     if not acts:
         return []
     broken = [*_call_violations(acts, end_ns)]
-    held = [*excused, *((act["t"], act["end"]) for act in acts)]  # no other call can act while a call acts
+    busy = [*excused, *((act["t"], act["end"]) for act in acts)]  # no safe call can start while another call runs
     resets = [event["t"] for event in events if event["event"] == "reset" and acts[0]["t"] < event["t"] < end_ns]
     for begin_ns, t_ns in _spans_without_safe_call(acts, resets, end_ns, hold_ns):
-        bare_ns = t_ns - begin_ns - _overlap(held, begin_ns, t_ns)
-        if bare_ns > 2 * period_ns + SLACK_NS:
-            broken.append((t_ns, f"no safe call for {bare_ns / 1e6:.0f} ms after the hold"))
+        unsafe_ns = t_ns - begin_ns - _overlap(busy, begin_ns, t_ns)
+        if unsafe_ns > 2 * period_ns + SLACK_NS:
+            broken.append((t_ns, f"no safe call for {unsafe_ns / 1e6:.0f} ms after the hold"))
     return sorted(broken)
 
 
 def _call_violations(acts: Sequence[Event], end_ns: int) -> Iterator[Violation]:
-    """Yield violations by the instant of a call, or after the stop."""
-    parted, last_ns = False, 0
+    """Yield violations by calls that acted too late, in the wrong order or after the stop, or by a missing safe
+    call."""
+    stop_done, last_ns = False, 0
     for act in acts:
         t_ns, not_after_ns = act["t"], act["not_after"]
         if not_after_ns is None:
-            parted = parted or t_ns > end_ns
+            stop_done = stop_done or t_ns > end_ns
             continue
-        if t_ns > not_after_ns + LATE_NS:
+        if t_ns > not_after_ns + LATENESS_TOLERANCE_NS:
             yield t_ns, f"{(t_ns - not_after_ns) / 1e6:.1f} ms after its deadline"
         if not_after_ns <= last_ns:
-            yield t_ns, "its deadline is no later than that of the call before it"
-        if parted:
+            yield t_ns, "a call acted after a call with a later deadline"
+        if stop_done:
             yield t_ns, "a call acted after the stop"
         last_ns = not_after_ns
-    if not parted:
+    if not stop_done:
         yield end_ns, "no safe call acted after the stop"
 
 
 def _spans_without_safe_call(acts: Sequence[Event], resets: Sequence[int], end_ns: int, hold_ns: int) -> Iterator[Span]:
-    """Yield violations by a missing safe call: after the hold of a call or of a reset, or after the stop."""
+    """Yield the spans in which a safe call should have been active: after the hold of a call, and after the stop."""
     changes: list[tuple[int, float]] = [(t_ns, t_ns + hold_ns) for t_ns in resets]
     for act in acts:
         if not act["failed"]:
@@ -81,7 +83,7 @@ def _spans_without_safe_call(acts: Sequence[Event], resets: Sequence[int], end_n
 
 
 def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
-    """Return how much of the time from `begin` to `end` is covered by spans, which may overlap."""
+    """Return how much of the time from `begin` to `end` is covered by spans, which may overlap each other."""
     total, reached = 0, begin
     for b, e in sorted(spans):
         e = min(e, end)
@@ -92,25 +94,25 @@ def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
-RECOVERED = 8  # consecutive ticks on time that count as a recovery
-Miss = tuple[str, bool]  # the name of a miss, and whether there is evidence
+RECOVERED = 8  # a run has recovered after so many consecutive ticks on time
+Miss = tuple[str, bool]  # cause and sub-cause of a miss, and whether the record has evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """An injected fault, with CLOCK_MONOTONIC instants. `hit`: there was a process or world to inject the fault
-    into."""
+    """An injected fault, from `begin_ns` to `end_ns` (CLOCK_MONOTONIC). `injected` is False if there was no target
+    process."""
 
     fault: DrillFault
     begin_ns: int
     end_ns: int
-    hit: bool = True
+    injected: bool = True
 
 
 @dataclass(slots=True)
 class RecordedTick:
-    """A tick in the record. `begin_ns` is the release (of the first skipped release before the tick, if any), `end_ns`
-    the deadline. `missed`: the misses of the tick and its skipped releases."""
+    """A tick in the record. `begin_ns`: its release, or that of the first skipped release before it. `end_ns`: its
+    deadline. `missed`: the misses of the tick and of the skipped releases before it."""
 
     k: int
     begin_ns: int
@@ -119,29 +121,29 @@ class RecordedTick:
 
 
 def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[RecordedTick]:
-    """Return the ticks of a record, with the causes of misses as known at the end of the record."""
+    """Return the ticks of a record, with the final causes of their misses."""
     recorded = []
     for row, k in enumerate(timeline.k):
         skipped, t_s = (timeline.numbers[name][row] for name in ("skipped", "t_s"))
         skips = 0 if math.isnan(skipped) else int(skipped)
         release_ns = timeline.account.run["origin_ns"] + round(t_s * 1e9)
         details = timeline.details.get(k, {})
-        missed = [(_called(timeline, row, "skip_"), bool(details.get("skip_evidence")))] * skips
+        missed = [(_miss_name(timeline, row, "skip_"), bool(details.get("skip_evidence")))] * skips
         if timeline.words["cause"][row]:
-            missed.append((_called(timeline, row, ""), bool(details.get("evidence") or details.get("error"))))
+            missed.append((_miss_name(timeline, row, ""), bool(details.get("evidence") or details.get("error"))))
         recorded.append(RecordedTick(k, release_ns - skips * period_ns, release_ns + deadline_ns, missed))
     return recorded
 
 
-def _called(timeline: Timeline, row: int, prefix: str) -> str:
-    """Return the cause and sub-cause of a tick's miss, or of its skipped releases."""
+def _miss_name(timeline: Timeline, row: int, prefix: str) -> str:
+    """Return the cause and sub-cause of a tick's miss, or (`prefix` "skip_") of its skipped releases."""
     return ".".join(filter(None, (timeline.words[f"{prefix}{word}"][row] for word in ("cause", "subcause"))))
 
 
 def verdict(
     injections: Sequence[Injection], ticks: Sequence[RecordedTick], violated: Sequence[Violation], seed: int
 ) -> dict[str, Any]:
-    """Return the result of the drill as JSON."""
+    """Return the result of a drill, as the contents of drill.json."""
     faults, inside = [], set()
     for i, injection in enumerate(injections):
         until_ns = injections[i + 1].begin_ns if i + 1 < len(injections) else math.inf
@@ -149,25 +151,26 @@ def verdict(
         end_ns = until_ns if recovered_ns is None else recovered_ns
         during = [t for t in ticks if t.end_ns >= injection.begin_ns and t.begin_ns < end_ns]
         inside |= {t.k for t in during}
-        faults.append(_judged(injection, [m for t in during for m in t.missed], recovered_ns))
+        faults.append(_fault_result(injection, [m for t in during for m in t.missed], recovered_ns))
     outside = [(t, miss) for t in ticks if t.k not in inside for miss in t.missed]
     everything = [miss for t in ticks for miss in t.missed]
     return {
         "seed": seed,
         "injected": len(faults),
         "attributed": sum(f["attributed"] for f in faults),
-        "unknown": sum(not _known(miss) for miss in everything),
+        "unknown": sum(not _is_explained(miss) for miss in everything),
         "uninjected": len(outside),
         "invariants_violated": len(violated),
         "misses": len(everything),
         "faults": faults,
-        "uninjected_misses": [{"k": t.k, "t_ns": t.begin_ns, "called": called} for t, (called, _) in outside],
+        "uninjected_misses": [{"k": t.k, "t_ns": t.begin_ns, "called": name} for t, (name, _) in outside],
         "violations": [{"t_ns": t_ns, "what": law} for t_ns, law in violated],
     }
 
 
 def recovery_ns(ticks: Sequence[RecordedTick], end_ns: int, until_ns: float) -> int | None:
-    """Return the release of the first of `RECOVERED` ticks on time after `end_ns` and before `until_ns`, or None."""
+    """Return the first release of RECOVERED ticks on time between `end_ns` and `until_ns`, or None if there are
+    none."""
     after = [tick for tick in ticks if end_ns <= tick.begin_ns < until_ns]
     for i in range(len(after) - RECOVERED + 1):
         if not any(tick.missed for tick in after[i : i + RECOVERED]):
@@ -175,28 +178,28 @@ def recovery_ns(ticks: Sequence[RecordedTick], end_ns: int, until_ns: float) -> 
     return None
 
 
-def _judged(injection: Injection, missed: Sequence[Miss], recovered_ns: int | None) -> dict[str, Any]:
+def _fault_result(injection: Injection, missed: Sequence[Miss], recovered_ns: int | None) -> dict[str, Any]:
     fault = injection.fault
-    why = {f"{called}: no evidence" for called, proven in missed if not proven}
-    why |= {f"{called} is none of its causes" for called, _ in missed if called not in fault.causes.split()}
-    if not injection.hit:
-        why.add("there was nothing to inject it into")
-    if fault.felt and not missed:
-        why.add("it cost no tick")
+    why = {f"{name}: no evidence" for name, has_evidence in missed if not has_evidence}
+    why |= {f"{name} is not a cause of this fault" for name, _ in missed if name not in fault.causes.split()}
+    if not injection.injected:
+        why.add("the target process did not exist")
+    if fault.costs_tick and not missed:
+        why.add("the fault caused no miss")
     if recovered_ns is None:
-        why.add("no recovery before the next fault")
+        why.add("the run did not recover before the next fault")
     return {
         "fault": fault.name,
         "begin_ns": injection.begin_ns,
         "end_ns": injection.end_ns,
         "recovered_s": None if recovered_ns is None else round(max(0, recovered_ns - injection.end_ns) / 1e9, 4),
         "misses": len(missed),
-        "causes": dict(Counter(called for called, _ in missed)),
+        "causes": dict(Counter(name for name, _ in missed)),
         "attributed": not why,
         "why": sorted(why),
     }
 
 
-def _known(miss: Miss) -> bool:
-    called, proven = miss
-    return proven and called in NAMES
+def _is_explained(miss: Miss) -> bool:
+    name, has_evidence = miss
+    return has_evidence and name in NAMES

@@ -15,7 +15,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rtcontrol.drill.simulation.campaign import SimTally, uncollected
+from rtcontrol.drill.simulation.campaign import SimTally, without_garbage_collection
 from rtcontrol.drill.simulation.decoder import SimDecoder, SimHost
 from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
@@ -142,7 +142,7 @@ class SimCrowd:
         kinds = KINDS if chance.random() < 0.3 else (chance.choice(KINDS),)
         self.faults = Faults(time, self.period_ns, kinds, chance.uniform(5.0, 10.0))
         self.process = Process(time)
-        self.thread = Thread(self.process, time.chance("loop"))
+        self.thread = Thread(self.process, time.rng("loop"))
         usual_ns = self.period_ns // 40 + 50 * US, self.period_ns // 12
         self.decoder = CrowdDecoder(time, self.faults, usual_ns, self.period_ns, 1)
         self.lives: dict[str, Life] = {}
@@ -151,7 +151,7 @@ class SimCrowd:
         self.loop = self._assemble()
         begin = {"stop_decoder": self.decoder.stop, "kill_decoder": self.decoder.kill, "pause": self._pause}
         self.faults.effects |= {**begin, "stop_loop": self._away, "starve_loop": self._away}
-        self.faults.effects["stray"] = lambda fault: self.decoder.stray()
+        self.faults.effects["stray"] = lambda fault: self.decoder.send_stray_reply()
 
     def _assemble(self) -> CrowdLoop:
         settings, rules = settings_of(self.config, AGENT), rules_of(self.config, AGENT)
@@ -194,7 +194,7 @@ class SimCrowd:
         for name, life in self.lives.items():
             seq = len(life.looks) + 1
             text = f"{name} {life.member.epoch} {seq // self.chance.choice((1, 8))}"
-            if self.faults.on("frozen") is None:
+            if self.faults.active("frozen") is None:
                 looks.append(MemberLook(id=name, seq=seq, t_ns=seq, text=text))
                 life.looks[seq] = text
         self._post(ObserveMany(session=TOKEN, looks=looks))
@@ -210,10 +210,10 @@ class SimCrowd:
             self.process.freeze(fault.end_ns - self.time.now_ns)
         else:
             self.thread.starved_ns = fault.end_ns
-        fault.touch(fault.end_ns + self.period_ns)
+        fault.extend_to(fault.end_ns + self.period_ns)
 
     def _pause(self, fault: SimFault) -> None:
-        self.faults.take("pause")
+        self.faults.use("pause")
         for word, later in (("pause", 0), ("resume", self.chance.randrange(1, 4) * self.period_ns)):
             command = OperatorCommand(word, "sim", self.time.now_ns + later)
             self.process.at(command.t_ns, lambda command=command: self.loop.post(command))
@@ -255,7 +255,7 @@ class SimCrowd:
         there = self.lives.get(life.member.id) is life
         if not there or life.status != "fresh" or life.renewed_ns > renewed_ns or self.loop.ended_by is not None:
             return
-        spans = [*self.process.stood[-3:], *self.thread.away[-3:]]
+        spans = [*self.process.frozen_spans[-3:], *self.thread.blocked_spans[-3:]]
         if ends := [end for begin, end in spans if begin - SOON_NS <= now < end + SOON_NS]:
             self.time.at(max(ends) + SOON_NS, partial(self._safe_by, life, renewed_ns))
         else:
@@ -298,11 +298,11 @@ def crowds(seeds: Iterable[int], periods: int = PERIODS, trace: bool = False) ->
         run = SimCrowd(seed)
         run.trace = trace
         try:
-            with uncollected():
+            with without_garbage_collection():
                 run.fly(periods)
         except Violation as violation:
             total.failures[seed] = f"crowd {seed}: {violation}\n  python -m tests.simulation.crowd {seed}"
-        total.add(SimTally(run.account.releases, run.faults.count, causes=run.causes))
+        total.add(SimTally(run.account.releases, run.faults.injected, causes=run.causes))
     return total
 
 

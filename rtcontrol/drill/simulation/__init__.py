@@ -1,1 +1,2 @@
-"""Simulate loop, actuator, session and client with injected faults in simulated time: `rtcontrol drill --simulate`."""
+"""Simulation of the loop, actuator, session and client with faults, in simulated time (`rtcontrol drill
+--simulate`)."""

@@ -1,4 +1,4 @@
-"""Simulate the actuator's thread: blocking work takes simulated time, and the orders are real."""
+"""A simulated actuator thread: the real `ActuatorCore` with calls that take simulated time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from rtcontrol.records import Command
 
 
 class SimActuator(Actuator):
-    """A simulated actuator. `work` returns when a call is running (since `busy_ns`), and is called again after the
-    call.
+    """A simulated actuator. `work` returns when a call starts, and is called again when the call ends. `busy_ns`: when
+    the running call started (0: none).
 
-    `referee` sees when attempts start and end, when a call has acted, and the order of commands and demands. Tools of
-    `confirm` wait for a yes."""
+    `referee` is informed of orders, attempts and calls. `confirm`: names of tools whose calls need approval."""
 
     def __init__(
         self, agent: Any, env: Any, wake: Callable[[], None], thread: Thread, referee: Referee, confirm: frozenset[str]
@@ -28,18 +27,18 @@ class SimActuator(Actuator):
         super().__init__(agent, env, referee.retry_ns, wake)
         self.worker, self.time, self.referee, self.confirm = thread, thread.process.time, referee, confirm
         self._world = env if isinstance(env, SimWorld) else None
-        self._wakeups: Any = SimpleNamespace(put=lambda item: self._ring())
-        self._rung = self.ended = False
+        self._wakeups: Any = SimpleNamespace(put=lambda item: self._schedule_turn())
+        self._scheduled = self.ended = False
         self.busy_ns = self._timer_ns = 0
 
     def start(self) -> None:
-        """Do nothing: the simulated thread is always running."""
+        """Do nothing, because there is no real thread."""
 
     def order(self, order: Any, *args: Any, **kwargs: Any) -> Any:
         if order is ActuatorCore.execute:
-            self.referee.ordered(args[0].tick, args[0].call.name in self.confirm)
+            self.referee.check_order(args[0].tick, args[0].call.name in self.confirm)
         elif order is ActuatorCore.demand:
-            self.referee.demanded(args[0])
+            self.referee.record_demand(args[0])
         return super().order(order, *args, **kwargs)
 
     def wait_safe(self, timeout_s: float) -> bool:
@@ -48,18 +47,18 @@ class SimActuator(Actuator):
 
     def close(self) -> None:
         self.core.closed = True
-        self._ring()
+        self._schedule_turn()
         self.time.run(self.time.now_ns + S // 2, lambda: self.core.done and not self.busy_ns)
         self.ended = True
 
-    def _ring(self) -> None:
-        if not (self._rung or self.busy_ns or self.ended):
-            self._rung = True
-            self.worker.process.at(self.worker.wakes_ns(), self._turn)
+    def _schedule_turn(self) -> None:
+        if not (self._scheduled or self.busy_ns or self.ended):
+            self._scheduled = True
+            self.worker.process.at(self.worker.next_run_ns(), self._turn)
 
     def _turn(self) -> None:
-        self._rung = False
-        self.worker.arrives()
+        self._scheduled = False
+        self.worker.start_running()
         if not self.busy_ns and not self.ended:
             self.work()
 
@@ -75,7 +74,7 @@ class SimActuator(Actuator):
         return None
 
     def _set_timer(self) -> None:
-        """Set a timer for the core's next instant; a timer that fires too early is set again."""
+        """Set a timer for the core's `wake_ns`, unless an earlier timer is set."""
         at_ns = max(self.core.wake_ns or 0, self.time.now_ns)
         if self.core.wake_ns is not None and (not self._timer_ns or at_ns < self._timer_ns):
             self._timer_ns = at_ns
@@ -84,14 +83,14 @@ class SimActuator(Actuator):
     def _timer(self) -> None:
         self._timer_ns = 0
         if self.core.wake_ns is not None and self.time.now_ns >= self.core.wake_ns:
-            self._ring()
+            self._schedule_turn()
         else:
             self._set_timer()
 
     def _do(self, action: Action) -> None:
         world = self._world
         if isinstance(action, Command):
-            self.referee.performs(action.tick)
+            self.referee.check_start(action.tick)
             if world is None:
                 super()._do(action)
                 return
@@ -113,21 +112,21 @@ class SimActuator(Actuator):
     def _performed(self, command: Command, effect: Effect, error: BaseException | None) -> None:
         self.core.performed(command, effect, error, self.time.now_ns)
         if effect == "acted" and error is None:
-            self.referee.renewed()
+            self.referee.record_renewal()
         self._free()
 
     def _attempted(self, attempt: Attempt, effect: Effect, error: BaseException | None) -> None:
         if error is not None:
-            self.referee.failed()
+            self.referee.expect_retry()
         self.core.attempted(attempt, AttemptResult(effect, self.time.now_ns, True, error), self.time.now_ns)
         if attempt.threaded:
             self._report()
-            self._ring()
+            self._schedule_turn()
         else:
             self._free()
 
     def _free(self) -> None:
         if self.busy_ns:
-            self.worker.away.append((self.busy_ns, self.time.now_ns))
+            self.worker.blocked_spans.append((self.busy_ns, self.time.now_ns))
         self.busy_ns = 0
         self.work()

@@ -1,4 +1,4 @@
-"""Run many seeds, each with its own world, and show a table of the results."""
+"""Simulate many seeds, each with its own scenario, and print a table of the results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TICKS = 500  # ticks of one seed
 
 @dataclass(slots=True)
 class SimTally:
-    """The results of runs. By kind of fault: how many were `injected`, how many were `felt` (cost a tick), and how many
-    misses are `attributed` or `unknown`. `causes` counts the causes of all misses.
+    """The counts of simulated runs. By kind of fault: `injected` faults, faults that were `felt` (cost a tick), and
+    misses with an `attributed` or `unknown` cause. `causes`: counts of all causes of misses.
 
-    `failures`: by seed, the broken law and the command that replays the seed."""
+    `failures`: by seed, the violated law and the command that replays the seed."""
 
     ticks: int = 0
     injected: Counter[str] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class SimTally:
             getattr(self, name).update(getattr(other, name))
 
     def table(self) -> str:
-        """Return a table of injected faults, causes of misses, and attributed misses."""
+        """Return a table of the injected faults and their misses, followed by the causes and the failures."""
         head = f"{self.ticks:,} ticks, {self.injected.total():,} injected faults, {self.causes.total():,} misses judged"
         lines = [head, f"unknown {self.unknown.total():,}, laws broken by {len(self.failures)} seeds", ""]
         lines.append(f"{'fault':17}{'injected':>10}{'cost ticks':>12}{'attributed':>12}{'unknown':>9}")
@@ -51,12 +51,12 @@ class SimTally:
 
 
 def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> SimTally:
-    """Run each seed for so many ticks, with its own kinds of faults or `only` the given ones. `trace` takes each
-    recorded line."""
+    """Simulate each seed for so many ticks. `only`: inject only these kinds of faults. `trace` gets each recorded
+    line."""
     total = SimTally()
     for seed in seeds:
         try:
-            with uncollected():
+            with without_garbage_collection():
                 total.add(simulate(seed, ticks, trace, only))
         except Violation as violation:
             failure = f"seed {seed} ({scenario(seed, only).name}): {violation}"
@@ -65,9 +65,8 @@ def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Disable garbage collection until the end of a seed, since it would take a tenth of the time for little
-    garbage."""
+def without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection in the context, because it would take a tenth of the time of a seed."""
     gc.disable()
     try:
         yield
@@ -76,13 +75,13 @@ def uncollected() -> Iterator[None]:
 
 
 def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:
-    """Return the command that replays a seed and shows its ticks."""
+    """Return the command that replays a seed with a trace."""
     chosen = "".join(f" --set drill.only={name}" for name in only)
     return f"rtcontrol drill --simulate --seed {seed} --set drill.ticks={ticks}{chosen} --set drill.trace=true"
 
 
 def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:
-    """Run one seed, with its own kinds of faults or `only` the given ones. Raises Violation if a law is broken."""
+    """Simulate one seed. `only`: inject only these kinds of faults. Raises Violation if the run violates a law."""
     chosen = scenario(seed, only)
     if chosen.mode == "remote":
         remote = RemoteRun(chosen, trace)
@@ -93,12 +92,12 @@ def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] =
         run.simulate(ticks)
         runs, faults = [run], run.faults
     ticks = sum(run.referee.ticks for run in runs)
-    causes = sum((run.referee.words for run in runs), Counter[str]())
-    return SimTally(ticks, faults.count, faults.felt, faults.attributed, faults.unknown, causes)
+    causes = sum((run.referee.cause_counts for run in runs), Counter[str]())
+    return SimTally(ticks, faults.injected, faults.felt, faults.attributed, faults.unknown, causes)
 
 
-def traced(run: SimRun, line: dict[str, Any]) -> str:
-    """Return a line of the record with the time of writing, and the faults at this time."""
+def trace_line(run: SimRun, line: dict[str, Any]) -> str:
+    """Return a line of the record as text, with the simulated time and the active faults."""
     now, origin_ns = run.time.now_ns, run.referee.origin_ns
     near = [fault.kind.name for fault in run.faults.recent[-4:] if fault.end_ns >= now]
     return f"{(now - origin_ns) / 1e9:12.6f} {' '.join(near):30} {line}"

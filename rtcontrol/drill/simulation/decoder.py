@@ -1,7 +1,6 @@
-"""Simulate a decoder process that decides, is stopped, dies, restarts, fails and repeats replies.
+"""A simulated decoder process, which can be slow, stop, die, restart, fail and repeat replies; and simulated hosts.
 
-The module also simulates the loop's host with one decoder, one that makes plans, or two (`host.backup`,
-`host.standby`).
+A host has one decoder, a decoder that makes plans, or two decoders (`host.backup`, `host.standby`).
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from rtcontrol.models.call import Call, Decision, Plan
 
 FUNCTIONS = ("move", "turn", "grip")
 CALLS = tuple(Call(name, {"x": x}) for name in FUNCTIONS for x in range(4))
-GAP_NS = 10 * MS  # the heartbeat's threshold
-GAP_AGE_NS = 2_000_000_000  # a reply reports heartbeat gaps that ended within this time
+GAP_NS = 10 * MS  # shorter times in which the process is frozen are not heartbeat gaps
+GAP_AGE_NS = 2_000_000_000  # a reply reports heartbeat gaps that ended within the last 2 s
 
 
 class SimDecoder(HostBase):
-    """A simulated `Host` with its decoder process, which decides the newest request first, and `parallel` requests at
-    once. Ordinary decisions take `usual_ns` (least and most).
+    """A simulated `Host` with its decoder process, which decides `parallel` requests at once, the newest first. A
+    decision without a fault takes between `usual_ns[0]` and `usual_ns[1]`.
 
-    `null` and `doubts`: the shares of null decisions and of unsure ones. `patience_ns`: how long the host waits for a
-    missing plan."""
+    `null_share`, `unsure_share`: the share of null decisions, and of decisions with low confidence. `patience_ns`: how
+    long the host waits for a plan that was lost."""
 
-    null = doubts = 0.0
+    null_share = unsure_share = 0.0
     patience_ns = 0
 
     def __init__(
@@ -43,18 +42,18 @@ class SimDecoder(HostBase):
         self.time, self.faults, self.usual_ns = time, faults, usual_ns
         self.period_ns, self.parallel = period_ns, parallel
         self.process = Process(time)
-        self.thread = Thread(self.process, time.chance(f"decoder thread{key}"))
-        self.chance = time.chance(f"decoder{key}")
+        self.thread = Thread(self.process, time.rng(f"decoder thread{key}"))
+        self.rng = time.rng(f"decoder{key}")
         self.up, self.woken = True, False
         self.inbox: deque[DecisionReply] = deque()
         self._waiting: deque[tuple[DecisionRequest, int]] = deque()
-        self._under_way = 0
-        self._last_tick = 0  # heartbeat gaps of the newest reply
+        self._running = 0
+        self._last_tick = 0  # the tick of the newest reply
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def replies(self) -> bool:
-        """Return whether the wait of the loop must end."""
+        """Return whether `wait` must return now."""
         return self.woken or bool(self.inbox)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
@@ -65,8 +64,8 @@ class SimDecoder(HostBase):
         self.woken = True
 
     def submit(self, request: DecisionRequest) -> None:
-        if (fault := self.faults.take("send_raises")) is not None:
-            fault.touch(self.time.now_ns + self.period_ns)
+        if (fault := self.faults.use("send_raises")) is not None:
+            fault.extend_to(self.time.now_ns + self.period_ns)
             raise OSError("no buffer space")
         life = self.incarnation
         self.process.at(self.time.now_ns + 40 * US, lambda: self._arrive(request, life))
@@ -82,22 +81,22 @@ class SimDecoder(HostBase):
             self._next()
 
     def _next(self) -> None:
-        while self._waiting and self._under_way < self.parallel:
+        while self._waiting and self._running < self.parallel:
             request, received_ns = self._waiting.pop()
-            self._waiting.clear()  # the newest wins
-            self._under_way += 1
+            self._waiting.clear()  # the newest request replaces the others
+            self._running += 1
             self._decide(request, received_ns)
 
     def _decide(self, request: DecisionRequest, received_ns: int) -> None:
         started_ns, life = self.time.now_ns, self.incarnation
-        kind = self.faults.waiting
-        fault = self.faults.take(kind) if kind is not None and kind != "send_raises" else None
+        kind = self.faults.next_kind
+        fault = self.faults.use(kind) if kind is not None and kind != "send_raises" else None
         least_ns, most_ns = self.usual_ns
-        took_ns = least_ns + int(self.chance.random() * (most_ns - least_ns))
+        took_ns = least_ns + int(self.rng.random() * (most_ns - least_ns))
         if kind == "slow_decoder":
-            took_ns += int(self.period_ns * self.parallel * self.chance.uniform(1.2, 2.5)) + 6 * MS
+            took_ns += int(self.period_ns * self.parallel * self.rng.uniform(1.2, 2.5)) + 6 * MS
         if fault is not None:
-            fault.touch(started_ns + took_ns + self.period_ns)
+            fault.extend_to(started_ns + took_ns + self.period_ns)
         stamps = received_ns, started_ns
         self.process.at(started_ns + took_ns, lambda: self._decided(request, stamps, life, fault))
 
@@ -105,11 +104,11 @@ class SimDecoder(HostBase):
         if life != self.incarnation or not self.up:
             return
         now, kind = self.time.now_ns, None if fault is None else fault.kind.name
-        self._under_way -= 1
+        self._running -= 1
         if fault is not None:
-            fault.touch(now + self.period_ns)
+            fault.extend_to(now + self.period_ns)
         decision, error, loss = self._answer(kind)
-        gaps = [gap for gap in self.process.stood[-8:] if gap[1] - gap[0] > GAP_NS and now - gap[1] < GAP_AGE_NS]
+        gaps = [gap for gap in self.process.frozen_spans[-8:] if gap[1] - gap[0] > GAP_NS and now - gap[1] < GAP_AGE_NS]
         reply = DecisionReply(
             request.tick, decision, error, now - stamps[1], None, stamps[0], stamps[1], tuple(gaps), loss=loss
         )
@@ -117,33 +116,33 @@ class SimDecoder(HostBase):
         self._next()
 
     def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
-        """Return the decision, error and loss of a reply."""
+        """Return decision, error and loss of a reply with a fault of this kind (None: no fault)."""
         if kind == "decider_raises":
             return None, "ValueError: no scores", None
         if kind in LOSSES:
             return None, f"DecisionLost: {kind}", kind
         if kind == "invalid_call":
             return Decision(Call("explode", {"x": 9})), None, None
-        if self.chance.random() < self.null:
+        if self.rng.random() < self.null_share:
             return Decision(None), None, None
-        sure = 0.2 if self.chance.random() < self.doubts else 0.9
-        call = CALLS[int(self.chance.random() * len(CALLS))]
-        more = self.chance.randrange(6) if self.patience_ns else 0
-        plan = Plan((call, *(self.chance.choice(CALLS) for _ in range(more))), self.period_ns) if more else None
+        sure = 0.2 if self.rng.random() < self.unsure_share else 0.9
+        call = CALLS[int(self.rng.random() * len(CALLS))]
+        more = self.rng.randrange(6) if self.patience_ns else 0
+        plan = Plan((call, *(self.rng.choice(CALLS) for _ in range(more))), self.period_ns) if more else None
         return Decision(call, {"function": sure}, 1, 10, 5, plan=plan), None, None
 
     def _deliver(self, reply: DecisionReply, fault: SimFault | None) -> None:
         kind = None if fault is None else fault.kind.name
         at_ns, life = self.time.now_ns + 40 * US, self.incarnation
         if fault is not None and kind == "lost_in_transit":
-            fault.touch(self.time.now_ns + self.patience_ns)
+            fault.extend_to(self.time.now_ns + self.patience_ns)
             return
         if fault is not None and kind == "delivered_late":
-            at_ns += int(self.period_ns * self.parallel * self.chance.uniform(1.1, 2.5)) + 3 * MS
-            fault.touch(at_ns + self.period_ns)
+            at_ns += int(self.period_ns * self.parallel * self.rng.uniform(1.1, 2.5)) + 3 * MS
+            fault.extend_to(at_ns + self.period_ns)
         self.time.at(at_ns, lambda: self._received(reply, life))
         if kind == "duplicate":
-            again_ns = at_ns + self.chance.randrange(1, 2 * self.period_ns)
+            again_ns = at_ns + self.rng.randrange(1, 2 * self.period_ns)
             self.time.at(again_ns, lambda: self._received(reply, life))
 
     def _received(self, reply: DecisionReply, life: int) -> None:
@@ -154,24 +153,24 @@ class SimDecoder(HostBase):
     # -- its faults ---------------------------------------------------------------------------------------------------
 
     def stop(self, fault: SimFault) -> None:
-        """Freeze the decoder's process for the time of a fault."""
+        """Freeze the decoder's process until the end of a fault."""
         self.process.freeze(fault.end_ns - self.time.now_ns)
-        fault.touch(fault.end_ns + 2 * self.usual_ns[1] + self.period_ns)
+        fault.extend_to(fault.end_ns + 2 * self.usual_ns[1] + self.period_ns)
 
     def kill(self, fault: SimFault) -> None:
-        """Kill the decoder until the end of the fault, or for good if the fault has no end."""
-        self.faults.take(fault.kind.name)
+        """Kill the decoder's process. It restarts at the end of the fault, but never after the fault `give_up`."""
+        self.faults.use(fault.kind.name)
         if not self.up:
             return
         now = self.time.now_ns
         self.mark_lost(now)
         self._waiting.clear()
-        self._under_way = 0
+        self._running = 0
         self.woken = True
-        fault.touch(fault.end_ns + self.period_ns)
+        fault.extend_to(fault.end_ns + self.period_ns)
         if fault.kind.name == "give_up":
-            self.gave_up = "it died too often"
-            self.time.at(now, lambda: fault.touch(now + 3600 * S))  # for good
+            self.gave_up = "the decoder died too often"
+            self.time.at(now, lambda: fault.extend_to(now + 3600 * S))  # until the end of the run
         else:
             self.time.at(fault.end_ns, self._restart)
 
@@ -180,16 +179,15 @@ class SimDecoder(HostBase):
         self.up = self.woken = True
         self.process.frozen_ns = 0
 
-    def stray(self) -> None:
-        """Send a reply to an old request, or to none."""
-        self.faults.take("stray")
-        tick = self.chance.choice((-5, 10**9, self._last_tick))
-        self.inbox.append(DecisionReply(tick, Decision(self.chance.choice(CALLS)), None, 1000))
+    def send_stray_reply(self) -> None:
+        """Send a reply to an old request, or to a request that does not exist."""
+        self.faults.use("stray")
+        tick = self.rng.choice((-5, 10**9, self._last_tick))
+        self.inbox.append(DecisionReply(tick, Decision(self.rng.choice(CALLS)), None, 1000))
 
 
 def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHost | None:
-    """Return the real host of this mode over simulated decoders, or None if the loop uses the first decoder
-    directly."""
+    """Return the host that combines the decoders in this mode, or None if the loop uses the first decoder directly."""
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
         plans = PlanSettings(settings.max_age_ns, settings.pipeline)
@@ -202,48 +200,48 @@ def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHo
 
 
 class SimHost:
-    """A `Host` for the loop that also logs requests and replies.
+    """A simulated `Host` for the loop, which stores requests and replies for the referee.
 
-    `requested`: time and request by tick; `decided`: newest reply by tick. `reach` is called before a request, `taken`
-    with each reply."""
+    `requested`: time and request, by tick; `decided`: the newest reply, by tick. `on_point` is called before each
+    request, `on_reply` with each reply that the loop takes."""
 
-    # Attributes that the loop reads all the time, since `__getattr__` is slow.
+    # Properties for attributes that the loop reads often, because `__getattr__` is slow.
     incarnation, events = property(attrgetter("_inner.incarnation")), property(attrgetter("_inner.events"))
     gave_up = property(attrgetter("_inner.gave_up"))
 
     def __init__(self, time: SimTimeline, decoders: list[SimDecoder], inner: LayeredHost | None) -> None:
         self.time, self._decoder, self._layered = time, decoders[0], inner
         self._inner: Any = inner or decoders[0]
-        self.reach: Callable[[str], None] = lambda point: None
-        self.taken: Callable[[DecisionReply], None] = lambda reply: None
+        self.on_point: Callable[[str], None] = lambda point: None
+        self.on_reply: Callable[[DecisionReply], None] = lambda reply: None
         self.requested: dict[int, tuple[int, DecisionRequest]] = {}
         self.decided: dict[int, DecisionReply] = {}
         self.alive = self._inner.alive
-        # Whether the wait of the loop must end.
+        # Returns whether `wait` must return now.
         self.replies: Callable[[], bool] = self._replies if inner is not None else decoders[0].replies
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     @property
-    def near(self) -> SimDecoder:
-        """Return the decoder in whose wait the loop sleeps."""
+    def main_decoder(self) -> SimDecoder:
+        """Return the decoder whose `wait` the loop uses to sleep."""
         host = self._layered
         return self._decoder if host is None else host.main  # type: ignore[return-value]
 
     @property
     def wake_ns(self) -> int | None:
-        """Return when the host has something to do by itself."""
+        """Return when the layered host must be called again, or None."""
         return None if self._layered is None else self._layered.wake_ns
 
     def _replies(self) -> bool:
-        """Return whether there are replies, and poll other decoders than the near one only when they matter."""
+        """Return whether a reply is ready. Other decoders are polled only if their replies would be used at once."""
         host: Any = self._layered
         names = host.inner if host.core.polls_often else (host.core.main,)
         return bool(host.replies) or any(host.inner[name].replies() for name in names)
 
     def submit(self, request: DecisionRequest) -> None:
-        self.reach("send")
+        self.on_point("send")
         self.requested[request.tick] = self.time.now_ns, request
         self._inner.submit(request)
 
@@ -251,8 +249,8 @@ class SimHost:
         reply: DecisionReply | None = self._inner.wait(timeout_ns)
         if reply is not None:
             self.decided[reply.tick] = reply
-            self.taken(reply)
+            self.on_reply(reply)
         return reply
 
     def close(self) -> None:
-        """Do nothing, since another loop may use the decoders next."""
+        """Do nothing, because the next run uses the same decoders."""

@@ -1,6 +1,6 @@
-"""Simulate a remote world: the client's core, the server's sessions, and a network with faults between them.
+"""A simulated remote world: the client's core and the server's sessions, connected by a network with faults.
 
-Messages pass the codec of the protocol. The client's process has its own clock.
+Messages are encoded and decoded as in the wire protocol. The client's machine has another clock.
 """
 
 from __future__ import annotations
@@ -32,42 +32,44 @@ from rtcontrol_client.wire.messages import Observe
 
 OPTIONS = ServeOptions(heartbeat_s=0.2, out=Path(os.devnull))
 TTL_PERIODS = 3
-OFFSET_NS = 123 * S  # the clock of the client's machine differs
+Deliver = Callable[[list[bytes]], None]  # called with a message when it arrives
+OFFSET_NS = 123 * S  # difference between the clocks of the client's and the server's machine
 
 
 class Network:
-    """A network that delivers messages in order after a small delay, unless a fault is active."""
+    """A simulated network, which delivers messages in order after a small delay, unless a fault is active."""
 
     def __init__(self, time: SimTimeline, faults: Faults, period_ns: int) -> None:
         self.time, self.faults, self.period_ns = time, faults, period_ns
-        self.chance = time.chance("network")
+        self.rng = time.rng("network")
         self._delaying: dict[tuple[int, str], SimFault] = {}  # by connection and direction
         self._last: dict[Any, int] = {}  # when the last message arrives, by connection and direction
 
-    def carry(self, way: tuple[int, str], parts: list[bytes], arrives: Callable[[list[bytes]], None]) -> None:
-        """Deliver a message in order, or delay, reorder or lose it if a fault says so."""
-        faults, chance, period_ns = self.faults, self.chance, self.period_ns
-        if faults.on("net_silence") or (faults.on("net_loss") and chance.random() < 0.5):
+    def carry(self, direction: tuple[int, str], parts: list[bytes], deliver: Deliver) -> None:
+        """Deliver a message, or lose, delay, reorder or duplicate it if a fault says so. `direction`: connection, up or
+        down."""
+        faults, rng, period_ns = self.faults, self.rng, self.period_ns
+        if faults.active("net_silence") or (faults.active("net_loss") and rng.random() < 0.5):
             return
-        at_ns = self.time.now_ns + 100 * US + int(chance.random() * MS)
-        if (delay := faults.on("net_delay")) is not None:
-            at_ns += int(chance.random() * 2 * period_ns)
-            self._delaying[way] = delay
-        if faults.on("net_reorder"):
-            at_ns += int(chance.random() * period_ns)
+        at_ns = self.time.now_ns + 100 * US + int(rng.random() * MS)
+        if (delay := faults.active("net_delay")) is not None:
+            at_ns += int(rng.random() * 2 * period_ns)
+            self._delaying[direction] = delay
+        if faults.active("net_reorder"):
+            at_ns += int(rng.random() * period_ns)
         else:
-            next_ns = self._last.get(way, 0) + 1
-            if at_ns < next_ns and way in self._delaying:  # this message waits for a delayed one
-                self._delaying[way].late_ns = next_ns + period_ns
+            next_ns = self._last.get(direction, 0) + 1
+            if at_ns < next_ns and direction in self._delaying:  # this message waits for a delayed one
+                self._delaying[direction].late_ns = next_ns + period_ns
             at_ns = max(at_ns, next_ns)
-        self._last[way] = at_ns
-        self.time.at(at_ns, lambda: arrives(parts))
-        if faults.on("net_duplicate"):
-            self.time.at(at_ns + int(chance.random() * period_ns), lambda: arrives(parts))
+        self._last[direction] = at_ns
+        self.time.at(at_ns, lambda: deliver(parts))
+        if faults.active("net_duplicate"):
+            self.time.at(at_ns + int(rng.random() * period_ns), lambda: deliver(parts))
 
 
 class SimConnection:
-    """A connection between the server and the client."""
+    """A simulated connection between the server and the client."""
 
     key: str | None = None
 
@@ -77,26 +79,26 @@ class SimConnection:
         self.closed = False
 
     def send(self, message: Message) -> None:
-        """Send a message from the server."""
+        """Send a message from the server to the client."""
         client = self._world.client
-        self._carry("down", message, client.process, lambda parts: client.hears(self, decode_msgpack(parts)))
+        self._carry("down", message, client.process, lambda parts: client.receive(self, decode_msgpack(parts)))
 
-    def say(self, message: Message) -> None:
-        """Send a message from the client."""
+    def send_from_client(self, message: Message) -> None:
+        """Send a message from the client to the server."""
         manager = self._world.manager
-        arrives = lambda parts: manager.receive(self, lambda: decode_msgpack(parts))  # noqa: E731
-        self._carry("up", message, self._world.machine.process, arrives)
+        deliver = lambda parts: manager.receive(self, lambda: decode_msgpack(parts))  # noqa: E731
+        self._carry("up", message, self._world.machine.process, deliver)
 
-    def _carry(self, way: str, message: Message, process: Process, arrives: Callable[[list[bytes]], None]) -> None:
+    def _carry(self, direction: str, message: Message, process: Process, deliver: Deliver) -> None:
         def there(parts: list[bytes]) -> None:
             if not self.closed:
-                process.at(self._world.time.now_ns, lambda: arrives(parts))
+                process.at(self._world.time.now_ns, lambda: deliver(parts))
 
         if not self.closed:
-            self._world.network.carry((self.number, way), encode_msgpack(message), there)
+            self._world.network.carry((self.number, direction), encode_msgpack(message), there)
 
     def close(self) -> None:
-        """Close the connection. Both ends are informed a little later."""
+        """Close the connection. Both ends notice this after 1 ms."""
         if self.closed:
             return
         self.closed = True
@@ -106,12 +108,12 @@ class SimConnection:
 
 
 class SimClient:
-    """The program of the client, which observes its world at each step, and executes calls until their time to live."""
+    """The simulated client program, which sends an observation at each step, and executes the server's calls."""
 
     def __init__(self, world: RemoteRun, ttl_ms: float, step_ns: int) -> None:
         self.world, self.time, self.step_ns = world, world.time, step_ns
         self.process = Process(world.time)
-        self.chance = world.time.chance("client")
+        self.rng = world.time.rng("client")
         self.ttl_ns, self.fail = int(ttl_ms * MS), world.fail
         self.core = Core(Options(agent="sim", on_call=print, ttl_ms=ttl_ms, connect_timeout_s=None), self.now_ns)
         self.core.connection._opened_ns = 0
@@ -130,12 +132,12 @@ class SimClient:
         self.process.at(self.time.now_ns, self.turn)
 
     def open(self) -> None:
-        """Open a new connection, which is up soon, or never."""
+        """Open a new connection, which succeeds after 2 ms, unless the network is down."""
         if self.connection is not None:
             self.connection.close()
         self._opened += 1
         connection = self.connection = SimConnection(self._opened, self.world)
-        if self.world.faults.on("net_cut") is None and self.world.faults.on("net_silence") is None:
+        if self.world.faults.active("net_cut") is None and self.world.faults.active("net_silence") is None:
             self.process.at(self.time.now_ns + 2 * MS, lambda: self._up(connection))
 
     def _up(self, connection: SimConnection) -> None:
@@ -148,13 +150,13 @@ class SimClient:
             self.core.lost(self.now_ns, "the connection was lost")
             self.turn()
 
-    def hears(self, connection: SimConnection, message: Message) -> None:
+    def receive(self, connection: SimConnection, message: Message) -> None:
         if connection is self.connection and not connection.closed:
             self.core.receive(message, self.now_ns)
             self.turn()
 
     def turn(self) -> None:
-        """Do all due work, and check that the active call may be active."""
+        """Send due messages, execute due calls, and check the time to live of the active call."""
         core, now = self.core, self.now_ns
         if core.reconnects(now):
             self.open()
@@ -163,47 +165,47 @@ class SimClient:
         for message in core.due(now):
             if isinstance(message, Observe):
                 self.epochs[message.seq] = message.epoch
-            self.connection.say(message)
+            self.connection.send_from_client(message)
         for of_safe in (False, True):
-            if (standing := core.take(of_safe, now)) is not None:
-                self._act(standing, now)
-        self._judge(now)
+            if (started := core.take(of_safe, now)) is not None:
+                self._act(started, now)
+        self._check_active_call(now)
         wake_ns = core.wake_ns(now) - OFFSET_NS
         if not self._timer_ns or wake_ns < self._timer_ns:
             self._timer_ns = wake_ns
             self.process.at(wake_ns, lambda: self._wake(wake_ns))
 
     def _wake(self, wake_ns: int) -> None:
-        if wake_ns == self._timer_ns:  # otherwise an earlier timer was set later
+        if wake_ns == self._timer_ns:  # otherwise an earlier timer has replaced this one
             self._timer_ns = 0
             self.turn()
 
-    def _act(self, standing: Any, now: int) -> None:
-        """Execute a call that starts."""
-        if standing.status == "fresh" and standing.seq_obs is not None:
-            t_obs_ns = self.core.looks.stamps.get(standing.seq_obs)
+    def _act(self, started: Any, now: int) -> None:
+        """Execute a call, after checking its observation's age and epoch."""
+        if started.status == "fresh" and started.seq_obs is not None:
+            t_obs_ns = self.core.looks.stamps.get(started.seq_obs)
             if t_obs_ns is None or now > t_obs_ns + self.ttl_ns:
-                self.fail(f"it acts on observation {standing.seq_obs} after its time to live")
-            if self.epochs.get(standing.seq_obs) != self.core.epoch:
-                self.fail(f"it acts on observation {standing.seq_obs} of another epoch")
-        self.core.acknowledge(standing, "executed", now)
+                self.fail(f"it acts on observation {started.seq_obs} after its time to live")
+            if self.epochs.get(started.seq_obs) != self.core.epoch:
+                self.fail(f"it acts on observation {started.seq_obs} of another epoch")
+        self.core.acknowledge(started, "executed", now)
 
-    def _judge(self, now: int) -> None:
-        force = self.core.active
-        if force.at(now).status != "safe" and (force.expires_ns is None or now > force.expires_ns):
-            self.fail("a call goes on after its time to live")
-        if force.kind == "call" and force.expires_ns is not None and force.expires_ns > now + self.ttl_ns:
-            self.fail("a call would go on for longer than its time to live")
+    def _check_active_call(self, now: int) -> None:
+        active = self.core.active
+        if active.at(now).status != "safe" and (active.expires_ns is None or now > active.expires_ns):
+            self.fail("a call is active after its time to live")
+        if active.kind == "call" and active.expires_ns is not None and active.expires_ns > now + self.ttl_ns:
+            self.fail("a call would be active for longer than its time to live")
 
     def _step(self) -> None:
-        """Observe the world, and send the observation."""
+        """Send an observation, and schedule the next step."""
         core = self.core
-        if not core.connection.open:  # a fault of the network lasts until the client is back
+        if not core.connection.open:  # extend a fault of the network until the client is connected again
             near = [fault for fault in self.world.faults.recent if fault.kind.name in NETWORK]
             for fault in near[-1:]:
-                fault.touch(self.time.now_ns + 4 * self.step_ns)
+                fault.extend_to(self.time.now_ns + 4 * self.step_ns)
         if core.error is None:
-            if self.world.faults.take("client_reset") is not None:
+            if self.world.faults.use("client_reset") is not None:
                 core.reset()
             core.observe(Observe(session="-" * 16, seq=0, epoch=0, t_ns=self.now_ns, data={"x": 1}))
             self.turn()
@@ -211,24 +213,24 @@ class SimClient:
 
 
 class SimRemote(RemoteEnvironment):
-    """The loop's environment in a session. A call acts when it is sent to the client."""
+    """The environment of a session's loop. For the referee, a call acts when it is sent to the client."""
 
     run: SimRun | None = None
     _epoch_shown = -1
 
     def emit(self, emission: Emission) -> None:
         if self.run is not None:
-            self._judge(self.run, emission)
+            self._check_emission(self.run, emission)
         super().emit(emission)
 
     def latest(self) -> Observation | None:
         newest = super().latest()
         if newest is not None and newest.epoch != self._epoch_shown and self.run is not None:
             self._epoch_shown = newest.epoch
-            self.run.referee.renewed()
+            self.run.referee.record_renewal()
         return newest
 
-    def _judge(self, run: SimRun, emission: Emission) -> None:
+    def _check_emission(self, run: SimRun, emission: Emission) -> None:
         referee, k = run.referee, emission.tick
         if emission.status == "safe":
             referee.safes.append(run.time.now_ns)
@@ -236,13 +238,13 @@ class SimRemote(RemoteEnvironment):
         if emission.call is not None:
             requested_ns, request = run.host.requested[k]
             wrong = {"in another epoch": request.epoch != self.epoch, "illegal": emission.call.name not in FUNCTIONS}
-            referee.acts_now(k, requested_ns, request.captured_ns, wrong)
-            referee.renewed()
-        referee.received(k)
+            referee.check_act(k, requested_ns, request.captured_ns, wrong)
+            referee.record_renewal()
+        referee.check_received(k)
 
 
 class SimSession(LoopSession):
-    """A session with a simulated loop. The session's thread runs `serve`."""
+    """A session whose loop is simulated. `serve` runs the loop."""
 
     env: SimRemote | None
 
@@ -273,14 +275,14 @@ class SimSession(LoopSession):
         return run
 
     def serve(self) -> None:
-        """Run the loop until the client is lost. Raises Violation if a law is broken."""
+        """Run the loop until the client is lost. Raises Violation if the run violates a law."""
         time, owner = self._world.time, self.owner
         run: Any = self.negotiate_and_open()
         env = self.env
         if run is not None and env is not None:
             env.start("wall")
             time.run(time.now_ns + 10 * S, lambda: env.latest() is not None or run.ended_by is not None)
-            env._epoch_shown = -1  # the loop handles the host as a new one
+            env._epoch_shown = -1  # so that `latest` reports the epoch to the new referee
             if run.ended_by is None:
                 run.loop()
             env.run = None
@@ -288,7 +290,7 @@ class SimSession(LoopSession):
 
 
 class RemoteRun:
-    """A run of a server with one client. Each time the client connects, a loop runs until the client is lost."""
+    """A simulated server with one client. Whenever the client connects, a loop runs until the client is lost."""
 
     def __init__(self, scenario: Scenario, trace: Trace = None) -> None:
         self.scenario, self.trace = scenario, trace
@@ -308,14 +310,14 @@ class RemoteRun:
         self.faults.effects |= {"net_cut": self._cut}
 
     def fail(self, text: str) -> None:
-        """Raise a Violation by the client."""
+        """Raise a Violation that the client has detected."""
         if self.runs:
             self.runs[-1].referee.fail(f"client: {text}")
         raise Violation(f"client: {text}")
 
     def run(self, ticks: int) -> None:
-        """Serve the client for so many periods. Raises Violation if a law is broken."""
-        random.seed(self.scenario.seed)  # pauses of the client between two connections
+        """Serve the client for so many periods. Raises Violation if a run violates a law."""
+        random.seed(self.scenario.seed)  # the client uses random pauses between two connections
         end_ns = self.time.now_ns + ticks * self.machine.settings.period_ns
         with simulated(self.time):
             self.faults.start()
@@ -333,7 +335,7 @@ class RemoteRun:
             session.stop_loop("duration")
 
     def _beat(self) -> None:
-        """Pass the time to the sessions' core, as the server's ticker does."""
+        """Let the session manager do its periodic work, as the server's ticker thread does, every 100 ms."""
         self.manager.check()
         self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
 

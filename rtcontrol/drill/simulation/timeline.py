@@ -1,4 +1,4 @@
-"""Simulated time: a queue of due functions, processes that can be frozen, and threads that can be starved."""
+"""Simulated time: a queue of scheduled functions, processes that can be frozen, and threads that may have to wait."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from heapq import heappop, heappush
 
 Act = Callable[[], object]
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
-# CLOCK_MONOTONIC of a machine that has run for an hour, since 0 means "not yet" in many stamps.
+# The simulated clock starts at one hour, because 0 means "not yet" in many timestamps.
 START_NS = 3600 * S
 
 
 class SimTimeline:
-    """A queue of functions in the order of their instants, then of entry. `now_ns` is the simulated CLOCK_MONOTONIC."""
+    """A queue of scheduled functions, in the order of their instants. `now_ns`: the simulated CLOCK_MONOTONIC."""
 
     def __init__(self, seed: int) -> None:
         self.now_ns = START_NS
@@ -21,17 +21,17 @@ class SimTimeline:
         self._due: list[tuple[int, int, Act]] = []
         self._count = 0
 
-    def chance(self, name: str) -> random.Random:
-        """Return a random generator for one component, which other components do not influence."""
+    def rng(self, name: str) -> random.Random:
+        """Return a random generator for one component, which is independent of the other components."""
         return random.Random(f"{self._seed} {name}")
 
     def at(self, t_ns: int, act: Act) -> None:
-        """Call a function at an instant."""
+        """Schedule a function at an instant."""
         self._count += 1
         heappush(self._due, (t_ns, self._count, act))
 
     def run(self, until_ns: int, ends: Callable[[], bool] | None = None) -> None:
-        """Let time pass until an instant, or until `ends` returns True."""
+        """Call the scheduled functions until an instant, or until `ends` returns True."""
         due = self._due
         if ends is not None and ends():
             return
@@ -47,21 +47,21 @@ class SimTimeline:
 
 
 class Process:
-    """A process whose threads are frozen until `frozen_ns`, which delays due functions. `stood`: when the process was
-    frozen."""
+    """A simulated process. Functions that are due while it is frozen are called at `frozen_ns`, when it continues.
+    `frozen_spans`: when the process was frozen."""
 
     def __init__(self, time: SimTimeline) -> None:
         self.time = time
         self.frozen_ns = 0
-        self.stood: list[tuple[int, int]] = []
+        self.frozen_spans: list[tuple[int, int]] = []
 
     def freeze(self, for_ns: int) -> None:
         now = self.time.now_ns
         self.frozen_ns = max(self.frozen_ns, now + for_ns)
-        self.stood.append((now, self.frozen_ns))
+        self.frozen_spans.append((now, self.frozen_ns))
 
     def at(self, t_ns: int, act: Act) -> None:
-        """Call a function at an instant on a thread of the process."""
+        """Schedule a function on a thread of the process."""
         self.time.at(t_ns, lambda: self._do(act))
 
     def _do(self, act: Act) -> None:
@@ -72,50 +72,50 @@ class Process:
 
 
 class Thread:
-    """A thread with the counts of the kernel. A ready thread waits until `starved_ns`, and `delayed_ns` grows by this
-    time when the thread runs. `ready_ns`: since when the thread waits for a processor (0: it does not wait). `away`:
-    when the thread was ready and did not run, or was in user code."""
+    """A simulated thread with scheduler statistics. Until `starved_ns` it gets no processor. `ready_ns`: since when it
+    waits for a processor (0: it does not wait). `delayed_ns`: how long it has waited in total. `blocked_spans`: when it
+    waited for a processor or ran user code."""
 
-    def __init__(self, process: Process, chance: random.Random) -> None:
-        self.process, self._chance = process, chance
+    def __init__(self, process: Process, rng: random.Random) -> None:
+        self.process, self._rng = process, rng
         self.starved_ns = 0
         self.ready_ns = self.ran_ns = self.delayed_ns = 0
-        self.away: list[tuple[int, int]] = []
+        self.blocked_spans: list[tuple[int, int]] = []
 
-    def wakes_ns(self) -> int:
-        """Return when a thread will run that becomes ready now."""
+    def next_run_ns(self) -> int:
+        """Return when the thread gets a processor if it becomes ready now."""
         now = self.process.time.now_ns
         if now < self.starved_ns:
             self.ready_ns = now
-            self.away.append((now, self.starved_ns))
+            self.blocked_spans.append((now, self.starved_ns))
             return self.starved_ns
-        return now + 5 * US + int(self._chance.random() * 55_000)
+        return now + 5 * US + int(self._rng.random() * 55_000)
 
-    def arrives(self) -> None:
-        """Give the thread a processor, and count how long it had none."""
+    def start_running(self) -> None:
+        """Record that the thread got a processor, and how long it waited for it."""
         if self.ready_ns:
             self.delayed_ns += self.process.time.now_ns - self.ready_ns
             self.ready_ns = 0
 
     def pause(self, for_ns: int) -> None:
-        """Keep the thread working for so long, while everything else happens on the simulation's stack."""
+        """Let the thread compute for so long. Scheduled functions of other threads run meanwhile."""
         time = self.process.time
         self.ran_ns += for_ns
         time.run(time.now_ns + for_ns)
-        self.thaw()
+        self.wait_while_frozen()
 
-    def thaw(self) -> None:
+    def wait_while_frozen(self) -> None:
         time, process = self.process.time, self.process
         while time.now_ns < process.frozen_ns:
             time.run(process.frozen_ns)
 
     def sleep(self, until_ns: int, ends: Callable[[], bool]) -> None:
-        """Wait until an instant or until `ends` returns True, and then for a processor."""
+        """Wait until an instant, or until `ends` returns True, and then for a processor."""
         time = self.process.time
         time.run(until_ns, ends)
-        time.run(self.wakes_ns())
-        self.arrives()
-        self.thaw()
+        time.run(self.next_run_ns())
+        self.start_running()
+        self.wait_while_frozen()
 
     @property
     def schedstat(self) -> bytes:

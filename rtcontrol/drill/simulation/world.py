@@ -1,8 +1,7 @@
-"""Simulate a world and an agent. The world steps, makes observations, takes calls under a lock, hangs, raises, and ends
-epochs.
+"""A simulated world and agent. The world steps, makes observations, executes calls under a lock, and can fail.
 
-The world runs by itself, or `waits`: for `step` (lockstep), or for the decision on the previous observation
-(`take`)."""
+The world runs in real time, or (`waits`) advances by `step` (lockstep) or by `take_arrival` (arrivals).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ Done = Callable[[Effect, BaseException | None], None]
 
 
 class SimWorld:
-    """A simulated `Environment`. A call waits for the world's lock (`perform`), is checked, and acts.
+    """A simulated `Environment`. `perform` waits for the world's lock, checks a call, and executes it.
 
-    `acts` is called when a call acts, `starts` at the first observation of an epoch. There is no observation before
-    `blind_ns`; the lock is held until `free_ns`."""
+    `on_act` is called when a call acts, `on_epoch` at the first observation of an epoch. `blind_ns`: until when there
+    is no observation. `free_ns`: until when the lock is held."""
 
     name = "simulated"
 
@@ -32,15 +31,15 @@ class SimWorld:
         faults: Faults,
         process: Process,
         times_ns: tuple[int, int],
-        acts: Callable[[Call, Command], None],
-        starts: Callable[[], None],
+        on_act: Callable[[Call, Command], None],
+        on_epoch: Callable[[], None],
     ) -> None:
         self.time, self.process, self.faults = process.time, process, faults
         self.step_ns, self.deadline_ns = times_ns
-        self._acts, self._starts = acts, starts
-        self.chance = self.time.chance("world")
+        self._on_act, self._on_epoch = on_act, on_epoch
+        self.rng = self.time.rng("world")
         self.bindings: dict[str, Any] = dict.fromkeys((*FUNCTIONS, "stop", "open"))
-        self.reach: Callable[[str], None] = lambda point: None
+        self.on_point: Callable[[str], None] = lambda point: None
         self.epoch = self.seq = 0
         self.finished = self.waits = False
         self.episodes: list[Episode] = []
@@ -51,61 +50,61 @@ class SimWorld:
         self._newest: Observation | None = None
         self._blinding: SimFault | None = None
         faults.effects |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
-        faults.effects |= {"epoch_ends": self._end_epoch, "none_yet": self._blind, "execute_raises": self._raises}
-        faults.effects |= {"slow_execute": self._raises}
+        faults.effects |= {"epoch_ends": self._end_epoch, "none_yet": self._blind}
+        faults.effects |= dict.fromkeys(("execute_raises", "slow_execute"), self._extend_at_end)
 
-    # -- what the loop calls ------------------------------------------------------------------------------------------
+    # -- methods for the loop -----------------------------------------------------------------------------------------
 
     def latest(self) -> Observation | None:
-        """Return the observation of the newest step that the world could make."""
+        """Return the newest observation, or None."""
         now, newest = self.time.now_ns, self._newest
         if now < self.blind_ns:
             return None
-        if self._stands(now):
+        if self._is_frozen(now):
             if newest is None and self._blinding is not None:
-                self._blinding.touch(now + self.deadline_ns)
+                self._blinding.extend_to(now + self.deadline_ns)
             return newest
         seq, captured_ns = (self._steps, self._stepped_ns) if self.waits else self._step_at(now)
         if newest is None or seq > newest.seq or newest.epoch != self.epoch:
             if newest is None or newest.epoch != self.epoch:
-                self._starts()
+                self._on_epoch()
             self._newest = Observation(seq, self.epoch, captured_ns, {"x": seq, "y": self.epoch})
         return self._newest
 
-    def _stands(self, now: int) -> bool:
-        return now < self.free_ns or bool(self.faults.on("frozen") or self.faults.on("safe_raises"))
+    def _is_frozen(self, now: int) -> bool:
+        return now < self.free_ns or bool(self.faults.active("frozen") or self.faults.active("safe_raises"))
 
     def _step_at(self, now: int) -> tuple[int, int]:
         seq = (now - self._from_ns) // self.step_ns
         captured_ns = self._from_ns + seq * self.step_ns
-        for start, end in reversed(self.process.stood):
+        for start, end in reversed(self.process.frozen_spans):
             if end <= captured_ns:
                 break
-            if start < captured_ns:  # the world was frozen when this step was due, so this step came right after
+            if start < captured_ns:  # the process was frozen when this step was due, so it happened afterwards
                 captured_ns = end
         return seq, captured_ns
 
     def step(self) -> None:
-        """Advance the world by a period."""
+        """Advance a lockstep world by a period."""
         self._steps, self._stepped_ns = self._steps + 1, self.time.now_ns
 
     @property
     def arrives_ns(self) -> int:
-        """Return the earliest time at which the next observation arrives."""
+        """Return when the next observation arrives at the earliest."""
         return self._from_ns + (self._steps + 1) * self.step_ns
 
-    def take(self) -> int | None:
-        """Return when the next observation in order arrived, or None if it has not. A frozen world makes no
-        observations. While observations wait, the newest fault has an effect."""
+    def take_arrival(self) -> int | None:
+        """Return when the next observation arrived, or None if there is no new one. While observations wait, the effect
+        of the newest fault is extended."""
         now = self.time.now_ns
-        if now < self.blind_ns or self._stands(now):
+        if now < self.blind_ns or self._is_frozen(now):
             self._steps = max(self._steps, (now - self._from_ns) // self.step_ns)
             return None
         if now < self.arrives_ns:
             return None
         self._stepped_ns, self._steps = self.arrives_ns, self._steps + 1
         if now >= self.arrives_ns and self.faults.recent:
-            self.faults.recent[-1].touch(now + self.deadline_ns)
+            self.faults.recent[-1].extend_to(now + self.deadline_ns)
         return self._stepped_ns
 
     def close(self, *arguments: Any) -> None:
@@ -113,14 +112,13 @@ class SimWorld:
 
     advance = instruct = conclude = close
 
-    # -- what the actuator's thread calls -----------------------------------------------------------------------------
+    # -- methods for the actuator's thread ----------------------------------------------------------------------------
 
     def perform(self, call: Call, command: Command | None, done: Done) -> None:
-        """Execute a call when the world's lock is free, and pass the effect to `done`. Without a command it is a safe
-        call."""
+        """Execute a call as soon as the world's lock is free, and call `done`. A safe call has no `command`."""
         now = self.time.now_ns
         if command is not None:
-            self.process.at(now + 5 * US, lambda: self.reach("wait"))
+            self.process.at(now + 5 * US, lambda: self.on_point("wait"))
         self.process.at(max(now + 10 * US, self.free_ns), lambda: self._act(call, command, done))
 
     def _act(self, call: Call, command: Command | None, done: Done) -> None:
@@ -135,64 +133,63 @@ class SimWorld:
             done("refused", None)
         else:
             if command is not None:
-                self._acts(call, command)
-            fault = self.faults.on("safe_raises" if command is None else "execute_raises")
+                self._on_act(call, command)
+            fault = self.faults.active("safe_raises" if command is None else "execute_raises")
             error = None if fault is None else RuntimeError("no grip")
-            for_ns = 5 * US + int(self.chance.random() * 195 * US)
-            if (slow := self.faults.on("slow_execute")) is not None:
+            for_ns = 5 * US + int(self.rng.random() * 195 * US)
+            if (slow := self.faults.active("slow_execute")) is not None:
                 for_ns += int(1.3 * self.deadline_ns)
-                slow.touch(now + for_ns + self.deadline_ns)
+                slow.extend_to(now + for_ns + self.deadline_ns)
             self.process.at(now + for_ns, lambda: done("acted", error))
 
-    # -- its faults ---------------------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
     def _hang(self, fault: SimFault) -> None:
         self.free_ns = max(self.free_ns, fault.end_ns)
-        fault.touch(fault.end_ns + self.deadline_ns)
+        fault.extend_to(fault.end_ns + self.deadline_ns)
 
     def _freeze(self, fault: SimFault) -> None:
         self.latest()
-        self._raises(fault)
+        self._extend_at_end(fault)
 
-    def _raises(self, fault: SimFault) -> None:
-        self.time.at(fault.end_ns, lambda: fault.touch(self.time.now_ns + self.deadline_ns))
+    def _extend_at_end(self, fault: SimFault) -> None:
+        self.time.at(fault.end_ns, lambda: fault.extend_to(self.time.now_ns + self.deadline_ns))
 
     def _blind(self, fault: SimFault) -> None:
         self.blind_ns, self._newest, self._blinding = fault.end_ns, None, fault
 
     def _end_epoch(self, fault: SimFault) -> None:
-        self.faults.take("epoch_ends")
+        self.faults.use("epoch_ends")
         self.episodes.append(Episode(self.epoch, 1.0, True, 1.0))
         self.epoch += 1
 
 
 class SimText:
-    """The agent's code that turns an observation into text. `since_ns`: since when it has been working on a text (0:
-    idle)."""
+    """The agent's function that turns an observation into text. `since_ns`: when the running call started (0: none)."""
 
     def __init__(self, thread: Thread, faults: Faults, deadline_ns: int) -> None:
         self.thread, self.faults, self.deadline_ns = thread, faults, deadline_ns
-        self.chance = faults.time.chance("agent")
-        self.reach: Callable[[str], None] = lambda point: None
+        self.rng = faults.time.rng("agent")
+        self.on_point: Callable[[str], None] = lambda point: None
         self.since_ns = 0
 
     def observe(self, data: Any) -> str:
-        if self.faults.on("observe_raises") is not None:
+        if self.faults.active("observe_raises") is not None:
             raise KeyError("altitude")
         time = self.thread.process.time
-        for_ns = 10 * US + int(self.chance.random() * 50 * US)
-        if (fault := self.faults.on("slow_text")) is not None:
+        for_ns = 10 * US + int(self.rng.random() * 50 * US)
+        if (fault := self.faults.active("slow_text")) is not None:
             for_ns += int(1.3 * self.deadline_ns) + 4 * MS
-        if (hung := self.faults.on("hung_text")) is not None:
+        if (hung := self.faults.active("hung_text")) is not None:
             for_ns += hung.end_ns - time.now_ns
             fault = hung
-        self.reach("text")
+        self.on_point("text")
         start_ns = self.since_ns = time.now_ns
         if hung is not None:
-            self.reach("hang")
+            self.on_point("hang")
         self.thread.pause(for_ns)
         self.since_ns = 0
         if fault is not None:
-            fault.touch(time.now_ns + self.deadline_ns)
-            self.thread.away.append((start_ns, time.now_ns))
+            fault.extend_to(time.now_ns + self.deadline_ns)
+            self.thread.blocked_spans.append((start_ns, time.now_ns))
         return "x"

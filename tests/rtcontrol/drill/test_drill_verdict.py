@@ -52,12 +52,12 @@ WOKE = miss("wake", "scheduler")
     ("missed", "why"),
     [
         ({"k12": FROZEN, "k14": FROZEN}, None),
-        ({"k12": WOKE}, "wake.scheduler is none of its causes"),
-        ({"k12": miss("unknown")}, "unknown is none of its causes"),
+        ({"k12": WOKE}, "wake.scheduler is not a cause of this fault"),
+        ({"k12": miss("unknown")}, "unknown is not a cause of this fault"),
         ({"k12": FROZEN | {"evidence": {}}}, "stale_observation.frozen: no evidence"),
-        ({}, "it cost no tick"),
-        ({"k12": FROZEN | SKIPPED}, "wake.scheduler is none of its causes"),
-        ({f"k{k}": FROZEN for k in range(12, 40, 5)}, "no recovery before the next fault"),
+        ({}, "the fault caused no miss"),
+        ({"k12": FROZEN | SKIPPED}, "wake.scheduler is not a cause of this fault"),
+        ({f"k{k}": FROZEN for k in range(12, 40, 5)}, "the run did not recover before the next fault"),
     ],
 )
 def test_fault_whose_misses_have_causes_is_attributed(missed: dict[str, Any], why: str | None) -> None:
@@ -70,9 +70,9 @@ def test_fault_whose_misses_have_causes_is_attributed(missed: dict[str, Any], wh
 
 
 def test_signal_that_met_no_process_is_not_attributed() -> None:
-    injection = Injection(FAULTS["kill_decoder"], ORIGIN + 10 * PERIOD, ORIGIN + 10 * PERIOD, hit=False)
+    injection = Injection(FAULTS["kill_decoder"], ORIGIN + 10 * PERIOD, ORIGIN + 10 * PERIOD, injected=False)
     fault = verdict([injection], seen(events(40)), [], 7)["faults"][0]
-    assert fault["why"] == ["there was nothing to inject it into"] and not fault["attributed"]
+    assert fault["why"] == ["the target process did not exist"] and not fault["attributed"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_page_lists_each_fault_with_its_causes() -> None:
     assert set(rows) == set(FAULTS)
     for name, fault in FAULTS.items():
         _, about, called = rows[name].strip("| ").split(" | ")
-        assert about == fault.about
+        assert about == fault.description
         assert {word.strip("`") for word in called.split(", ")} == set(fault.causes.split()) <= NAMES
 
 
@@ -124,7 +124,7 @@ def broken_rules(*acts: Message, end_ns: int, safe: bool = True, excused: tuple[
     [
         ([tick(1)], None),
         ([tick(1, at_ns=PERIOD + 3 * MS)], "3.0 ms after its deadline"),
-        ([tick(1), tick(1)], "its deadline is no later than that of the call before it"),
+        ([tick(1), tick(1)], "a call acted after a call with a later deadline"),
     ],
 )
 def test_call_that_breaks_a_rule_is_violation(broken: list[Message], what: str | None) -> None:
