@@ -93,9 +93,9 @@ class CrowdDecoder(SimDecoder):
         if self.illegal:
             self.illegal = False
             return Decision(Call("explode"))
-        if self.chance.random() < 0.1:
+        if self.rng.random() < 0.1:
             return Decision(None)
-        return Decision(call_of(request.observation), {"function": 0.2 if self.chance.random() < 0.05 else 0.9})
+        return Decision(call_of(request.observation), {"function": 0.2 if self.rng.random() < 0.05 else 0.9})
 
 
 class CrowdHost(SimHost):
