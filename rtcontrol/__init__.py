@@ -27,7 +27,7 @@ _PLACES = {
     "UserError": "rtcontrol.models.errors",
 }
 
-# In a source tree that is not installed, the client's package is in the folder of its own distribution.
+# In a source tree that is not installed, the package `rtcontrol_client` is in the folder `bridges`.
 _bridges = Path(__file__).resolve().parent.parent / "bridges"
 if _bridges.is_dir() and find_spec("rtcontrol_client") is None:
     sys.path.append(str(_bridges))
@@ -41,18 +41,17 @@ def load(
     threads: int | None = None,
     engine: str = "torch",
 ) -> Model:
-    """Return a model to decide with from Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
+    """Load a model for decisions in Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
 
-    `model` is a bundled name, a checkpoint folder or a hub id; the rest as of `rtcontrol.run.api.Model`. Raises
-    UserError.
-    """
+    `model`: a bundled name, a checkpoint folder or a hub id. For the other arguments see `rtcontrol.run.api.Model`.
+    Raises UserError."""
     from rtcontrol.run.api import Model
 
     return Model(model, dtype, device, threads, engine)
 
 
 def __getattr__(name: str) -> Any:
-    # Imported at the first use: a bridge needs no model.
+    # Import public names at their first use, because bridges (clients) need no model.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

@@ -261,7 +261,7 @@ class PolicyMapping:
             raise UserError(f"{where}: `tool` must name one of the agent's {len(tools)} tools ({names}).", PAGE)
         tool = known[0]
         entries = file.actions or [ActionEntry(parameter=parameter.name) for parameter in tool.parameters]
-        return cls(tool.name, _dims(entries, tool, where), file)
+        return cls(tool.name, _action_rules(entries, tool, where), file)
 
     def call(self, row: Sequence[float]) -> Call:
         """Return the call for an action. Its arguments may be out of bounds, unless the file has `clip: true`."""
@@ -280,9 +280,9 @@ def _contents(path: str) -> MappingFile:
         raise UserError(f"The policy's mapping {path} cannot be read: {reason}.", PAGE) from None
 
 
-def _dims(entries: Sequence[ActionEntry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
+def _action_rules(entries: Sequence[ActionEntry | None], tool: ToolSchema, where: str) -> tuple[ActionDim | None, ...]:
     """Return the rules for the entries of `actions`, in order. Raises UserError."""
-    dims = tuple(None if e is None else _dim(e, tool, f"{where}: actions[{i}]") for i, e in enumerate(entries))
+    dims = tuple(None if e is None else _action_rule(e, tool, f"{where}: actions[{i}]") for i, e in enumerate(entries))
     names = [entry.parameter for entry in entries if entry is not None]
     for parameter in tool.parameters:
         count = names.count(parameter.name)
@@ -292,7 +292,7 @@ def _dims(entries: Sequence[ActionEntry | None], tool: ToolSchema, where: str) -
     return dims
 
 
-def _dim(entry: ActionEntry, tool: ToolSchema, where: str) -> ActionDim:
+def _action_rule(entry: ActionEntry, tool: ToolSchema, where: str) -> ActionDim:
     """Return the rule for an entry of `actions`, by the parameter's values or its bounds and step. Raises UserError."""
     parameter = next((p for p in tool.parameters if p.name == entry.parameter), None)
     if parameter is None:

@@ -42,7 +42,7 @@ class MalformedMessage(ValueError):
 def pack_message(value: Any) -> bytes:
     """Pack a value with arrays. Raises MalformedMessage for objects, complex numbers, and numbers over 64 bits."""
     try:
-        packed: bytes = msgpack.packb(value, default=_fields)
+        packed: bytes = msgpack.packb(value, default=_encode_array)
     except (TypeError, ValueError, OverflowError) as error:
         raise MalformedMessage(f"it cannot be packed ({error})") from None
     return packed
@@ -53,7 +53,7 @@ def unpack_message(data: bytes) -> Any:
     try:
         if _items(data) > MOST_ITEMS:
             raise ValueError(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
-        return msgpack.unpackb(data, object_hook=_value, max_ext_len=0)
+        return msgpack.unpackb(data, object_hook=_decode_map, max_ext_len=0)
     except Exception as error:  # msgpack raises several types, and TypeError for keys that are not hashable
         raise MalformedMessage(f"it cannot be read ({type(error).__name__}: {str(error)[:80]})") from None
 
@@ -77,7 +77,7 @@ def _items(data: bytes) -> int:
     return items
 
 
-def _fields(value: Any) -> Any:
+def _encode_array(value: Any) -> Any:
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"a {type(value).__name__}")
     if value.dtype.kind not in KINDS:
@@ -87,7 +87,7 @@ def _fields(value: Any) -> Any:
     return {NUMBER: True, b"data": value.item(), b"dtype": value.dtype.str}
 
 
-def _value(fields: dict[Any, Any]) -> Any:
+def _decode_map(fields: dict[Any, Any]) -> Any:
     """Return the array or number that the map `fields` encodes, or the map itself if it is an ordinary map."""
     if ARRAY not in fields and NUMBER not in fields:
         return fields

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
-MAX_SESSIONS = 64  # sessions of one pool
+MAX_SESSIONS = 64  # the default maximum number of sessions of a pool
 SHARES = 64  # how many durations of decisions are kept
 LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 

@@ -216,7 +216,7 @@ class Requests:
         self._acknowledges = True
         self.history.extend([call.text() for call in calls])
 
-    def acted(self, tick: Tick, call: Call, text: str) -> None:
+    def record_acted(self, tick: Tick, call: Call, text: str) -> None:
         """Record that a call of the tick acted."""
         if not self._acknowledges:
             self.history.append(text)

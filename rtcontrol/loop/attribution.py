@@ -1,6 +1,6 @@
 """Find the cause of a missed tick from its timestamps and from a sample of the process's threads and pauses.
 
-    sampling.Sampler -> EvidenceSample -> Witness -> Evidence -> attribute -> Verdict -> the record's line
+    sampling.Sampler -> EvidenceSample -> EvidenceCollector -> Evidence -> attribute -> Verdict -> the record's line
 
 These functions read no clock. Instants are nanoseconds of CLOCK_MONOTONIC, spans are milliseconds from the release.
 """
@@ -159,7 +159,7 @@ class Evidence:
 # -- from stamps and samples to evidence -------------------------------------------------------------------------------
 
 
-class Witness:
+class EvidenceCollector:
     """A collector of evidence from several ticks. `on_time`: timestamps of recent ticks on time; `texts`: when the
     loop's thread computed texts for long; `gaps`: gaps in the decoder's heartbeat, from its newest reply. `periodic`:
     releases follow the clock, not the arrival of observations."""
@@ -170,7 +170,7 @@ class Witness:
         self.on_time: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self._periodic = periodic
 
-    def of_miss(
+    def evidence_of_miss(
         self, outcome: ev.TickOutcome, sample: ev.EvidenceSample, host: ev.HostChanged, end_ns: int
     ) -> Evidence:
         """Return the evidence about a missed tick that ended at `end_ns`."""
@@ -190,7 +190,7 @@ class Witness:
             host=_host_failure(tick, host) if reply is None else None,
         )
 
-    def again(
+    def complete_evidence(
         self, tick: ev.Tick, before: Evidence, reply: DecisionReply | None = None, done: ev.Completion | None = None
     ) -> Evidence:
         """Return the evidence `before`, completed by what arrived since then: heartbeat gaps from later replies, and
@@ -339,7 +339,7 @@ def attribute(e: Evidence) -> Verdict:
     took = e.steps()
     if (verdict := _pause(e, need)) is not None:
         return verdict
-    # The host may not have noticed yet.
+    # The decoder may have died without the host having noticed it yet.
     if (lost := e.host or ("lost" if e.decoder.state in GONE and "replied" not in e.spans else None)) is not None:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
@@ -374,7 +374,7 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
     delayed += min(max(e.loop.delayed_ms or 0.0, e.sockets.delayed_ms or 0.0), took.get("deliver", 0.0))
-    delayed += _kept(e, e.actuator, _sum(took, "wait", "execute"))
+    delayed += _starved_ms(e, e.actuator, _sum(took, "wait", "execute"))
     if (texts := covered_ms(e.texts, windows)) >= need:
         return Verdict(Cause.DECIDE, "observe", texts)
     parts = {"scheduler": delayed, "executor": covered_ms(e.acting, windows)}
@@ -410,7 +410,7 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     noticed = still = covered_ms(e.gaps, [(submitted, until)])
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
-    still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
+    still = max(still, _starved_ms(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
     # Subtract the time in which the decoder did not run. If it is not known when that was (not a heartbeat gap),
     # subtract this time from the decision first, and the rest from the queue.
     started = e.spans.get("begun", until if queued else submitted)
@@ -443,7 +443,7 @@ def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], n
     return Verdict(cause, max(beyond, key=lambda name: beyond[name]), explained)
 
 
-def _kept(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
+def _starved_ms(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
     """Return how much of the time `waited` (ms) the thread waited for a processor. The kernel counts such a wait only
     after its end, so for a thread that is ready but has not run, return all of `waited`."""
     if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:

@@ -22,7 +22,7 @@ from rtcontrol import records as ev
 from rtcontrol.envs.base import Acknowledgement, Observation
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.active import FallbackPolicy, FallbackState, Instructions, Measure, Requests, Status
-from rtcontrol.loop.attribution import Evidence, Witness
+from rtcontrol.loop.attribution import Evidence, EvidenceCollector
 from rtcontrol.loop.grid import ReleaseGrid
 from rtcontrol.loop.ledger import Describe, Ledger, Line, LineSlot, cut_fields, to_ms
 from rtcontrol.loop.operator import ConfidenceMonitor, OperatorGate
@@ -144,7 +144,7 @@ class LoopCore:
         policy = FallbackPolicy(settings.on_miss, settings.hold_ns)
         self.fallback = FallbackState(policy, settings.emits, rules.safe_calls)
         self.ledger = Ledger(self.out, rules.describe)
-        self.witness = Witness(grid.enforced)
+        self.evidence_collector = EvidenceCollector(grid.enforced)
         monitor = ConfidenceMonitor(settings.hz, self.out)
         self.operator = OperatorGate(self.out, self.ledger, rules.doubt, rules.confirm, settings.confirm_ns, monitor)
         instructions = Instructions(settings.instruction, self.out, self.ledger, rules.goals)
@@ -276,7 +276,7 @@ class LoopCore:
         world = self.world
         tick.schedstats_before, tick.schedstats, world.schedstats = world.schedstats, event.schedstats, event.schedstats
         if tick.skip:
-            tick.skip |= self.witness.skip_fields(tick, self._skipped_ns(tick), event.sample)
+            tick.skip |= self.evidence_collector.skip_fields(tick, self._skipped_ns(tick), event.sample)
 
     # -- observe -------------------------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class LoopCore:
         if event.acknowledged is not None:
             self.requests.acknowledge(event.acknowledged)
         if self.now_ns - tick.woke_ns > self.settings.period_ns // 8:  # slow enough to delay another tick
-            self.witness.texts.append((tick.woke_ns, self.now_ns))
+            self.evidence_collector.texts.append((tick.woke_ns, self.now_ns))
         if enforced and tick.woke_ns - captured_ns > self.settings.max_age_ns:
             frozen = before is not None and observation.seq == before.seq
             self._miss(tick, (Cause.STALE_OBSERVATION, "frozen" if frozen else "late"))
@@ -360,7 +360,7 @@ class LoopCore:
                 self._miss(tick, None)
         for miss in tuple(outstanding.misses.values()):
             if miss.evidence is not None and now >= miss.until_ns:
-                self._record_miss(miss, self.witness.again(miss.outcome.tick, miss.evidence))
+                self._record_miss(miss, self.evidence_collector.complete_evidence(miss.outcome.tick, miss.evidence))
         overdue = [order for order in outstanding.unsettled() if enforced and now >= order.tick.deadline_ns]
         for order in overdue:
             if not order.overdue:
@@ -405,7 +405,7 @@ class LoopCore:
         if answered is not None:
             self._accept_reply(answered, reply)
         if reply.gaps:
-            self.witness.gaps = reply.gaps
+            self.evidence_collector.gaps = reply.gaps
         if tick is None:
             self._record_late_decision(outstanding.late.pop(reply.tick, None), reply)
         elif self.grid.enforced and self.now_ns > tick.deadline_ns:
@@ -565,7 +565,7 @@ class LoopCore:
         tick, call = order.tick, order.call
         if done.current:
             self.fallback.policy.fresh_call(done.ended_ns if self.grid.enforced else self._world_ns)
-        self.requests.acted(tick, call, order.text)
+        self.requests.record_acted(tick, call, order.text)
         why = "late" if order.late else "further" if tick.calls else "fresh"
         self.ledger.called(call, tick.k, tick.epoch, why, done.ended_ns)
 
@@ -597,7 +597,7 @@ class LoopCore:
         line = self.ledger.decided_line(outcome, reply, end_ns, self.settings.period_ns if self.grid.enforced else 0)
         if end_ns <= tick.deadline_ns:
             if not tick.calls and outcome.kind != "epoch_over":  # (a call of an old epoch did nothing: not typical)
-                self.witness.on_time.append(line["spans_ms"])
+                self.evidence_collector.on_time.append(line["spans_ms"])
             self.ledger.write(line)
             return
         if tick.calls:
@@ -640,7 +640,7 @@ class LoopCore:
         miss = self.outstanding.misses.get(event.k)
         if miss is None:
             return
-        evidence = self.witness.of_miss(miss.outcome, event.sample, self.world.host, miss.end_ns)
+        evidence = self.evidence_collector.evidence_of_miss(miss.outcome, event.sample, self.world.host, miss.end_ns)
         if miss.outcome.kind == "miss":
             self._follow_up(miss.outcome, miss.line, miss.measure, evidence.verdict.cause.value)
         if self._cause_may_change(miss, evidence):
@@ -669,7 +669,7 @@ class LoopCore:
         """Record the open miss of a tick, if there is one, now that the late reply or the late call has come."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.evidence is not None:
-            self._record_miss(miss, self.witness.again(tick, miss.evidence, reply, done))
+            self._record_miss(miss, self.evidence_collector.complete_evidence(tick, miss.evidence, reply, done))
 
     def _record_miss(self, miss: OpenMiss, evidence: Evidence) -> None:
         """Record a miss with the cause that the evidence shows."""
@@ -774,8 +774,10 @@ class LoopCore:
         for miss in tuple(self.outstanding.misses.values()):
             evidence = miss.evidence
             if evidence is None:  # an interrupt came before the sample of this miss
-                evidence = self.witness.of_miss(miss.outcome, ev.EvidenceSample(), self.world.host, miss.end_ns)
-            self._record_miss(miss, self.witness.again(miss.outcome.tick, evidence))
+                evidence = self.evidence_collector.evidence_of_miss(
+                    miss.outcome, ev.EvidenceSample(), self.world.host, miss.end_ns
+                )
+            self._record_miss(miss, self.evidence_collector.complete_evidence(miss.outcome.tick, evidence))
         if event.acks:
             self.outstanding.ordered.clear()  # the actuator has ended, so these calls will have no result
             self._record_acknowledgements(event.acks)

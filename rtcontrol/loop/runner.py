@@ -130,7 +130,7 @@ class LoopRunner:
     def run(self, collector: SlackCollector | None) -> None:
         """Run ticks until the core is stopped."""
         core, clock, host = self.core, self.clock, self.ports.host
-        self.ports.sampler.follow()
+        self.ports.sampler.open_files()
         self.dispatch(TIMER_FIRED)
         while not core.world.stopped:
             if (halt := self.halt) is not None:
@@ -173,7 +173,7 @@ class LoopRunner:
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._host:
             self._host = state
-            ports.sampler.follow()
+            ports.sampler.open_files()
             self.dispatch(HostChanged(*state[:3], tuple(host.events)))
         if actuator.change_count != self._handled_changes:
             self._handled_changes = actuator.change_count
@@ -215,7 +215,7 @@ class LoopRunner:
         except BaseException as error:  # errors of the agent's code, including SystemExit
             event.error = error
 
-    def _ask(self, request: DecisionRequest) -> ev.SendResult:
+    def _submit(self, request: DecisionRequest) -> ev.SendResult:
         try:
             self.ports.host.submit(request)
             return ev.SendResult()
@@ -243,7 +243,7 @@ class LoopRunner:
 # Functions that execute an action. Each returns the result as an event for the core, or None.
 ACTION_HANDLERS: dict[type, Callable[[LoopRunner, Any], ev.Event]] = {
     ev.Observe: LoopRunner._observe,
-    DecisionRequest: LoopRunner._ask,
+    DecisionRequest: LoopRunner._submit,
     ev.Command: LoopRunner._execute,
     Emission: lambda self, emission: self.ports.actuator.order(ActuatorCore.emit, emission),
     ev.DemandSafeCalls: LoopRunner._demand,

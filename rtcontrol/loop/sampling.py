@@ -112,7 +112,7 @@ class Sampler:
         self._opened: list[int] = []
         self._before: tuple[int, list[ThreadReading]] = (0, [])  # the last readings, and their time
 
-    def follow(self) -> None:
+    def open_files(self) -> None:
         """Open the statistics files of all relevant threads: this one, the actuator's, the decoder's and the sockets'.
         Must be called again after a restart of the decoder."""
         pid, loop, deciding = os.getpid(), threading.get_native_id(), list(self._host.threads)

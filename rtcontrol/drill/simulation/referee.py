@@ -173,7 +173,7 @@ class Referee:
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
-    def write(self, line: dict[str, Any]) -> None:
+    def check_line(self, line: dict[str, Any]) -> None:
         """Check a line of the record."""
         period_ns = self.rules.period_ns
         if line.get("kind") in TICK_KINDS and "k" in line:

@@ -129,7 +129,7 @@ class SimClient:
     def start(self) -> None:
         self.open()
         self.process.at(self.time.now_ns, self._step)
-        self.process.at(self.time.now_ns, self.turn)
+        self.process.at(self.time.now_ns, self.do_due_work)
 
     def open(self) -> None:
         """Open a new connection, which succeeds after 2 ms, unless the network is down."""
@@ -143,19 +143,19 @@ class SimClient:
     def _up(self, connection: SimConnection) -> None:
         if connection is self.connection and not connection.closed:
             self.core.connected(self.now_ns)
-            self.turn()
+            self.do_due_work()
 
     def lost(self, gone: SimConnection) -> None:
         if gone is self.connection and self.core.connection.up:
             self.core.lost(self.now_ns, "the connection was lost")
-            self.turn()
+            self.do_due_work()
 
     def receive(self, connection: SimConnection, message: Message) -> None:
         if connection is self.connection and not connection.closed:
             self.core.receive(message, self.now_ns)
-            self.turn()
+            self.do_due_work()
 
-    def turn(self) -> None:
+    def do_due_work(self) -> None:
         """Send due messages, execute due calls, and check the time to live of the active call."""
         core, now = self.core, self.now_ns
         if core.reconnects(now):
@@ -178,7 +178,7 @@ class SimClient:
     def _wake(self, wake_ns: int) -> None:
         if wake_ns == self._timer_ns:  # otherwise an earlier timer has replaced this one
             self._timer_ns = 0
-            self.turn()
+            self.do_due_work()
 
     def _act(self, started: Any, now: int) -> None:
         """Execute a call, after checking its observation's age and epoch."""
@@ -208,7 +208,7 @@ class SimClient:
             if self.world.faults.use("client_reset") is not None:
                 core.reset()
             core.observe(Observe(session="-" * 16, seq=0, epoch=0, t_ns=self.now_ns, data={"x": 1}))
-            self.turn()
+            self.do_due_work()
         self.process.at(self.time.now_ns + self.step_ns, self._step)
 
 

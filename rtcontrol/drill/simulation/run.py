@@ -119,7 +119,7 @@ class SimSampler:
         run = self._run
         return run.thread.schedstat, run.worker.schedstat
 
-    def follow(self) -> None: ...
+    def open_files(self) -> None: ...
 
     def sample(self, since_ns: int) -> EvidenceSample:
         run, now = self._run, self._run.time.now_ns
@@ -312,7 +312,7 @@ class SimRun(ControlLoop):
     def _write(self, line: dict[str, Any]) -> None:
         if self.trace is not None:
             self.trace(self, line)
-        self.referee.write(line)
+        self.referee.check_line(line)
         if self.steps and self.referee.ticks >= self.limit:
             self.end()
         if "end" in line:

@@ -48,7 +48,7 @@ def gate(least: float) -> Any:
 def test_core_has_at_most_twelve_attributes() -> None:
     core = Rig().core
     assert len(vars(core)) <= 12
-    for part in (core.ledger, core.witness, core.operator, core.requests, core.fallback):
+    for part in (core.ledger, core.evidence_collector, core.operator, core.requests, core.fallback):
         assert len(vars(part)) <= 12
     assert len(fields(Rules)) <= 12
 
