@@ -14,106 +14,12 @@ from rtcontrol.agents import Tools
 from rtcontrol.agents.tool import InvalidCall
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of, value_text
+from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, domain_of, value_text
 from rtcontrol.models.schema.json_schema import normalise, without_null
-from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
-from tests.models.small import law
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 WHERE = "Tool t, parameter p"
 SIXTEEN = {"type": "integer", "minimum": 0, "maximum": 15}
-LEAVES = st.one_of(
-    st.just({"type": "boolean"}),
-    st.just({"type": "null"}),
-    st.fixed_dictionaries({"const": st.sampled_from(["a", "b", 1, True, None])}),
-    st.fixed_dictionaries({"enum": st.lists(st.sampled_from(["a", "b", "c", 7]), min_size=1, max_size=3, unique=True)}),
-    st.fixed_dictionaries(
-        {"type": st.just("integer"), "maximum": st.integers(3, 6)},
-        optional={"minimum": st.integers(-3, 0), "exclusiveMinimum": st.integers(-3, 0)},
-    ),
-    st.sampled_from([{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B", "description": "x"}]),
-    st.just({"type": ["integer", "boolean"], "minimum": 0, "maximum": 2}),
-)
-SCHEMAS = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=3).map(lambda arms: {"anyOf": arms}),
-        inner.map(lambda part: {"allOf": [part]}),
-        st.dictionaries(st.sampled_from("xy"), inner, min_size=1, max_size=2).flatmap(
-            lambda p: st.lists(st.sampled_from(sorted(p)), unique=True).map(
-                lambda r: {"type": "object", "properties": p, "required": r, "additionalProperties": False}
-            )
-        ),
-        st.tuples(inner, st.integers(0, 2)).map(
-            lambda t: {"type": "array", "items": t[0], "minItems": min(t[1], 1), "maxItems": t[1]}
-        ),
-    ),
-    max_leaves=4,
-)
-DEFINITIONS = {"A": {"enum": ["a", "z"]}, "B": {"$ref": "#/$defs/A"}}
-SCALARS = ["a", "b", "z", 0, 1, 2, 5, -3, 7, True, False, None, 0.5]
-VALUES = [
-    *SCALARS, *([v] for v in SCALARS), *([v, w] for v in SCALARS[:8] for w in SCALARS[:4]), [], {},
-    *({"x": v} for v in SCALARS), *({"x": v, "y": w} for v in SCALARS for w in SCALARS),
-]  # fmt: skip
-
-
-def valid(schema: dict[str, Any], value: Any) -> bool:
-    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
-
-
-@law(150)
-@given(schema=SCHEMAS)
-def test_normalised_schema_allows_the_same_values(schema: dict[str, Any]) -> None:
-    written = {**schema, "$defs": DEFINITIONS}
-    plain = normalise(schema, WHERE, DEFINITIONS)
-    assert normalise(plain, WHERE) == plain
-    assert [v for v in VALUES if valid(written, v)] == [v for v in VALUES if valid(plain, v)]
-
-
-RULES = st.sampled_from(
-    [
-        {"not": {"const": "a"}},
-        {"not": {"$ref": "#/$defs/A"}},
-        {"maximum": 2},
-        {"multipleOf": 2},
-        {"enum": ["a", 1, 2, True, None, {"x": 1}]},
-        {"const": 1},
-        {"anyOf": [{"maximum": 1}, {"minLength": 1}]},
-        {"oneOf": [{"enum": ["a", 1, 2]}, {"enum": [2, "b"]}]},
-        {"allOf": [{"minimum": 1}, {"maxItems": 1}]},
-        {"minItems": 1, "contains": {"enum": [0, 1]}},
-        {"minProperties": 1, "propertyNames": {"maxLength": 1}, "required": ["x"]},
-        {"dependentRequired": {"x": ["y"]}},
-        {"if": {"required": ["x"]}, "then": {"required": ["y"]}},
-        {"nullable": True},
-    ]
-)
-
-
-@law(200)
-@given(schema=SCHEMAS, rules=st.lists(RULES, max_size=2))
-def test_enumerated_values_satisfy_every_schema_rule(schema: dict[str, Any], rules: list[dict[str, Any]]) -> None:
-    merged = {k: v for rule in (schema, *rules) for k, v in rule.items()}
-    definition = {"name": "t", "parameters": {"properties": {"p": merged}, "$defs": DEFINITIONS, "required": ["p"]}}
-    try:
-        (read,) = tool_schemas([definition])
-        (again,) = tool_schemas([read.to_openai()])
-    except UserError as error:
-        assert str(error).startswith(WHERE)
-        return
-    (p,) = read.parameters
-    if isinstance(p.domain, Free):
-        return
-    written = {**merged, "$defs": DEFINITIONS}
-    if written.pop("nullable", False):
-        written = {
-            "anyOf": [{k: v for k, v in written.items() if k != "$defs"}, {"type": "null"}],
-            "$defs": DEFINITIONS,
-        }
-    assert all(p.domain.holds(v) or (v is None and p.nullable) for v in VALUES if valid(written, v))
-    assert all(valid(written, v) for v in p.domain.values)
-    assert not p.nullable or valid(written, None)
-    assert again == read
 
 
 @pytest.mark.parametrize(
@@ -194,6 +100,7 @@ def parameter(schema: Any, **more: Any) -> Any:
 def test_reference_is_replaced_by_its_target(reference: str) -> None:
     plain = parameter({"$ref": reference, "description": "How it is."})
     assert plain.schema == {**STATE, "description": "How it is."}
+    assert parameter({"enum": ["idle", 1], "not": {"$ref": reference}}).domain.values == (1,)
     assert parameter({"type": "array", "items": {"$ref": reference}, "maxItems": 1}).domain.values[1:] == (
         ["idle"],
         ["busy"],
