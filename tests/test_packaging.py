@@ -1,4 +1,4 @@
-"""Tests of the wheels' contents, of imports without optional packages, and of the project's structure."""
+"""Tests of the wheels' contents, of imports without optional packages, of the project's structure and its files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+import yaml
 
 import rtcontrol
 import rtcontrol_client
@@ -164,3 +165,41 @@ def test_no_package_has_more_lines_than_allowed() -> None:
     budget: dict[str, int] = json.loads((ROOT / ".ci" / "budget.json").read_text("utf-8"))["lines"]
     lines = {room: sum(len(p.read_text("utf-8").splitlines()) for p in (ROOT / room).rglob("*.py")) for room in budget}
     assert not {room: (lines[room], most) for room, most in budget.items() if lines[room] > most}
+
+
+# Files for contributors: issue forms, CI, hooks and the dev container.
+
+
+GITHUB = ROOT / ".github"
+SCHEMA = ("check_jsonschema", "--builtin-schema")
+COMMANDS = [
+    (*SCHEMA, "vendor.github-workflows", ".github/workflows/ci.yml"),
+    (*SCHEMA, "vendor.github-issue-forms", ".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/feature.yml"),
+    (*SCHEMA, "vendor.github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
+    ("pre_commit", "validate-config", ".pre-commit-config.yaml"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[-1])
+def test_project_file_matches_its_schema(command: tuple[str, ...]) -> None:
+    done = python("-m", *command, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_hook_runs_a_command_of_ci() -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["id"] for hook in hooks if " ".join(hook["entry"].split()[:1]) not in ci] == []
+
+
+def test_code_owners_name_paths_that_exist() -> None:
+    lines = (GITHUB / "CODEOWNERS").read_text().splitlines()
+    paths = [line.split()[0] for line in lines if line and not line.startswith("#")]
+    assert [path for path in paths if path != "*" and not (ROOT / path.strip("/")).exists()] == []
+
+
+def test_dev_container_installs_the_packages_of_readme() -> None:
+    command = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())["postCreateCommand"]
+    packages = re.search(r"torch==\S+ -e \./bridges -e '\.\[dev\]'", (ROOT / "README.md").read_text())
+    assert packages is not None
+    assert packages[0] in command
