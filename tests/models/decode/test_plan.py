@@ -8,16 +8,14 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan, compile_plan
+from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan, compile_plan
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import HeadState, Walker, worst_call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import ClosedDomain, value_text
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.small import NUMBERS, WORDS, law, tool, tool_lists
@@ -37,30 +35,6 @@ def test_null_is_legal_only_for_optional_parameters_of_the_tool() -> None:
     legal = {t: [token for token, _ in trie.legal_children(ROOT, 1 << t)] for t in (0, 1)}
     assert null in legal[0] and null not in legal[1]
     assert trie.leaves[null,] == {0: ABSENT}
-
-
-@LAW
-@given(tool_lists(), st.data())
-def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], data: st.DataObject) -> None:
-    plan = compile_plan(tool_schemas(tools), TOKENIZER)
-    index = data.draw(st.integers(0, len(plan.tools) - 1))
-    arguments: dict[str, Any] = {}
-    for slot in plan.slots[index]:
-        assume(isinstance(slot.domain, ClosedDomain))  # a group of large domains has too many values for a trie
-        value = data.draw(st.sampled_from([*slot.domain.values, *slot.null]))
-        if value is not ABSENT:
-            arguments |= slot.arguments(value)
-    rebuilt: dict[str, Any] = {}
-    for k, (head, text) in enumerate(plan.head_values(Call(plan.tools[index].name, arguments))):
-        if k > len(plan.slots[index]):
-            assert text is None  # the head is beyond the tool's arity
-            continue
-        path = [head.null_id] if text is None else [*TOKENIZER.encode(text), head.end_id]
-        value = head.trie.leaves[tuple(path)][ANY_TOOL if k == 0 else index]
-        if k and value is not ABSENT:
-            rebuilt |= plan.slots[index][k - 1].arguments(value)
-    assert rebuilt == arguments
-    assert value_text(rebuilt) == value_text({k: arguments[k] for k in rebuilt})
 
 
 class Blind(STTokenizer):

@@ -156,13 +156,6 @@ def test_list_counted_in_floats_is_closed() -> None:
 # Values and their texts: numbers use Decimal, leaves are typed, and values with equal texts are refused.
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-
 def listed(**schema: Any) -> ClosedDomain:
     domain = domain_of(schema, "Tool t, parameter p")
     assert isinstance(domain, ClosedDomain)
@@ -183,19 +176,6 @@ def test_grid_holds_exactly_the_multiples_within_its_bounds(first: int, count: i
     assert len({len(t.partition(".")[2]) for t in domain.texts}) == 1
     assert [float(t) for t in domain.texts] == list(domain.values)
     assert not any("e" in t.lower() or t.strip("0.") == "-" for t in domain.texts)
-
-
-@given(st.lists(JSON, min_size=1, max_size=5))
-def test_enum_keeps_declared_order_or_is_refused(values: list[Any]) -> None:
-    texts = [value_text(v) for v in values]
-    if any(isinstance(v, int) and not -(2**63) <= v < 2**63 for v in values):
-        with pytest.raises(UserError, match="does not fit 64 bits"):
-            domain_of({"enum": values}, "here")
-    elif len(set(texts)) < len(texts):
-        with pytest.raises(UserError, match="both written"):
-            domain_of({"enum": values}, "here")
-    else:
-        assert domain_of({"enum": values}, "here") == ClosedDomain(tuple(values), tuple(texts))
 
 
 def test_enumerated_integer_may_have_64_bits() -> None:
