@@ -147,7 +147,7 @@ def test_call_with_mutually_exclusive_arguments_is_refused() -> None:
     with pytest.raises(InvalidCall, match="may not stand together by `(oneOf|anyOf)`"):
         tools.validate(wrong)
     check_call(right, read(EDGE))
-    with pytest.raises(UnusableSample, match="may not stand together"):
+    with pytest.raises(UnusableSample, match="may not be combined"):
         check_call(wrong, read(EDGE))
 
 
