@@ -221,7 +221,7 @@ def test_untrainable_base_is_refused(small: Path, rows: Path, tmp_path: Path) ->
 
     with pytest.raises(UserError, match="is quantised"):
         finetune(job(changed(quantization_config={"quant_method": "awq"}), rows, tmp_path / "out"))
-    with pytest.raises(UserError, match=r"tokenizer has \d+ tokens, its model only 100 rows"):
+    with pytest.raises(UserError, match=r"tokenizer has \d+ tokens, but its model has only 100 embeddings"):
         finetune(job(changed(vocab_size=100), rows, tmp_path / "out"))
     with pytest.raises(UserError, match="is a qwen2 model, or has a sliding window"):
         finetune(job(changed(use_sliding_window=True, sliding_window=16), rows, tmp_path / "out"))

@@ -148,8 +148,8 @@ def test_row_has_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Pat
     [
         ("{", "not JSON"),
         (ROW | {"tools": [{"name": ""}]}, "A tool without a name"),
-        (ROW | {"call": {"name": "go", "arguments": {"a": "up"}}}, 'does not take: go.a = "up"'),
-        (ROW | {"call": {"name": "go", "arguments": {"a": "left", "z": 1}}}, "its tool does not have: go.z"),
+        (ROW | {"call": {"name": "go", "arguments": {"a": "up"}}}, 'does not allow: go.a = "up"'),
+        (ROW | {"call": {"name": "go", "arguments": {"a": "left", "z": 1}}}, "an unknown argument: go.z"),
     ],
 )
 def test_unrepresentable_row_is_named_with_file_and_line(folder: Path, tmp_path: Path, row: Any, why: str) -> None:
