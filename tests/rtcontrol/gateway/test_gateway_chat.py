@@ -23,6 +23,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import tool_schemas
+from tests.rtcontrol.serve.test_hostile_peers import wide
 
 USER = {"role": "user", "content": "Turn left."}
 # One legal call: whatever decides, it is repeated.
@@ -81,12 +82,6 @@ def test_the_openai_client_gets_a_tool_call(served: Served) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def _wide(number: int) -> dict[str, Any]:
-    values = [{"type": "string", "maxLength": number + i} for i in range(2000)]
-    parameters = {"type": "object", "properties": {"a": {"anyOf": values}}, "required": ["a"]}
-    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
-
-
 def test_least_recently_used_tool_set_is_closed(serve: Serve) -> None:
     single = serve(model="random", tool_sets=2)
     for i in (*range(5), 0):
@@ -94,7 +89,7 @@ def test_least_recently_used_tool_set_is_closed(serve: Serve) -> None:
         assert named(post(single, renamed)) == f"turn_{i}"
     assert len(single.pool.sessions) <= 3
     for number in range(4):
-        refused = post(single, _wide(number))
+        refused = post(single, wide(number))
         assert refused.status_code == 400 and "1000 alternatives" in refused.text
         assert '"param":"tools' in refused.text
     assert len(single.pool.sessions) <= 3

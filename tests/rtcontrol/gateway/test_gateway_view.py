@@ -119,9 +119,6 @@ def test_stuck_viewer_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(asyncio.wait_for(app(scope | {"extensions": {"rtcontrol.abort": over.set}}, receive, send), 20))
 
 
-# -- a server's sessions ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def session(served: Served) -> Iterator[tuple[str, Line]]:
     with line(served, max_queue=None) as client:
@@ -144,9 +141,6 @@ def test_server_session_is_shown_paused_and_stopped(served: Served, session: tup
         with pytest.raises(ConnectionClosed):
             look(page, lambda t: False)
     assert name not in [s["id"] for s in httpx.get(served.url + "view/sessions").json()]
-
-
-# -- /metrics ---------------------------------------------------------------------------------------------------------
 
 
 def values(text: str, name: str) -> dict[str, float]:
@@ -195,9 +189,6 @@ def test_counts_of_ended_sessions_stay(serve: Serve) -> None:
         assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0
         assert 0 < values(text, "rtcontrol_latency_seconds_sum")[""] < 60
     assert separate.sessions.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4
-
-
-# -- the page's modules, and its dialog for the access token ----------------------------------------------------------
 
 
 def test_client_modules_are_served(served: Served) -> None:

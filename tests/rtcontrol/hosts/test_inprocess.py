@@ -45,14 +45,6 @@ def called(host: Host, tick: int) -> str:
     return reply.decision.call.text()
 
 
-def test_pool_without_workers_decides_on_callers_thread() -> None:
-    host = InProcessPool(workers=0).open("a", NoopSource())
-    assert (host.name, host.start()["model"]) == ("inline", "noop")
-    host.submit(request(3))
-    reply = host.wait(0)
-    assert reply is not None and (reply.tick, reply.decision) == (3, Decision(None))
-
-
 @pytest.mark.parametrize(("word", "error"), [("exit", "SystemExit: enough"), ("fail", "ValueError: cannot")])
 def test_decider_error_costs_only_its_tick(word: str, error: str) -> None:
     host = InProcessPool(workers=0).open("a", ExpertSource(left))

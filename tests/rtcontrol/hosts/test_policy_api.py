@@ -58,9 +58,6 @@ def lost(decider: PolicyDecider, question: DecisionRequest) -> DecisionLost:
     return caught.value
 
 
-# -- what is asked and read --------------------------------------------------------------------------------------------
-
-
 def test_observation_becomes_question_and_actions_become_plan() -> None:
     decider, link = asking(actions(0.25, 0.5, -0.5))
     decision = decider.decide(request(7))
@@ -111,9 +108,6 @@ def test_policy_source_can_be_pickled_and_hides_key(monkeypatch: pytest.MonkeyPa
     assert "secret" not in str(PolicyDecider(server, FakeLink([])).info())
 
 
-# -- what is wrong at the start ----------------------------------------------------------------------------------------
-
-
 UNFIT = {
     "two numbers an action": (
         np.zeros((4, 2), np.float32),
@@ -129,9 +123,6 @@ def test_wrong_action_shape_is_user_error_before_first_success(chunk: Any, what:
     with pytest.raises(UserError, match=what) as caught:
         decider.decide(request(1))
     assert "docs/deciders.md" in caught.value.remedy and link.cuts == 1
-
-
-# -- what is wrong later -----------------------------------------------------------------------------------------------
 
 
 # What comes in place of the third answer, and the loss that it is. `EARLIER` stands for the first.
@@ -158,9 +149,6 @@ def test_each_faulty_answer_has_its_loss_and_cuts_connection(message: Any, loss:
     assert lost(decider, request(3)).loss == loss
     assert link.cuts == (0 if isinstance(message, DecisionLost) else 1), "what follows may answer the same question"
     assert decider.decide(request(4)).call == Call("press", {"force": float(np.float32(0.04))})
-
-
-# -- with real sockets -------------------------------------------------------------------------------------------------
 
 
 # websockets/ws#2013: the client took the header of the key along to whatever host it was sent to.

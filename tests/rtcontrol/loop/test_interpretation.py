@@ -50,9 +50,6 @@ def asked(interpreter: Interpreter, said: str) -> InterpretedSentence:
     return found
 
 
-# -- whoever is asked -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.realtime
 def test_chat_model_receives_one_request_for_a_goal() -> None:
     with chat(lambda body: GO) as (server, interpreter):
@@ -110,9 +107,6 @@ def test_interpreter_of_agent_without_goals_is_refused() -> None:
         interpreting.required_goal_tools(cart_agent())
     lookalike = replace(cart_agent(), name="lander")  # of other tools than the bundled one's
     assert interpreting.goal_tools(lookalike) is None
-
-
-# -- in flight --------------------------------------------------------------------------------------------------------
 
 
 class Slow:

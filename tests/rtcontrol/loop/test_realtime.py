@@ -79,12 +79,8 @@ def test_slow_collection_does_not_keep_old_garbage() -> None:
     assert most <= 10 * 4 * collector.FULL_ROUNDS and after <= 10 * 2 * collector.FULL_ROUNDS
 
 
-def kept(data: Any) -> Any:
-    return snapshot(data, jsonable)
-
-
 def test_large_array_is_not_kept_in_memory() -> None:
-    assert kept({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}) == {
+    assert snapshot({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}, jsonable) == {
         "camera": {"dtype": "uint8", "shape": [480, 640, 3]},
         "x": 1.0,
     }

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from mcap.reader import make_reader
-from PIL import Image
 
 from rtcontrol.gateway.view import WatchedSession
 from rtcontrol_client.wire.messages import CallMessage, Picture, PictureFile, Ping, Pong
+from tests.bridges.wire.test_picture_files import jpeg
 from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 CAPABLE = {"capabilities": ["pictures"]}
-
-
-def jpeg(shade: int = 0) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.full((48, 64, 3), shade, np.uint8)).save(file, "JPEG")
-    return file.getvalue()
 
 
 def picture(token: str, data: bytes, form: Any = "jpeg", t_ns: int | None = None) -> Picture:

@@ -94,25 +94,28 @@ def packed(data: Iterable[bytes], size: int) -> Chunk:
     return Chunk("zstd", body, 0, 0, 0, size)
 
 
-def bombs() -> dict[str, tuple[str, bytes]]:
-    """Return pairs of a part of the error text, and a small file that unpacks to a GiB or is not a record."""
-    header = message(json.dumps({"header": {}}).encode())
-    spaces = b'{"kind":' + b" " * ((1 << 24) - 100) + b"1}"
-    many = [packed([parts(*OURS, message(spaces))], len(parts(*OURS, message(spaces))))] * 200
-    deep = parts(*OURS, message(b"[" * 200_000))
-    gib = [bytes(1 << 20)] * 1024
-    return {
-        "honest size": ("unpacks to too many", file_of(packed(gib, 1 << 30), header)),
-        "false size": ("size of 1000 bytes, or its checksum", file_of(packed(gib, 1000), header)),
-        "many chunks": ("unpacks to too many", file_of(*many)),
-        "huge message": ("a message has 1", file_of(*OURS, message(spaces + bytes(1 << 20)))),
-        "deep": ("RecursionError", file_of(packed([deep], len(deep)), header)),
-        "huge part": ("a part of 1152921504606846", file_of(struct.pack("<BQ", Opcode.MESSAGE, 1 << 60) + bytes(1000))),
-        "unknown compression": ("'xz'", file_of(Chunk("xz", b"abc", 0, 0, 0, 3), header)),
-        "unknown channel": ("KeyError: 7", file_of(message(b"{}", 7))),
-        "not JSON": ("UnicodeDecodeError", file_of(*OURS, message(b"\xff\1\0\0abc"))),
-    }
+def chunk_of(data: bytes) -> Chunk:
+    """Return a chunk with one message."""
+    whole = parts(*OURS, message(data))
+    return packed([whole], len(whole))
 
 
-BOMBS = ("honest size", "false size", "many chunks", "huge message", "deep", "huge part", "unknown compression")
-BOMBS += ("unknown channel", "not JSON")
+def spaces() -> bytes:
+    """Return an event of 16 MiB that packs to nearly nothing."""
+    return b'{"kind":' + b" " * ((1 << 24) - 100) + b"1}"
+
+
+GIB = [bytes(1 << 20)] * 1024
+HEADER = message(json.dumps({"header": {}}).encode())
+# A part of the error text, and a small file that unpacks to a GiB or is not a record.
+BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "honest size": ("unpacks to too many", lambda: file_of(packed(GIB, 1 << 30), HEADER)),
+    "false size": ("size of 1000 bytes, or its checksum", lambda: file_of(packed(GIB, 1000), HEADER)),
+    "many chunks": ("unpacks to too many", lambda: file_of(*[chunk_of(spaces())] * 200)),
+    "huge message": ("a message has 1", lambda: file_of(*OURS, message(spaces() + bytes(1 << 20)))),
+    "deep": ("RecursionError", lambda: file_of(chunk_of(b"[" * 200_000), HEADER)),
+    "huge part": ("a part of 1152921504606846", lambda: file_of(struct.pack("<BQ", Opcode.MESSAGE, 1 << 60), HEADER)),
+    "unknown compression": ("'xz'", lambda: file_of(Chunk("xz", b"abc", 0, 0, 0, 3), HEADER)),
+    "unknown channel": ("KeyError: 7", lambda: file_of(message(b"{}", 7))),
+    "not JSON": ("UnicodeDecodeError", lambda: file_of(*OURS, message(b"\xff\1\0\0abc"))),
+}

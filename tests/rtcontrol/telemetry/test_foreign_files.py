@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cart import report_of
 from commands import EXPERT, call, refused
-from foreign import BOMBS, MCAP0_MAGIC, TOOLS, bombs, entries_of, parts, rewritten
+from foreign import BOMBS, MCAP0_MAGIC, TOOLS, entries_of, parts, rewritten
 from mcap.records import Attachment, DataEnd, Footer, Statistics
 
 from rtcontrol.models.errors import UserError
@@ -71,17 +72,12 @@ def test_file_of_two_runs_is_refused(record: Path, tmp_path: Path, capsys: pytes
         assert "has several runs" in refused(capsys, *command.split(), str(path))
 
 
-@pytest.fixture(scope="module")
-def hostile() -> dict[str, tuple[str, bytes]]:
-    return bombs()
-
-
-@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize(("says", "make"), BOMBS.values(), ids=BOMBS)
 def test_file_that_unpacks_without_end_is_refused_in_little_memory(
-    tmp_path: Path, hostile: dict[str, tuple[str, bytes]], bomb: str
+    tmp_path: Path, says: str, make: Callable[[], bytes]
 ) -> None:
-    (says, data), path = hostile[bomb], tmp_path / "record.mcap"
-    path.write_bytes(data)
+    path = tmp_path / "record.mcap"
+    path.write_bytes(make())
     tracemalloc.start()
     try:
         with pytest.raises(UserError) as refusal:

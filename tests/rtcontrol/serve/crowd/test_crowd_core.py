@@ -203,21 +203,6 @@ def test_hold_ends_with_safe_call_even_mid_tick() -> None:
     assert bench.calls[-1].tick == bench.ticks("anna")[-1]["k"]
 
 
-def test_uncertain_decision_holds_call_until_its_limit() -> None:
-    bench = CrowdBench(options={"hz": 50})
-    bench.join("anna")
-    bench.see(anna="moved")
-    bench.wait(2)
-    bench.see(anna="unsure")
-    bench.wait(70)
-    statuses = bench.of("anna")
-    assert statuses[:2] == [("fresh", None), ("held", "confidence")]
-    safe = [i for i, (status, _) in enumerate(statuses) if status == "safe"]
-    assert safe and set(statuses[1 : safe[0]]) == {("held", "confidence")}
-    assert bench.sent_ns[safe[0]] == bench.sent_ns[0] + 60 * MS
-    assert {line["kind"] for line in bench.ticks("anna")[1:]} == {"held"}
-
-
 def test_call_that_needs_confirmation_is_held_back() -> None:
     bench = CrowdBench(options={"confirm": ["engines"]})
     bench.join("anna")
