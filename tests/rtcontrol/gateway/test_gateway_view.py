@@ -114,7 +114,7 @@ def test_stuck_viewer_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
         await over.wait()
         return {"type": "websocket.disconnect", "code": 1006}
 
-    app = Starlette(routes=views.view_routes(lambda name: views.Fed(), list))
+    app = Starlette(routes=views.view_routes(lambda name: views.PageState(), list))
     scope = {"type": "websocket", "path": "/view/ws", "headers": [], "query_string": b"", "subprotocols": []}
     asyncio.run(asyncio.wait_for(app(scope | {"extensions": {"rtcontrol.abort": over.set}}, receive, send), 20))
 
