@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from rtcontrol.agents.lander.tools import agent
 from rtcontrol.envs.lander.world import Lander
-from rtcontrol.envs.skill import StepCarry
+from rtcontrol.envs.skill import StepAccumulator
 from rtcontrol.models.decider import DeciderSpec
 
 HZ = 16
@@ -24,7 +24,7 @@ OUT = Path(__file__).with_name("lander.gif")
 
 def main() -> None:
     decider = DeciderSpec(agent.model, tuple(agent.tools.openai()), history=0).build()
-    sim, carry = Lander(pictures=True), StepCarry(Lander().step_s)
+    sim, carry = Lander(pictures=True), StepAccumulator(Lander().step_s)
     sim.reset(SEED)
     font = ImageFont.load_default(size=15)
     frames = []

@@ -10,21 +10,22 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from rtcontrol.models.call import Call
 
 ClockKind = Literal["wall", "lockstep"]
-# The result of a call: it acted; its epoch (or the run of episodes) was over; its deadline had passed; an operator
-# holds it back.
+# The result of a call: it was executed; its epoch (or all episodes) had ended; its deadline had passed; or a barrier,
+# such as an operator's pause, prevented it.
 Effect = Literal["acted", "epoch_over", "too_late", "refused"]
 
 
 class WorldError(RuntimeError):
-    """An error in the world's code (reset, step, observe, outcome), which raised `__cause__`. The run ends safely."""
+    """Raised after the world's code (reset, step, observe or outcome) raised `__cause__`; the run ends with a safe
+    call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """An observation of the world.
 
-    `seq` grows by one with every observation, so that a reader of the latest one can count the skipped ones; `epoch`
-    grows with every reset; `t_capture_ns` is CLOCK_MONOTONIC.
+    `seq` is 1 higher than that of the previous observation, so that a reader can count skipped observations; `epoch`
+    increases with every reset; `t_capture_ns` is the time of the observation (CLOCK_MONOTONIC).
     """
 
     seq: int
@@ -35,8 +36,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode. `ret` is the return (sum of rewards); `success` is None for an episode that was not
-    judged."""
+    """A finished episode. `ret` is its return (the sum of rewards); `success` is None if the episode was not judged."""
 
     seed: int
     ret: float
@@ -46,11 +46,11 @@ class Episode:
 
 
 class Simulation(Protocol):
-    """A world that changes only when it is stepped. The author of a world implements these methods.
+    """A world that changes only in `step`. The author of a world implements these methods.
 
-    `step_s` is the physics step in seconds. `bindings` maps the name of a tool to the function that acts on the world;
-    the effect lasts until the next call. `outcome()` is not None from the end of an episode until the next `reset`. An
-    optional `close()` releases resources and is called once.
+    `step_s` is the physics step in seconds. `bindings` maps a tool's name to the function that executes its calls; the
+    effect of a call lasts until the next call. `outcome()` returns the episode from its end until the next `reset`, and
+    None before. A world may have a `close()`, which is called once to release resources.
     """
 
     step_s: float
@@ -65,23 +65,23 @@ class Simulation(Protocol):
     def outcome(self) -> Episode | None: ...
 
     def instruct(self, text: str) -> None:
-        """Judge by a new instruction from now on."""
+        """Judge the episode by this instruction from now on."""
 
 
 class Barrier(Protocol):
-    """A switch that can keep calls from acting. `shut` is the reason why no call may act now, for example an operator's
-    pause, or None if calls may act."""
+    """A switch that prevents calls. `shut` is the reason why no call may be executed now, such as an operator's pause,
+    or None if calls may be executed."""
 
     shut: str | None
 
 
 class Environment(Protocol):
-    """A running world, with the interface that the control loop uses.
+    """A running world, as the control loop uses it.
 
-    `start` takes the seeds of the episodes in order (an iterable, or the first of consecutive ones) and the number of
-    episodes (None: no end). `advance` runs a lockstep world for `dt_ns` (whole physics steps, the remainder is
-    carried), and does nothing under the wall clock. `latest`, `finished` and `episodes` never block; they raise
-    WorldError once the world failed. `execute` and `instruct` may block: the actuator's thread calls them.
+    `start` takes the seeds of the episodes in order (an iterable, or the first of consecutive seeds) and the number of
+    episodes (None: endless). `advance` runs a lockstep world for `dt_ns` in whole physics steps and keeps the remainder
+    for the next time; under the wall clock it does nothing. `latest`, `finished` and `episodes` never block, and raise
+    WorldError if the world has failed. `execute` and `instruct` may block; the actuator's thread calls them.
     """
 
     name: str
@@ -102,28 +102,28 @@ class Environment(Protocol):
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Execute a call if `epoch` is current (None: any), `not_after_ns` (CLOCK_MONOTONIC; None: no limit) has not
-        passed, and `barrier` is open (None: no barrier). All conditions are checked immediately before the action."""
+        """Execute a call if `epoch` is current (None: any epoch), `not_after_ns` has not passed (CLOCK_MONOTONIC; None:
+        no limit), and `barrier` (if given) allows calls; check all of this immediately before the call."""
 
     def advance(self, dt_ns: int) -> None: ...
 
     def instruct(self, text: str) -> None: ...
 
     def conclude(self) -> None:
-        """End the run except for its safe call, so that no further episode starts. Never blocks."""
+        """Start no further episodes and allow only the final safe call. Never blocks."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """The outcome of a tick. `fresh`: a new decision (`call` is None if the active call stays); `held`: the active call
-    continues; `safe`: the safe call (None if the agent has none), with `safe_calls` for several.
+    """The outcome of a tick, for a remote client. Its `status` is `fresh` for a new decision (without `call` the active
+    call continues), `held` if the active call continues without a decision, or `safe` for the safe call.
 
-    `seq` is the number of the observation (-1: none), `deadline_ns` is CLOCK_MONOTONIC, `cause` the cause of a miss,
-    `error` the error text of the agent or decider; `mistake` is problem and hint if the decider cannot use its input.
-    `safe_calls`: all safe calls, if `safe`. `waited_ns`: how long the call waited for an operator's approval. `n`:
-    number of earlier calls of the tick; `more`: another emission of this tick follows.
+    `seq` is the number of the observation (-1: none), `deadline_ns` the tick's deadline (CLOCK_MONOTONIC), `cause` the
+    cause of a miss, `error` the error text of the agent or decider, `input_error` a problem and a hint if the decider
+    cannot use its input, `safe_calls` all safe calls of a `safe` tick, `waited_ns` the time until an operator's
+    approval, `n` the number of earlier calls of the tick. If `more` is True, another emission of the tick follows.
     """
 
     tick: int
@@ -137,7 +137,7 @@ class Emission:
     cause: str | None = None
     error: str | None = None
     safe_calls: tuple[Call, ...] = ()
-    mistake: tuple[str, str] | None = None
+    input_error: tuple[str, str] | None = None
     waited_ns: int = 0
     n: int = 0
     more: bool = False
@@ -145,29 +145,30 @@ class Emission:
 
 @runtime_checkable
 class Stepping(Protocol):
-    """An environment that steps in this process. A safe call is active after the world has made a step with the
-    call."""
+    """An environment that makes its steps in this process. A safe call counts as active once a step has used it."""
 
-    def settle(self, since_ns: int) -> bool | None:
-        """Return whether a step started after `since_ns` (CLOCK_MONOTONIC); False: the step is not due yet, call again;
-        None: no step will come, as no episode is running. Once the run has concluded, make the step now and raise its
-        errors."""
+    def has_stepped(self, since_ns: int) -> bool | None:
+        """Return whether a step has started after `since_ns` (CLOCK_MONOTONIC). False means that the step is not due
+        yet, so call again; None that no episode is running, so no step will follow. After `conclude`, make the step at
+        once, and raise its errors."""
 
 
 @runtime_checkable
 class Emitting(Protocol):
-    """An environment that gets the outcome of every tick, in order, from the actuator's thread: exactly one emission
-    per tick (for several calls: one without `more`, the last), and another `safe` one when a hold ends between two
-    ticks or the run is over. `execute` and `emit` never block; if `emit` raises, a fresh call has failed, and `safe` is
-    repeated until it succeeds."""
+    """An environment whose `emit` gets the outcome of every tick, in order, from the actuator's thread.
+
+    Each tick has one emission, or several that all but the last have `more`. An additional `safe` emission follows if a
+    hold ends between two ticks, and at the end of the run. `execute` and `emit` never block. If `emit` raises, a fresh
+    call has failed; a `safe` emission is repeated until `emit` succeeds."""
 
     def emit(self, emission: Emission) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """The report of a client that executed the call of `tick`, a fresh or a safe one (`why`). `t_ns` is the arrival of
-    the report (CLOCK_MONOTONIC), `result` the result of the function, `n` the number of earlier calls of the tick."""
+    """A client's report on the execution of the call of `tick`. `why` tells whether the call was fresh or safe, `t_ns`
+    when the report arrived (CLOCK_MONOTONIC), `result` what the client's function returned, and `n` how many calls of
+    the tick preceded this one."""
 
     tick: int
     status: Literal["executed", "expired", "refused", "failed"]
@@ -180,11 +181,11 @@ class Acknowledgement:
 
 @runtime_checkable
 class Acknowledging(Protocol):
-    """An environment that reports which calls were executed. `heard` has the reports that the loop has not read yet,
-    and may grow at any time."""
+    """An environment that reports which calls a client executed. `acknowledgements` has the reports that the loop has
+    not read yet; other threads may add reports at any time."""
 
-    heard: deque[Acknowledgement]
+    acknowledgements: deque[Acknowledgement]
 
     def acknowledged(self) -> Sequence[Call] | None:
-        """Return the executed calls of this epoch since the last time, in order. None means that a call counts as
-        executed once it is sent."""
+        """Return the calls of this epoch that were executed since the last time, in order; None if clients do not
+        acknowledge calls, so that a call counts as executed when it is sent."""

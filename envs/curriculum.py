@@ -1,4 +1,4 @@
-"""Demonstrations for training, from disturbed episodes of an expert, or of a model with the expert's labels."""
+"""Generate training examples: in randomly disturbed episodes, an expert labels each observation with a call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rtcontrol.agents.phrasing import Phrasings
 from rtcontrol.envs.judge import Task
-from rtcontrol.envs.skill import Demonstration, Policy, Skill, StepCarry
+from rtcontrol.envs.skill import Demonstration, Policy, Skill, StepAccumulator
 from rtcontrol.models.call import Call
 
-if TYPE_CHECKING:  # they import torch
+if TYPE_CHECKING:  # avoids importing torch at run time
     from rtcontrol.models.train.scratch import ModelShape
     from rtcontrol.models.train.trainer import TrainConfig
 
@@ -26,18 +26,18 @@ GoalT = TypeVar("GoalT", bound=Task)
 class CurriculumOptions:
     """Options for disturbing episodes.
 
-    `noise` has probabilities per tick, one of which is chosen per episode, of a burst of 1 to `burst` random calls.
-    `scatter` is the probability per tick that the world is put into another state, `switch` of a new goal, `rephrase`
-    of other words for the same goal. `plain` is the share of instructions in canonical words, in addition to those
-    among training sentences; `spoken` is the share of sentences by people among the others. An episode lasts `lasts_s`
-    seconds; a call acts up to `late_steps` physics steps late; the worlds' seeds are below `seeds`.
+    `noise` lists probabilities per tick of a burst of 1 to `burst` random calls; each episode uses one of them. Other
+    probabilities per tick: `scatter` for a jump to a random state, `switch` for a new goal, `rephrase` for another
+    phrasing of the goal. `plain` is the share of canonical instructions (training sentences add more of them), `spoken`
+    the share of people's sentences among the others. An episode lasts between the two durations in `episode_s`. A call
+    acts up to `max_delay_steps` physics steps late. The seeds of episodes are below `seeds`.
     """
 
     noise: tuple[float, ...]
     burst: int
     switch: float
-    lasts_s: tuple[float, float]
-    late_steps: int
+    episode_s: tuple[float, float]
+    max_delay_steps: int
     scatter: float = 0.15
     rephrase: float = 0.25
     plain: float = 0.0
@@ -50,9 +50,10 @@ class CurriculumOptions:
 class TrainingPlan:
     """The training plan for the model of a bundled world.
 
-    `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; `early` replaces it at first, if
-    given. `observed` are the words of observations; the vocabulary also has the words of the agent's sentences and, if
-    set, `common_words`, `number_words` and whole `schema_phrases`.
+    `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; training starts with `early` instead
+    if it is not None. `observed` has the words of observations. The vocabulary contains these words and those of the
+    agent's sentences; the flags `common_words`, `number_words` and `schema_phrases` add common English words, number
+    words and phrases of JSON schemas.
     """
 
     demonstrations: Callable[..., Iterator[Demonstration]]
@@ -67,80 +68,81 @@ class TrainingPlan:
 
 
 class DisturbedCurriculum(ABC, Generic[GoalT]):
-    """A world that gets random instructions, is disturbed, and restarts without end. Times are in ticks, `step_s` is
-    the physics step.
+    """A world for training, in endless episodes with random instructions and disturbances (`CurriculumOptions`).
 
-    The subclass sets `_world`, a Simulation, before it calls this constructor.
+    A subclass sets `_world` to a Simulation before it calls this constructor. `step_s` is the physics step in seconds.
     """
 
     _world: Any
     _goal: GoalT
     _instruction: str
     _noise: float
-    _late: int
-    _burst: int
-    _left: float
+    _max_delay_steps: int
+    _burst_left: int
+    _remaining_ticks: float
 
     def __init__(self, rng: random.Random, options: CurriculumOptions, skill: Skill, step_s: float) -> None:
         self.rng = rng
         self._options, self._skill = options, skill
-        self._carry = StepCarry(step_s)
+        self._accumulator = StepAccumulator(step_s)
         self._period_ns = round(1e9 / options.hz)
-        self._begin()
-        # Staggered ends, so that the worlds of one batch are at different places from the start.
-        self._left *= rng.random()
+        self._start_episode()
+        # Shorten the first episode at random, so that the worlds of a batch do not all restart at the same tick.
+        self._remaining_ticks *= rng.random()
 
-    def look(self) -> Demonstration:
-        """Return a demonstration of the current tick: the observation with the expert's call."""
+    def demonstration(self) -> Demonstration:
+        """Return the instruction and observation of the current tick, with the expert's call for them."""
         text = self._skill.observe(self._observe())
-        # The label depends on the text alone, so that the learner can see everything it needs.
-        call = self._skill.expert(self._skill.read_back(text), self._goal)
+        # The expert reads the observation text only, so its call depends on nothing that the model cannot see.
+        call = self._skill.expert(self._skill.parse_observation(text), self._goal)
         return Demonstration(self._instruction, text, call, self._goal)
 
-    def act(self, call: Call) -> None:
-        """Run one tick under the call, or under a random one, at once or some physics steps late."""
+    def run_tick(self, call: Call) -> None:
+        """Run one tick with this call, or with a random call during a burst; the call may act some steps late."""
         rng = self.rng
-        if self._burst == 0 and rng.random() < self._noise:
-            self._burst = rng.randint(1, self._options.burst)
-        if self._burst:
-            self._burst -= 1
-            call = self._skill.any_call(rng)
-        self._carry.run(self._period_ns, self._step, partial(self._obey, call), rng.randint(0, self._late))
-        self._after()
+        if self._burst_left == 0 and rng.random() < self._noise:
+            self._burst_left = rng.randint(1, self._options.burst)
+        if self._burst_left:
+            self._burst_left -= 1
+            call = self._skill.random_call(rng)
+        self._accumulator.run(
+            self._period_ns, self._step, partial(self._execute, call), rng.randint(0, self._max_delay_steps)
+        )
+        self._finish_tick()
 
-    def _begin(self) -> None:
+    def _start_episode(self) -> None:
         rng, options = self.rng, self._options
         self._restart(rng.randrange(options.seeds))
-        self._carry.reset()
+        self._accumulator.reset()
         self._noise = rng.choice(options.noise)
-        self._late = rng.choice((0, options.late_steps))
-        self._burst = 0
-        self._left = rng.uniform(*options.lasts_s) * options.hz
-        self._aim(self._sample_goal())
+        self._max_delay_steps = rng.choice((0, options.max_delay_steps))
+        self._burst_left = 0
+        self._remaining_ticks = rng.uniform(*options.episode_s) * options.hz
+        self._set_goal(self._sample_goal())
 
-    def _aim(self, goal: GoalT) -> None:
+    def _set_goal(self, goal: GoalT) -> None:
         self._goal = goal
-        self._instruction = self._say()
+        self._instruction = self._sample_instruction()
 
-    def _say(self) -> str:
+    def _sample_instruction(self) -> str:
         rng, options = self.rng, self._options
         if options.plain and rng.random() < options.plain:
             return self._goal.text()
         return (self._spoken if options.spoken and rng.random() < options.spoken else self._sentence)(self._goal)
 
-    def _after(self) -> None:
+    def _finish_tick(self) -> None:
         rng, options = self.rng, self._options
-        self._left -= 1
-        if self._over() or self._left <= 0:
-            self._begin()
+        self._remaining_ticks -= 1
+        if self._has_ended() or self._remaining_ticks <= 0:
+            self._start_episode()
             return
         chance = rng.random()
         if chance < options.switch:
-            self._aim(self._sample_goal())
+            self._set_goal(self._sample_goal())
         elif chance < options.switch + options.rephrase:
-            self._instruction = self._say()
+            self._instruction = self._sample_instruction()
         if rng.random() < options.scatter:
-            self._scatter()
+            self._randomise_state()
 
     # -- the world ----------------------------------------------------------------------------------------------------
 
@@ -150,18 +152,18 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
     def _observe(self) -> dict[str, object]:
         return dict(self._world.observe())
 
-    def _obey(self, call: Call) -> None:
+    def _execute(self, call: Call) -> None:
         self._world.bindings[call.name](**call.arguments)
 
     def _step(self) -> None:
         self._world.step()
 
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         """Return whether the episode has ended."""
         return self._world.outcome() is not None
 
-    def _scatter(self) -> None:
-        """Change a part of the world's state, if that is possible from outside."""
+    def _randomise_state(self) -> None:
+        """Set a part of the world's state at random; does nothing if the state cannot be set from outside."""
 
     @abstractmethod
     def _sample_goal(self) -> GoalT: ...
@@ -172,7 +174,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
 
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
-        """Return an instruction for a goal, written by people who never saw the training sentences."""
+        """Return an instruction for a goal that people wrote without knowing the training sentences."""
 
 
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
@@ -185,8 +187,8 @@ class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
         super().__init__(rng, options, skill, world.step_s)
 
     @classmethod
-    def kept(cls, row: Demonstration) -> float:
-        """Return the probability with which a row like this one is used."""
+    def keep_probability(cls, row: Demonstration) -> float:
+        """Return the probability that training uses this row; rows with frequent calls may have less than 1."""
         return 1.0
 
     def _sample_goal(self) -> GoalT:
@@ -208,30 +210,31 @@ def demonstrate(
     policy: Policy | None = None,
     beta: float = 0.0,
 ) -> Iterator[Demonstration]:
-    """Yield endless rows of `parallel` worlds, tick by tick, the same for the same arguments.
+    """Yield rows of `parallel` worlds without end, tick by tick; equal arguments give equal rows.
 
-    Without `policy` the expert acts. With one the model acts, and each world's tick is the expert's with probability
-    `beta`; the label is always the expert's. Seeds from `options.seeds` upwards are never used.
+    Without `policy` the expert's calls act. With `policy` the model's calls act, except that in each tick of each world
+    the expert's call acts with probability `beta`. The label in a row is always the expert's call. Episodes never use
+    seeds of `options.seeds` or more.
     """
     worlds = [curriculum(random.Random(f"{seed} {index}"), options) for index in range(parallel)]
     rng = random.Random(f"{seed} kept")
     while True:
-        rows = [world.look() for world in worlds]
-        calls = _chosen(worlds, rows, policy, beta)
+        rows = [world.demonstration() for world in worlds]
+        calls = _calls_to_execute(worlds, rows, policy, beta)
         for world, row in zip(worlds, rows, strict=True):
-            # Keep all rows that a policy decided, since its passes cost more than the learning.
-            if policy is not None or rng.random() < world.kept(row):
+            # Keep all rows of a policy, because its forward passes cost more than training on the rows.
+            if policy is not None or rng.random() < world.keep_probability(row):
                 yield row
         for world, call in zip(worlds, calls, strict=True):
-            world.act(call)
+            world.run_tick(call)
 
 
-def _chosen(
+def _calls_to_execute(
     worlds: Sequence[PhrasedCurriculum[Any]], rows: Sequence[Demonstration], policy: Policy | None, beta: float
 ) -> list[Call]:
     experts = [row.call for row in rows]
     if policy is None:
         return experts
     learners = policy([(row.instruction, row.observation) for row in rows])
-    each = zip(worlds, experts, learners, strict=True)
-    return [expert if world.rng.random() < beta else learner for world, expert, learner in each]
+    triples = zip(worlds, experts, learners, strict=True)
+    return [expert if world.rng.random() < beta else learner for world, expert, learner in triples]

@@ -1,4 +1,4 @@
-"""Play many lockstep episodes at once with one batched policy, and summarise the results."""
+"""Run many episodes at the same time in lockstep with one batched policy, and summarise the results."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import Any
 
 from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.skill import Policy, Skill, StepCarry, Task
-from rtcontrol.envs.thread import shut
+from rtcontrol.envs.skill import Policy, Skill, StepAccumulator, Task
+from rtcontrol.envs.thread import close_world
 from rtcontrol.models.call import Call
 from rtcontrol.models.intervals import wilson
 
-# An episode lasts at most so many seconds of simulated time.
-LONGEST_S = 600.0
+LONGEST_S = 600.0  # maximum duration of an episode in seconds of simulated time
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One episode to play: the instruction, the goal that is judged, and the seed."""
+    """An episode to run: the agent's instruction, the goal that the episode is judged by, and the seed."""
 
     instruction: str
     goal: Task
@@ -31,8 +30,7 @@ class Case:
 
 
 def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
-    """Return a case for each seed with the same goal, in canonical words or as `instruction`, which may name another
-    goal."""
+    """Return a case for each seed, judged by `goal`, with its canonical text or another `instruction`."""
     text = goal.text() if instruction is None else instruction
     return [Case(text, goal, seed) for seed in seeds]
 
@@ -40,105 +38,105 @@ def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> l
 def evaluate(
     skill: Skill, policy: Policy, episodes: Sequence[Case], hz: float = 16.0, parallel: int = 32
 ) -> list[Episode]:
-    """Play every case in lockstep and return its episode, in the order of the cases; `play` by a plain policy."""
+    """Run an episode for each case with `policy` and return the episodes in the order of the cases."""
 
-    def decide(seats: Sequence[Seat]) -> Sequence[Call]:
-        return policy([(seat.case.instruction, seat.seen) for seat in seats])
+    def decide(worlds: Sequence[EvaluationWorld]) -> Sequence[Call]:
+        return policy([(world.case.instruction, world.observation) for world in worlds])
 
     return [done.episode for done in play(skill, decide, episodes, hz, parallel)]
 
 
-class Seat:
-    """A world that plays one case after another.
+class EvaluationWorld:
+    """A world that runs one case after another.
 
-    `seen` is the text of the latest observation of the current case, `called` its executed calls (as in histories),
-    `tick` its number of decisions, `kept` any data of the policy.
+    For the current case, `observation` is the text of the latest observation, `history` has the executed calls as
+    texts, `tick` is the number of decisions, and `policy_data` is for any data that the policy stores.
     """
 
     def __init__(self, skill: Skill) -> None:
-        self._skill, self._sim = skill, skill.make()
-        self._carry = StepCarry(self._sim.step_s)
+        self._skill, self._simulation = skill, skill.make()
+        self._accumulator = StepAccumulator(self._simulation.step_s)
 
-    def take(self, index: int, case: Case) -> None:
-        """Start to play a case."""
+    def start_case(self, index: int, case: Case) -> None:
+        """Start the episode of a case; `index` is the case's position in the list."""
         self.index, self.case = index, case
-        self.called: list[str] = []
-        self.kept: dict[str, Any] = {}
+        self.history: list[str] = []
+        self.policy_data: dict[str, Any] = {}
         self.tick = 0
-        self._sim.judge_by(case.goal)
-        self._sim.reset(case.seed)
-        self._carry.reset()
-        self.look()
+        self._simulation.judge_by(case.goal)
+        self._simulation.reset(case.seed)
+        self._accumulator.reset()
+        self._observe()
 
     def close(self) -> None:
-        shut(self._sim)
+        close_world(self._simulation)
 
-    def look(self) -> None:
-        self.seen = self._skill.observe(self._sim.observe())
+    def _observe(self) -> None:
+        self.observation = self._skill.observe(self._simulation.observe())
 
     def _act(self, call: Call) -> None:
-        run_to_completion(self._sim.bindings[call.name], **call.arguments)
-        self.called.append(call.text())
+        run_to_completion(self._simulation.bindings[call.name], **call.arguments)
+        self.history.append(call.text())
 
     def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Episode | None:
-        """Run one tick; return the episode if this tick ended it, else None."""
+        """Run one tick with a call (None: no new call); return the finished episode, or None if it continues."""
         self.tick += 1
-        self._carry.run(period_ns, self._sim.step, None if call is None else partial(self._act, call))
-        episode = self._sim.outcome()
+        self._accumulator.run(period_ns, self._simulation.step, None if call is None else partial(self._act, call))
+        episode = self._simulation.outcome()
         if episode is None and self.tick * period_ns >= longest_s * 1e9:
             episode = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})
         if episode is None:
-            self.look()
+            self._observe()
         return episode
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """The result of a case: the episode, with the data of the policy."""
+class PlayedCase:
+    """The result of a case: the finished episode, and the data that the policy stored."""
 
     case: Case
     episode: Episode
-    kept: Mapping[str, Any]
+    policy_data: Mapping[str, Any]
 
 
 def play(
     skill: Skill,
-    decide: Callable[[Sequence[Seat]], Sequence[Call | None]],
+    decide: Callable[[Sequence[EvaluationWorld]], Sequence[Call | None]],
     episodes: Sequence[Case],
     hz: float = 16.0,
     parallel: int = 32,
     longest_s: float = LONGEST_S,
-) -> list[Played]:
-    """Play every case in lockstep, in the order of the cases.
+) -> list[PlayedCase]:
+    """Run an episode for each case, and return the results in the order of the cases.
 
-    `parallel` worlds run at once and ask `decide` together at each tick; None leaves the call active. An episode
-    depends on its case and the answers only, not on `parallel`; one that does not end within `longest_s` has failed.
+    `parallel` worlds run at the same time. At each tick `decide` returns a call for each running world, or None to keep
+    the active call. `parallel` does not affect the results. An episode fails if it does not end within `longest_s`.
     """
     waiting = iter(enumerate(episodes))
-    played: dict[int, Played] = {}
+    played: dict[int, PlayedCase] = {}
     period_ns = round(1e9 / hz)
     with ExitStack() as closing:  # close all worlds, even if one of them fails
-        active: list[Seat] = []
+        active: list[EvaluationWorld] = []
         for index, case in itertools.islice(waiting, parallel):
-            active.append(seat := Seat(skill))
-            closing.callback(seat.close)
-            seat.take(index, case)
+            active.append(world := EvaluationWorld(skill))
+            closing.callback(world.close)
+            world.start_case(index, case)
         while active:
             calls = decide(active)
-            for seat, call in zip(tuple(active), calls, strict=True):
-                episode = seat.advance(call, period_ns, longest_s)
+            for world, call in zip(tuple(active), calls, strict=True):
+                episode = world.advance(call, period_ns, longest_s)
                 if episode is None:
                     continue
-                played[seat.index] = Played(seat.case, episode, seat.kept)
+                played[world.index] = PlayedCase(world.case, episode, world.policy_data)
                 if (following := next(waiting, None)) is None:
-                    active.remove(seat)
+                    active.remove(world)
                 else:
-                    seat.take(*following)
+                    world.start_case(*following)
     return [played[index] for index in range(len(episodes))]
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Return counts and means over finished episodes: successes, their Wilson interval, return, seconds, ends."""
+    """Return statistics of finished episodes: successes with their Wilson interval, mean return and duration, ends."""
     successes = sum(bool(episode.success) for episode in episodes)
     low, high = wilson(successes, len(episodes))
     count = max(len(episodes), 1)

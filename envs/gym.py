@@ -1,5 +1,5 @@
-"""Run any Gymnasium world by its id. Actions become a tool with discrete levels, observations become text with fixed
-precision."""
+"""Run a Gymnasium world by its id. Its actions become a tool with a list of values for each number, and its
+observations become text with numbers of a fixed precision."""
 
 from __future__ import annotations
 
@@ -22,22 +22,30 @@ from gymnasium import spaces
 from rtcontrol.agents import Agent, Fallback, Goals, Tools
 from rtcontrol.agents.signatures import location_of
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.spaces import action_names, action_of, are_whole, flat, levels_of, names_of, reaches
-from rtcontrol.envs.thread import shut
+from rtcontrol.envs.spaces import (
+    action_levels,
+    action_names,
+    action_of,
+    are_integers,
+    flatten,
+    max_magnitudes,
+    observation_names,
+)
+from rtcontrol.envs.thread import close_world
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 
 PREFIX = "gym:"
-FARTHEST = 9_999  # the largest number shown for a value without bounds, in units of the precision
-MOST_SHOWN = 10**9  # a declared bound above this, in units of the precision, does not count as a bound
-STEP_S = 0.05  # physics step of a world that declares no frame rate
-OWN = ("levels", "precision", "success", "safe", "actions")
+MAX_UNBOUNDED = 9_999  # the largest number in an observation text for a value without bounds; larger ones are clamped
+MAX_BOUND = 10**9  # a declared bound above this counts as no bound (both limits in units of the precision)
+STEP_S = 0.05  # the physics step of a world that does not declare a frame rate, in seconds
+OPTIONS = ("levels", "precision", "success", "safe", "actions")  # others are arguments of `gymnasium.make`
 RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-# By the start of the id: names of observations, names of actions, and the safe action.
-KNOWN: dict[str, tuple[str, str, str]] = {
+# By the start of the world's id: names of observations, names of actions, and the safe action.
+KNOWN_WORLDS: dict[str, tuple[str, str, str]] = {
     "CartPole-": ("x,v,angle,spin", "left,right", "left"),
     "MountainCar-": ("x,v", "left,none,right", "none"),
     "MountainCarContinuous-": ("x,v", "", ""),
@@ -49,10 +57,10 @@ KNOWN: dict[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GymOptions:
-    """The id of a world and the options that follow the id. `levels`: number of values of each continuous action;
-    `precision`: decimals of observations, which are written as whole numbers; `success`: a rule on an episode's return
-    or steps (None: the threshold that the world declares, else no judgement); `safe`: the action of the safe call;
-    `actions`: names. `made` is passed to `gymnasium.make`."""
+    """A world's id and the options after it. `levels` is the number of values of each continuous action. `precision` is
+    the number of decimals that observations keep: they are multiplied by 10**precision and rounded. `success` is a rule
+    such as `return>=475` for successful episodes (None: the world's own threshold, if it has one). `safe` is the action
+    of the safe call, `actions` has names of actions, and `make_options` are arguments for `gymnasium.make`."""
 
     id: str
     levels: int
@@ -60,43 +68,43 @@ class GymOptions:
     success: str | None
     safe: str | None
     actions: tuple[str, ...]
-    made: Mapping[str, Any]
+    make_options: Mapping[str, Any]
 
     @classmethod
-    def of(cls, name: str) -> GymOptions:
-        """Read `gym:ID?key=value&...`. Raises UserError for an unusable value of these options."""
-        place, _, query = name.removeprefix(PREFIX).partition("?")
+    def parse(cls, name: str) -> GymOptions:
+        """Parse `gym:ID?key=value&...`. Raises UserError if an option has an invalid value."""
+        world_id, _, query = name.removeprefix(PREFIX).partition("?")
         query_options = dict(parse_qsl(query, keep_blank_values=True))
         success = query_options.get("success")
         if success is not None and success not in ("terminated", "truncated") and not RULE.fullmatch(success):
-            raise _wrong(name, "success", success, "return>=475, steps>=500, terminated or truncated")
+            raise _option_error(name, "success", success, "return>=475, steps>=500, terminated or truncated")
         return cls(
-            place,
+            world_id,
             _count(name, "levels", query_options.get("levels", "5"), 2, 64),
             _count(name, "precision", query_options.get("precision", "2"), 0, 6),
             success,
             query_options.get("safe") or None,
             _list(name, "actions", query_options.get("actions", "")),
-            {key: _value(value) for key, value in query_options.items() if key not in OWN},
+            {key: _value(value) for key, value in query_options.items() if key not in OPTIONS},
         )
 
     @property
     def known(self) -> tuple[tuple[str, ...], ...]:
-        """Return the known names for an id: of observations, of discrete actions, and of the safe action."""
+        """Return names for this id from KNOWN_WORLDS: of observations, of discrete actions, and the safe action."""
         bare = self.id.rpartition(":")[2]
-        texts = next((texts for start, texts in KNOWN.items() if bare.startswith(start)), ("", "", ""))
+        texts = next((texts for start, texts in KNOWN_WORLDS.items() if bare.startswith(start)), ("", "", ""))
         return tuple(tuple(filter(None, text.split(","))) for text in texts)
 
 
 def _list(name: str, key: str, text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if len({*names}) < len(names):
-        raise _wrong(name, key, text, "each name once")
+        raise _option_error(name, key, text, "different names")
     return names
 
 
 def _value(text: str) -> Any:
-    """Return the value of a world's option: JSON (a number, true, an object or list), none, or text."""
+    """Parse the value of a `gymnasium.make` argument: JSON if possible, None for "none", else the text itself."""
     small = text.lower()
     if small == "none":
         return None
@@ -108,88 +116,88 @@ def _value(text: str) -> Any:
 
 def _count(name: str, key: str, text: str, low: int, high: int) -> int:
     if not text.isdecimal() or not low <= int(text) <= high:
-        raise _wrong(name, key, text, f"a whole number from {low} to {high}")
+        raise _option_error(name, key, text, f"a whole number from {low} to {high}")
     return int(text)
 
 
-def _wrong(name: str, key: str, value: str, hint: str) -> UserError:
-    return UserError(f"{name}: {key}={value} cannot be used.", f"Give {hint}.")
+def _option_error(name: str, key: str, value: str, hint: str) -> UserError:
+    return UserError(f"{name}: the option {key}={value} is not valid.", f"Use {hint}.")
 
 
 def load(name: str) -> None:
-    """Import the module that registers the world, if the name has one (`gym:MODULE:ID`). Raises UserError."""
-    module, named, _ = GymOptions.of(name).id.rpartition(":")
+    """Import the module that registers the world if `name` is `gym:MODULE:ID`. Raises UserError if that fails."""
+    module, colon, _ = GymOptions.parse(name).id.rpartition(":")
     try:
-        if named:
+        if colon:
             importlib.import_module(module)
     except Exception as error:
-        raise _unmade(name, error) from error
+        raise _cannot_make(name, error) from error
 
 
-def _unmade(name: str, error: Exception) -> UserError:
+def _cannot_make(name: str, error: Exception) -> UserError:
     return UserError(
-        f"{name} cannot be made ({type(error).__name__}: {' '.join(str(error).split())}).",
-        "Correct the id, its options or the world; an id that a module registers when it is imported is gym:MODULE:ID.",
+        f"{name} cannot be created ({type(error).__name__}: {' '.join(str(error).split())}).",
+        "Correct the id, its options or the world. If a module registers the world, use gym:MODULE:ID.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ActTool:
-    """The tool `act` of a world: the values of each parameter with the numbers of their actions, and the values of the
-    safe call (`still`)."""
+    """The tool `act` of a world. `parameters` maps each parameter's name to its values, and each value to a number of
+    the action. `safe_arguments` are the arguments of the safe call."""
 
     parameters: dict[str, dict[Any, Any]]
-    still: dict[str, Any]
+    safe_arguments: dict[str, Any]
 
     @classmethod
     def of(cls, name: str, options: GymOptions, space: Any) -> ActTool:
-        """Return the tool of an action space. Raises UserError for an unsupported space, and for names that do not
-        fit."""
-        levels, (_, known, safe) = levels_of(name, space, options.levels), options.known
+        """Return the tool for an action space. Raises UserError if the space or the names of actions are not valid."""
+        levels, (_, known, safe) = action_levels(name, space, options.levels), options.known
         if isinstance(space, spaces.Discrete):
             numbers = levels[0]
-            names = _named(name, "actions", options.actions or known, numbers)
-            still = _safe(name, names, numbers, options.safe or ("" if options.actions else "".join(safe)))
-            return cls({"action": dict(zip(names, numbers, strict=True))}, {"action": still})
-        keys = _named(name, "actions", options.actions, action_names(space))
+            names = _names_or_defaults(name, "actions", options.actions or known, numbers)
+            safe_arguments = _safe(name, names, numbers, options.safe or ("" if options.actions else "".join(safe)))
+            return cls({"action": dict(zip(names, numbers, strict=True))}, {"action": safe_arguments})
+        keys = _names_or_defaults(name, "actions", options.actions, action_names(space))
         parameters = {key: dict(zip(values, values, strict=True)) for key, values in zip(keys, levels, strict=True)}
         if options.safe is None:
             return cls(parameters, {key: min(values, key=abs) for key, values in parameters.items()})
         texts = options.safe.split(",")
-        still = {key: _level(levels, text) for (key, levels), text in zip(parameters.items(), texts, strict=False)}
-        if len(texts) != len(keys) or None in still.values():
-            legal = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in parameters.items())
-            raise _wrong(name, "safe", options.safe, f"a legal value of each parameter ({legal})")
-        return cls(parameters, still)
+        pairs = zip(parameters.items(), texts, strict=False)
+        safe_arguments = {key: _value_named(values, text) for (key, values), text in pairs}
+        if len(texts) != len(keys) or None in safe_arguments.values():
+            allowed = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in parameters.items())
+            raise _option_error(name, "safe", options.safe, f"an allowed value for each parameter ({allowed})")
+        return cls(parameters, safe_arguments)
 
 
-def _level(levels: Mapping[Any, Any], text: str) -> Any:
-    """Return the level that a text names, or None."""
+def _value_named(values: Mapping[Any, Any], text: str) -> Any:
+    """Return the allowed value that equals the number in a text, or None."""
     with suppress(ValueError):
-        return next((level for level in levels if level == float(text)), None)
+        return next((value for value in values if value == float(text)), None)
     return None
 
 
-def _named(name: str, key: str, names: tuple[str, ...], plain: list[Any]) -> list[Any]:
-    """Return the given names, or the default ones in `plain` if none are given. The number of names must be equal."""
-    if names and len(names) != len(plain):
-        raise _wrong(name, key, ",".join(names), f"{len(plain)} names")
-    return list(names or plain)
+def _names_or_defaults(name: str, key: str, names: tuple[str, ...], defaults: list[Any]) -> list[Any]:
+    """Return `names`, or `defaults` if `names` is empty. Raises UserError if they differ in length."""
+    if names and len(names) != len(defaults):
+        raise _option_error(name, key, ",".join(names), f"{len(defaults)} names")
+    return list(names or defaults)
 
 
 def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
-    """Return the value for the safe call: the named one, else the one nearest to 0."""
+    """Return the action for the safe call: the one called `safe`, or the one nearest to 0 if `safe` is empty."""
     if not safe:
         return names[numbers.index(min(numbers, key=abs))]
     chosen = next((choice for choice in names if str(choice) == safe), None)
     if chosen is None:
-        raise _wrong(name, "safe", safe, f"one of {', '.join(map(str, names))}")
+        raise _option_error(name, "safe", safe, f"one of {', '.join(map(str, names))}")
     return chosen
 
 
 @dataclass(slots=True)
 class GymEpisode:
-    """The state of the current episode: `end` is how it ended, `error` what was wrong with the world's results."""
+    """The state of the current episode: `end` is why it ended, and `error` is set if the world returned bad results."""
 
     seed: int
     observation: Any
@@ -200,56 +208,53 @@ class GymEpisode:
 
 
 class GymWorld:
-    """A Gymnasium world with the interface of `UserWorld`. An action lasts until the next one; the first action is the
-    safe one.
+    """A Gymnasium world as a `Simulation`. Every step repeats the latest action; episodes start with the safe action.
 
-    Raises UserError for a world that cannot be made and for unsupported spaces, after closing the world. Results
-    outside the declared spaces raise UserError, too, with class and line.
+    The constructor raises UserError if the world cannot be created or its spaces are not supported, and closes the
+    world. Later methods raise UserError, with class and line, if the world's results do not fit its spaces.
     """
 
     def __init__(self, name: str) -> None:
-        self.options, self.name = GymOptions.of(name), name
+        self.options, self.name = GymOptions.parse(name), name
         try:
-            self.env: Any = gymnasium.make(self.options.id, **self.options.made)
-        except Exception as error:  # the checks of a world may raise anything
-            raise _unmade(name, error) from error
+            self.env: Any = gymnasium.make(self.options.id, **self.options.make_options)
+        except Exception as error:  # a world's own checks may raise any exception
+            raise _cannot_make(name, error) from error
         try:
             fps = (self.env.metadata or {}).get("render_fps")
             self.step_s = 1.0 / float(fps) if fps else STEP_S
-            plain = names_of(name, self.env.observation_space)
-            self.shown = _named(name, "sees", self.options.known[0], plain)
+            defaults = observation_names(name, self.env.observation_space)
+            self.names = _names_or_defaults(name, "sees", self.options.known[0], defaults)
             self.tool = ActTool.of(name, self.options, self.env.action_space)
         except BaseException:
-            with suppress(Exception):  # the first error is the one to report
-                shut(self.env)
+            with suppress(Exception):  # report the first error, not one of close()
+                close_world(self.env)
             raise
         self.bindings = {"act": self.act}
         self._episode = GymEpisode(0, None)
 
     def agent(self) -> Agent:
-        """Return the agent of this world, with the tool `act` and observations as whole numbers and text."""
+        """Return an agent for this world, with the tool `act` and observations as integers and text."""
         options, scale = self.options, 10**self.options.precision
-        whole = {name for name, so in zip(self.shown, are_whole(self.env.observation_space), strict=True) if so}
-        most = {
-            name: max(FARTHEST, reach * scale) if reach * scale <= MOST_SHOWN else FARTHEST
-            for name, reach in zip(self.shown, reaches(self.env.observation_space), strict=True)
+        integers = {name for name, yes in zip(self.names, are_integers(self.env.observation_space), strict=True) if yes}
+        limits = {
+            name: max(MAX_UNBOUNDED, bound * scale) if bound * scale <= MAX_BOUND else MAX_UNBOUNDED
+            for name, bound in zip(self.names, max_magnitudes(self.env.observation_space), strict=True)
         }
 
-        def shown(key: str, value: Any) -> int | str:
+        def as_text(key: str, value: Any) -> int | str:
             if isinstance(value, str):
                 return " ".join(value.split())
-            if isinstance(value, int) and key in whole:
+            if isinstance(value, int) and key in integers:
                 return value
             if math.isnan(number := float(value)):
-                raise UserError(
-                    f"{self.name}: {key} is NaN, which is not a number.", "Let the observation have a number there."
-                )
-            if key in whole and math.isfinite(number):
+                raise UserError(f"{self.name}: {key} in an observation is NaN.", "Return a number instead.")
+            if key in integers and math.isfinite(number):
                 return round(number)
-            return round(max(-most[key], min(most[key], number * scale)))
+            return round(max(-limits[key], min(limits[key], number * scale)))
 
         def observe(data: Mapping[str, Any]) -> str:
-            return " ".join(f"{key} {shown(key, value)}" for key, value in data.items())
+            return " ".join(f"{key} {as_text(key, value)}" for key, value in data.items())
 
         properties = {key: {"enum": [*values]} for key, values in self.tool.parameters.items()}
         parameters = {"type": "object", "properties": properties, "required": list(properties)}
@@ -260,7 +265,7 @@ class GymWorld:
             tools=Tools([{"name": "act", "description": "What is done from now on.", "parameters": parameters}]),
             observe=observe,
             instruction=instruction,
-            fallback=Fallback(Call("act", self.tool.still)),
+            fallback=Fallback(Call("act", self.tool.safe_arguments)),
             model="",
             history=0,
             goals=Goals([instruction], source=self.name),
@@ -268,29 +273,29 @@ class GymWorld:
         )
 
     def _notices(self) -> list[str]:
-        """Return what is uncertain about a world that is not among the known ones."""
+        """Return warnings for a world that is not in KNOWN_WORLDS: a guessed safe call, and values without bounds."""
         options, notices = self.options, list[str]()
         if any(options.known):
             return notices
         if options.safe is None:
-            call = Call("act", self.tool.still).text()
+            call = Call("act", self.tool.safe_arguments).text()
             notices.append(f"The safe call {call} is a guess. Name the safe action: {self.name}?safe=ACTION.")
         unit, space = 10**-options.precision, self.env.observation_space
-        endless = [
+        unbounded = [
             name
-            for name, reach, whole in zip(self.shown, reaches(space), are_whole(space), strict=True)
-            if reach / unit > MOST_SHOWN and not whole
+            for name, bound, is_integer in zip(self.names, max_magnitudes(space), are_integers(space), strict=True)
+            if bound / unit > MAX_BOUND and not is_integer
         ]
-        if endless:
-            limit = f"{FARTHEST * unit:.{options.precision}f}"
+        if unbounded:
+            limit = f"{MAX_UNBOUNDED * unit:.{options.precision}f}"
             notices.append(
-                f"{', '.join(endless)}: no bounds are declared, so all values beyond {limit} are read as {FARTHEST}. "
-                f"A smaller precision= reaches farther."
+                f"{', '.join(unbounded)}: no declared bounds, so values above {limit} are shown as {MAX_UNBOUNDED}. "
+                "Set a smaller precision= for a larger range."
             )
         return notices
 
     def act(self, /, **chosen: Any) -> None:
-        """Set the action for the following steps."""
+        """Set the action that the following steps repeat."""
         numbers = [values[chosen[key]] for key, values in self.tool.parameters.items()]
         self._action = action_of(self.env.action_space, numbers)
 
@@ -300,11 +305,11 @@ class GymWorld:
     def reset(self, seed: int) -> None:
         observation, _ = self.env.reset(seed=seed)
         self._episode = GymEpisode(seed, observation)
-        self.act(**self.tool.still)
+        self.act(**self.tool.safe_arguments)
 
     def step(self) -> None:
         episode = self._episode
-        if episode.end is not None:  # further steps of the tick in which the episode ended
+        if episode.end is not None:  # the episode has ended within this tick, which has more steps
             return
         result = self.env.step(deepcopy(self._action))  # a copy, since the world may change the action
         episode.steps += 1
@@ -313,16 +318,17 @@ class GymWorld:
             episode.ret += _number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
             episode.end = next((end for end, over in ends.items() if _number(over)), None)
-        except (TypeError, ValueError, OverflowError) as error:  # the step has been made all the same
+        except (TypeError, ValueError, OverflowError) as error:  # do not raise here: the world has made its step
             hint = "Return (observation, reward, terminated, truncated, info)."
-            episode.error = self._blame(f"gave what is not a step ({error})", hint)
+            episode.error = self._world_error(f"returned an invalid result ({error})", hint)
 
     def observe(self) -> dict[str, int | float | str]:
         space = self.env.observation_space
         try:
-            return dict(zip(self.shown, flat(space, self._episode.observation), strict=True))
+            return dict(zip(self.names, flatten(space, self._episode.observation), strict=True))
         except (LookupError, TypeError, ValueError) as error:
-            raise self._blame(f"gave an observation unlike its space ({error})", f"Give what {space} has.") from None
+            problem = f"returned an observation that does not fit its space ({error})"
+            raise self._world_error(problem, f"Return a value of {space}.") from None
 
     def outcome(self) -> Episode | None:
         episode = self._episode
@@ -336,7 +342,7 @@ class GymWorld:
     def close(self) -> None:
         self.env.close()
 
-    def _blame(self, problem: str, hint: str) -> UserError:
+    def _world_error(self, problem: str, hint: str) -> UserError:
         kind = type(self.env.unwrapped)
         method = "step" if self._episode.steps else "reset"
         place = location_of(getattr(kind, method))
@@ -353,7 +359,8 @@ class GymWorld:
 
 
 def _number(value: Any) -> float:
-    """Return a reward or an end flag as a number, also from an array of one. Raises ValueError, TypeError."""
+    """Return a reward or an end flag (a number, or an array with one number) as a finite float. Raises ValueError or
+    TypeError for other values."""
     number = float(np.asarray(value, float).item())
     if not math.isfinite(number):
         raise ValueError(f"{number} is not finite")

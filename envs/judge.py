@@ -1,4 +1,4 @@
-"""The judge of an episode, and the base class of bundled worlds, which have instructions and a judge."""
+"""Base classes for bundled worlds: a judge decides whether an episode succeeded, and a world takes instructions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Task(Protocol):
 
 
 class Judged(Simulation, Protocol):
-    """A simulation that may be judged by another goal than the controller's instruction."""
+    """A simulation whose episodes can be judged by a goal that differs from the controller's instruction."""
 
     def judge_by(self, goal: Any) -> None: ...
 
 
 class Judge(ABC, Generic[GoalT]):
-    """A judge of one episode at a time, step by step.
+    """Decides, physics step by physics step, when an episode ends and whether it succeeded.
 
-    Counts start at the reset, or when the goal changes. `end` is how the episode ended; once set, it stays. Without a
-    goal an episode ends without a judgement.
+    Counts restart at `reset` and when the goal changes. `end` is the reason why the episode ended, or None while it
+    runs. If `goal` is None, the episode ends without a verdict.
     """
 
     steps_a_second: int
@@ -37,14 +37,14 @@ class Judge(ABC, Generic[GoalT]):
     end: str | None = None
 
     def reset(self, goal: GoalT | None) -> None:
-        """Start counting for `goal`."""
+        """Start an episode, or a new goal: set all counts to zero."""
         self.goal, self.end = goal, None
         self._steps = self._measured = 0
         self._distances = 0.0
         self._succeeded = False
 
     def change(self, goal: GoalT | None) -> None:
-        """Take a new goal during the episode."""
+        """Replace the goal during an episode, and restart the counts if the goal differs."""
         if self.end is None and goal != self.goal:
             self.reset(goal)
 
@@ -55,73 +55,73 @@ class Judge(ABC, Generic[GoalT]):
 
     @property
     def success(self) -> bool | None:
-        """Return whether the episode succeeded; None without a goal."""
+        """Return whether the episode succeeded, or None if there is no goal."""
         return None if self.goal is None else self._succeeded
 
     @property
     def mean_distance(self) -> float:
-        """Return the mean of the measured distances, or infinity before the first one."""
+        """Return the mean of the distances passed to `measure`, or infinity if there are none."""
         return self._distances / self._measured if self._measured else math.inf
 
     def measure(self, distance: float) -> None:
-        """Add a distance from the goal."""
+        """Add a distance from the goal to the mean."""
         self._distances += distance
         self._measured += 1
 
     def detail(self) -> dict[str, Any]:
-        """Return the details for an episode's record: the goal, the end, and the figures of the judgement."""
+        """Return details for the record of the episode: the goal, the reason for the end, and measured values."""
         return {"goal": None if self.goal is None else self.goal.text(), "end": self.end}
 
 
 class GoalWorld(ABC, Generic[GoalT]):
-    """A `Simulation` whose episodes a `judge` ends.
+    """Base class of bundled worlds: a `Simulation` with instructions, whose `judge` ends the episodes.
 
-    The goal is read from the instruction by `meant`, unless `goal` fixes it. Raises UserError with the `hint` for an
-    unknown `goal`.
+    `parse` returns the goal of an instruction (or None); it is not used if the argument `goal` fixes the goal. Raises
+    UserError with `hint` if `goal` is a text without a goal.
     """
 
     step_s: float
     bindings: Mapping[str, Callable[..., Any]]
 
     def __init__(
-        self, judge: Judge[GoalT], goal: GoalT | str | None, meant: Callable[[str], GoalT | None], title: str, hint: str
+        self, judge: Judge[GoalT], goal: GoalT | str | None, parse: Callable[[str], GoalT | None], title: str, hint: str
     ) -> None:
         if isinstance(goal, str):
-            if (named := meant(goal)) is None:
-                raise UserError(f"The {title}'s option goal={goal!r} names no goal.", hint)
+            if (named := parse(goal)) is None:
+                raise UserError(f"The option goal={goal!r} of the {title} does not name a goal.", hint)
             goal = named
-        self.judge, self._meant, self._title = judge, meant, title
+        self.judge, self._parse_goal, self._title = judge, parse, title
         self._fixed = self.goal = goal
         self._seed = self._steps = 0
         judge.reset(goal)
 
     def judge_by(self, goal: GoalT | None) -> None:
-        """Judge by `goal` from now on and ignore the instruction. None: judge by the next instructions."""
+        """Judge by `goal` from now on and ignore instructions; None: judge by the goals of instructions again."""
         self._fixed = self.goal = goal
         self.judge.change(goal)
 
     def instruct(self, text: str) -> None:
-        """Judge by the goal of `text` from now on; an instruction without a goal is not judged."""
+        """Judge by the goal of the instruction `text` from now on; without a goal, do not judge."""
         if self._fixed is None:
-            self.goal = self._meant(text)
+            self.goal = self._parse_goal(text)
             self.judge.change(self.goal)
 
     def reset(self, seed: int) -> None:
-        """Start an episode, whose random numbers all depend on the seed. Raises UserError for a negative seed."""
+        """Start an episode; its random numbers depend only on `seed`. Raises UserError for a negative seed."""
         if seed < 0:
-            raise UserError(f"The {self._title} has no seed {seed}.", "Give 0 or more.")
+            raise UserError(f"The {self._title} cannot use the seed {seed}.", "Use a seed of 0 or more.")
         self._seed, self._steps = seed, 0
         self._start(seed)
         self.judge.reset(self.goal)
 
     def step(self) -> None:
-        """Make one physics step, or none if the episode is over."""
+        """Make one physics step, unless the episode has ended."""
         if self.judge.end is None:
             self._steps += 1
             self._advance()
 
     def outcome(self) -> Episode | None:
-        """Return the finished episode, None while it runs. `seconds` is simulated time."""
+        """Return the episode if it has ended, else None; its `seconds` are simulated time."""
         if self.judge.end is None:
             return None
         seconds = self._steps * self.step_s
@@ -132,8 +132,8 @@ class GoalWorld(ABC, Generic[GoalT]):
 
     @abstractmethod
     def _advance(self) -> None:
-        """Make one physics step and inform the judge."""
+        """Make one physics step and call the judge's `step`."""
 
     @abstractmethod
     def _score(self) -> float:
-        """Return the episode's return."""
+        """Return the episode's return, the sum of its rewards."""

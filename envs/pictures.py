@@ -1,4 +1,4 @@
-"""Draw pictures of bundled worlds from observations alone."""
+"""Draw pictures of bundled worlds from recorded observations."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-# A function of the episode's seed and an observation that returns uint8 [height, width, 3].
+# A function that draws an observation: (seed of the episode, observation) -> uint8 [height, width, 3].
 Painter = Callable[[int, Mapping[str, Any]], np.ndarray]
 SCALE = 6  # pixels per unit of the paddle's court
 COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (255, 127, 82)
 
 
 def painter(name: str) -> Painter | None:
-    """Return the function that draws the world of this name, or None if there is none."""
+    """Return a function that draws observations of the world called `name`, or None if that is not supported."""
     return {"lander": _lander, "paddle": lambda: _court}.get(name, lambda: None)()
 
 
@@ -24,12 +24,12 @@ def _lander() -> Painter:
     from rtcontrol.envs.lander.world import Lander
 
     world = Lander(pictures=True)
-    shown: list[int] = []
+    painted_seed: list[int] = []
 
     def paint(seed: int, data: Mapping[str, Any]) -> np.ndarray:
-        if shown != [seed]:  # the ground depends on the seed
+        if painted_seed != [seed]:  # the shape of the ground depends on the seed
             world.reset(seed)
-            shown[:] = [seed]
+            painted_seed[:] = [seed]
         world.show(data)
         return world.picture()
 
@@ -37,7 +37,7 @@ def _lander() -> Painter:
 
 
 def _court(seed: int, data: Mapping[str, Any]) -> np.ndarray:
-    """Return a picture of the paddle's court from above."""
+    """Return a picture of the paddle game's court, seen from above."""
     from rtcontrol.envs.paddle.world import BALL_HALF, HEIGHT, PADDLE_HALF, WIDTH
 
     court = np.empty((round(HEIGHT * SCALE), round(WIDTH * SCALE), 3), dtype=np.uint8)
@@ -57,7 +57,7 @@ def _court(seed: int, data: Mapping[str, Any]) -> np.ndarray:
 def png(picture: np.ndarray) -> bytes:
     """Return the PNG file of a picture (uint8 [height, width, 3])."""
     height, width, _ = picture.shape
-    rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each row starts with its filter: none
+    rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each row starts with the filter byte 0, no filter
     rows[:, 1:] = picture.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b""))

@@ -1,4 +1,4 @@
-"""The registry of bundled worlds."""
+"""The registry of the worlds that are part of rtcontrol."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class BundledWorld:
-    """A bundled world in `envs/NAME` and `agents/NAME`, with a description, and the default agent, for which a model is
-    bundled. `needs` names extra packages and how to install them, for the error if an import fails.
+    """A world that is part of rtcontrol, in the folders `envs/NAME` and `agents/NAME`. `agent` is the name of its
+    default agent, which has a bundled model. `needs` is (extra packages, install command), for the error if an import
+    fails.
 
-    Modules are imported on first use: `SKILL` of skill.py and `PLAN` of curriculum.py; of the agent `agent` of tools.py
-    and `PHRASINGS` of goals.py.
+    Attributes of its modules are imported on first use: `SKILL` of envs/NAME/skill.py, `PLAN` of
+    envs/NAME/curriculum.py, `agent` of agents/NAME/tools.py and `PHRASINGS` of agents/NAME/goals.py.
     """
 
     name: str
@@ -29,7 +30,7 @@ class BundledWorld:
     needs: tuple[str, str] = ("", "")
 
     def make(self, goal: str | None = None) -> Environment:
-        """Return the environment, not yet started. Raises UserError if a needed package is missing."""
+        """Return a new environment, which is not started yet. Raises UserError if an extra package is missing."""
         from rtcontrol.envs.paced import PacedEnvironment
 
         try:
@@ -38,12 +39,12 @@ class BundledWorld:
             needed, install = self.needs
             if not needed:
                 raise
-            problem = f"The {self.name} needs {needed}, which cannot be imported ({error})."
+            problem = f"The world {self.name} needs {needed}, which cannot be imported ({error})."
             raise UserError(problem, f"Install it with `{install}`.") from error
         return PacedEnvironment.of(self.name, lambda: simulation(goal))
 
     def skill(self) -> Skill:
-        """Return the skill of this world: goals, scripted expert, and settings for scores."""
+        """Return the interface of this world for training and evaluation: goals, scripted expert and so on."""
         return cast("Skill", self._part("envs", "skill").SKILL)
 
     def plan(self) -> TrainingPlan:

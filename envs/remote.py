@@ -1,4 +1,4 @@
-"""The environment of a remote world, in which a client of the protocol observes and acts."""
+"""An environment whose world is at a remote client, which sends observations and executes calls."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Barrier, ClockKind, Effect, Emission, Episode, Observation
-from rtcontrol.envs.remote_core import Arrivals, Episodes, MessageCounts, RemoteTerms, SentCalls
+from rtcontrol.envs.remote_core import ClientEpisodes, MessageCounts, ReceivedObservations, RemoteTerms, SentCalls
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Picture, Reset
 from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
-# An older stamp is an error of the client, or a picture that is too old to show.
-OLDEST_NS = 60_000_000_000
-# The most pictures that wait for the recorder, about a second's worth. The recorder reads them every half second.
-WAITING = 10
-WAIT_S = 0.05  # seconds of one wait for the client, after which the loop checks whether to stop
+OLDEST_NS = 60_000_000_000  # the largest age of a picture; an older time stamp is replaced by this age
+MAX_WAITING = 10  # pictures that wait for the recorder, which reads them every half second
+WAIT_S = 0.05  # duration of one wait for the client, after which the loop checks whether to stop
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePicture:
-    """A received picture file, and its time (CLOCK_MONOTONIC) according to the client's stamps."""
+    """A received picture file, and when the client took it, converted to this machine's CLOCK_MONOTONIC."""
 
     format: str
     data: bytes
@@ -33,40 +31,40 @@ class RemotePicture:
 
 
 class RemotePictures:
-    """The pictures of one session. The transport's thread calls `take`; any thread may read `newest`. `counts` counts
-    `taken` and `dropped` pictures, which are accepted only between `start` and `close`. `recorded` gets at most `hz`
-    pictures per second for a recorder."""
+    """The pictures of one session, which are accepted between `start` and `close`. The transport's thread calls
+    `receive`; any thread may read `newest`. `counts` has the numbers of `taken` and `dropped` pictures. `recorded` is a
+    queue for the recorder, with at most `hz` pictures per second."""
 
     def __init__(self, counts: dict[str, int], hz: float) -> None:
         self.newest: RemotePicture | None = None
-        self.recorded: deque[RemotePicture] = deque(maxlen=WAITING)
+        self.recorded: deque[RemotePicture] = deque(maxlen=MAX_WAITING)
         self._every_ns, self._due_ns = round(1e9 / hz) if hz else 0, 0
         self._counts, self._lock, self._open = counts, threading.Lock(), False
-        self._later_ns: int | None = None  # our clock minus the client's clock, plus the one-way latency
-        self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
+        self._clock_offset_ns: int | None = None  # our clock minus the client's clock, plus the one-way latency
+        self._allowance, self._allowance_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
     def observed(self, t_ns: int, now_ns: int) -> None:
-        """Record the arrival of an observation that the client stamped with `t_ns`."""
-        self._later_ns = now_ns - t_ns
+        """Update the clock offset from an observation that the client stamped `t_ns` and that arrived at `now_ns`."""
+        self._clock_offset_ns = now_ns - t_ns
 
-    def take(self, message: Picture) -> None:
-        """Store a picture as the latest one. Raises WireError (rate) if the client sends too many."""
+    def receive(self, message: Picture) -> None:
+        """Store a picture as the newest one. Raises WireError (rate) if the client sends too many pictures."""
         with self._lock:
             now_ns = time.monotonic_ns()
-            self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
-            self._filled_ns = now_ns
-            taken = self._open and self._room >= 1
+            refill = (now_ns - self._allowance_ns) * MAX_PICTURES_HZ / 1e9
+            self._allowance, self._allowance_ns = min(MAX_PICTURES_HZ, self._allowance + refill), now_ns
+            taken = self._open and self._allowance >= 1
             outcome = "taken" if taken else "dropped"
             self._counts[outcome] = self._counts.get(outcome, 0) + 1
             if taken:
-                self._room -= 1
-                self._keep(message, now_ns)
+                self._allowance -= 1
+                self._store(message, now_ns)
             elif self._open:
-                problem = f"More than {MAX_PICTURES_HZ:g} pictures a second."
+                problem = f"The client sent more than {MAX_PICTURES_HZ:g} pictures a second."
                 raise WireError(Code.RATE, problem, "Send fewer pictures; only the newest one is used.", retryable=True)
 
-    def _keep(self, message: Picture, now_ns: int) -> None:
-        taken_ns = now_ns if self._later_ns is None else message.t_ns + self._later_ns
+    def _store(self, message: Picture, now_ns: int) -> None:
+        taken_ns = now_ns if self._clock_offset_ns is None else message.t_ns + self._clock_offset_ns
         image = message.image
         self.newest = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
         if self._every_ns and now_ns >= self._due_ns:
@@ -75,30 +73,31 @@ class RemotePictures:
             self.recorded.append(self.newest)
 
     def age_s(self) -> float | None:
-        """Return the age of the latest picture; None without one."""
+        """Return the age of the newest picture in seconds, or None if there is none."""
         newest = self.newest
         return None if newest is None else round((time.monotonic_ns() - newest.t_ns) / 1e9, 1)
 
     def start(self) -> None:
         """Accept pictures for a new loop."""
         with self._lock:
-            self.recorded.clear()  # pictures of the previous loop
+            self.recorded.clear()  # drop pictures of the previous loop
             self._open = True
 
     def close(self) -> None:
         """Accept no more pictures."""
         with self._lock:
             self._open = False
-            self.newest = self._later_ns = None
+            self.newest = self._clock_offset_ns = None
 
 
 class RemoteEnvironment:
-    """An environment (`Environment`, `Emitting`, `Acknowledging`) over one session of the protocol.
+    """An environment (`Environment`, `Emitting`, `Acknowledging`) for one session of a client.
 
-    The transport's thread calls `observe`, `executed` and `reset` with messages of the client, which raise WireError to
-    refuse a message; the loop calls the other methods. `send` sends a message to the client and never blocks; `started`
-    is called when the loop waits for the first observation, `failed` (with the client's seq) when a tick failed for a
-    reason that concerns the client. A resumed session starts a new loop on the same environment.
+    The transport's thread calls `observe`, `executed` and `reset` with the client's messages; they raise WireError if a
+    message is not valid. The loop calls the other methods. `send` sends a message to the client without blocking.
+    `started` is called when the loop starts to wait for observations, and `failed` when a tick has failed with an error
+    that the client should know; its second argument is the client's number of the observation. If a session is
+    resumed, a new loop uses the same environment.
     """
 
     name = "remote"
@@ -112,15 +111,15 @@ class RemoteEnvironment:
     ) -> None:
         self.terms, self.traffic = terms, MessageCounts()
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
-        self.arrivals, self.calls = Arrivals(terms), SentCalls(terms)
-        self._episodes = Episodes()
-        self._instruction = self._known = ""  # the loop's instruction, and the last one that the client was informed of
+        self.arrivals, self.calls = ReceivedObservations(terms), SentCalls(terms)
+        self._episodes = ClientEpisodes()
+        self._instruction = self._announced = ""  # the loop's instruction, and the last one that was sent to the client
         self._send, self._started, self._failed = send, started, failed
         self._changed = threading.Condition()  # protects arrivals and calls
 
     @property
     def bindings(self) -> Mapping[str, Callable[..., Any]]:
-        return dict.fromkeys(self.terms.tools, _elsewhere)
+        return dict.fromkeys(self.terms.tools, _client_function)
 
     @property
     def epoch(self) -> int:
@@ -135,46 +134,46 @@ class RemoteEnvironment:
         return self._episodes.ended
 
     @property
-    def heard(self) -> deque[Acknowledgement]:
+    def acknowledgements(self) -> deque[Acknowledgement]:
         """Return the acknowledgements that the loop has not read yet."""
-        return self.calls.heard
+        return self.calls.acknowledgements
 
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
-        """Receive an observation and stamp it with the time of arrival. The client checks its age by the call's time to
-        live. Raises WireError (sequence, epoch, rate, invalid)."""
-        now = time.monotonic_ns()
+        """Receive an observation and stamp it with its time of arrival; the client itself checks whether a call's
+        observation is too old. Raises WireError (sequence, epoch, rate, invalid)."""
+        now_ns = time.monotonic_ns()
         with self._changed:
-            self.arrivals.take(message, self.epoch, now)
+            self.arrivals.add(message, self.epoch, now_ns)
             self._changed.notify_all()
         self.traffic.observations += 1
-        self.pictures.observed(message.t_ns, now)
+        self.pictures.observed(message.t_ns, now_ns)
 
     def executed(self, message: Executed) -> None:
-        """Receive the acknowledgement of a call. Raises WireError (state, sequence, epoch)."""
+        """Receive the client's report that it executed a call. Raises WireError (state, sequence, epoch)."""
         with self._changed:
             self.calls.acknowledge(message, self.epoch, self.traffic, time.monotonic_ns())
 
     def reset(self, message: Reset) -> None:
-        """Start the next epoch. Raises WireError if the message names another epoch."""
+        """Start the next epoch (episode). Raises WireError if the message's epoch is not the next one."""
         with self._changed:
             self._episodes.reset(message)
             self.traffic.resets += 1
             self.arrivals.reset()
-            self.calls.forget()
+            self.calls.clear_executed()
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self.calls.start()
         self.pictures.start()
-        self._known = self._instruction
+        self._announced = self._instruction
         self._episodes.start(episodes)
         self._started()
 
     def await_first(self) -> None:
-        """Wait briefly for the first observation."""
+        """Wait for the first observation, at most WAIT_S."""
         with self._changed:
             if self.arrivals.latest() is None:
                 self._changed.wait(WAIT_S)
@@ -184,8 +183,8 @@ class RemoteEnvironment:
             return self.arrivals.latest()
 
     def arrival(self, timeout_ns: int) -> int | None:
-        """Wait for the next observation of a client-paced session; return its time of arrival (CLOCK_MONOTONIC) or
-        None."""
+        """In a client-paced session, wait for the next observation; return when it arrived (CLOCK_MONOTONIC), or None
+        after `timeout_ns`."""
         with self._changed:
             arrived_ns = self.arrivals.arrival()
             if arrived_ns is None and timeout_ns > 0:
@@ -196,7 +195,7 @@ class RemoteEnvironment:
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Return whether the call may act. `emit` then sends the call to the client, which executes it."""
+        """Return "acted" if the call may be executed now, else the reason; `emit` sends the call to the client."""
         if epoch not in (None, self.epoch):
             return "epoch_over"
         if barrier is not None and barrier.shut is not None:
@@ -204,46 +203,45 @@ class RemoteEnvironment:
         return "too_late" if not_after_ns is not None and time.monotonic_ns() > not_after_ns else "acted"
 
     def emit(self, emission: Emission) -> None:
-        seen, status = self.arrivals.seen(emission.seq), emission.status
+        observation, status = self.arrivals.by_loop_seq(emission.seq), emission.status
         with self._changed:
-            message = self.calls.message(emission, seen, self.epoch, time.monotonic_ns())
+            message = self.calls.message(emission, observation, self.epoch, time.monotonic_ns())
         self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
         self._send(message)
         if emission.error is not None:
-            self._failed(emission, None if seen is None else seen.seq)
+            self._failed(emission, None if observation is None else observation.seq)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """Return when the next tick is released (CLOCK_MONOTONIC), or None before the first one and in client-paced
-        sessions."""
+        """Return when the next tick starts (CLOCK_MONOTONIC); None before the first tick, or if the client paces."""
         return self.calls.next_release_ns(period_ns, now_ns)
 
     def acknowledged(self) -> Sequence[Call] | None:
         with self._changed:
-            return self.calls.done() if self.terms.acknowledges else None
+            return self.calls.pop_executed() if self.terms.acknowledges else None
 
     def advance(self, dt_ns: int) -> None:
-        """Do nothing, since the client steps the world."""
+        """Do nothing: the client steps its world."""
 
     def conclude(self) -> None:
-        """Do nothing, since the client starts its episodes."""
+        """Do nothing: the client starts its episodes."""
 
     def instruct(self, text: str) -> None:
-        """Store an instruction, which the client receives in the server's welcome message, or by `accepted`."""
+        """Store an instruction; the welcome message or `send_instruction` informs the client of it."""
         self._instruction = text
 
-    def accepted(self, text: str) -> None:
-        """Inform the client that an instruction is active, after the first decision under this instruction."""
-        if text != self._known:
-            self._known = text
+    def send_instruction(self, text: str) -> None:
+        """Inform the client that an instruction is active; called after the first decision with this instruction."""
+        if text != self._announced:
+            self._announced = text
             self._send(Instruct(session=self.terms.session, instruction=text))
 
     def close(self) -> None:
-        """Close the environment for this loop; another loop may start."""
+        """Close the environment for this loop; another loop may start it again."""
         with self._changed:
             self.arrivals.clear()
             self.calls.released_ns = None
         self.pictures.close()
 
 
-def _elsewhere(**arguments: Any) -> None:
-    """Do nothing. This stands for a function that the client executes."""
+def _client_function(**arguments: Any) -> None:
+    """Do nothing, in place of a function that only the client can execute."""

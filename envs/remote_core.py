@@ -1,7 +1,6 @@
-"""The rules of a remote world: which messages of the client are valid, and how emissions are numbered.
+"""Validate the messages of a remote client, and create the call messages to the client, without clock or threads.
 
-This module uses no clock or thread. Tick numbers on the wire grow over all loops of a session; observations keep the
-client's numbers.
+Tick numbers on the wire continue from loop to loop of a session. Observations keep the client's numbers on the wire.
 """
 
 from __future__ import annotations
@@ -18,28 +17,29 @@ from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, Observe, Reset, Timing
 
-# How many calls may still be acknowledged, how many observations may still be answered, and how many episodes are kept.
-REMEMBERED = 1024
+# The number of newest calls (to be acknowledged), observations (to be answered) and finished episodes that are kept.
+MAX_KEPT = 1024
 
 
 class RemoteData(dict[str, Any]):
-    """The `data` of an observation, including arrays by name (NumPy, read-only); `text` is set if the client wrote the
-    model's text itself."""
+    """The `data` of an observation, including its arrays by name (NumPy, read-only); `text` is the text for the model
+    if the client sent one, else None."""
 
     text: str | None = None
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None, text: str | None) -> RemoteData:
-        look = cls(data or {})
-        look.text = text
-        return look
+        remote_data = cls(data or {})
+        remote_data.text = text
+        return remote_data
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
-    """The negotiated settings of a session. `deadline_ns`: from release to deadline; `queue` limits the observations
-    that wait for a call (client-paced only); `ttl_ms` 0 is no limit; `pictures_hz` pictures per second are recorded;
-    `reads_arrays`: an agent's `observe` may use arrays."""
+    """The negotiated settings of a session. `ttl_ms` is the time-to-live of calls (0: no limit), `acknowledges` whether
+    the client reports executed calls, `queue` the maximum number of observations that wait for a call (client-paced
+    sessions only), `reads_arrays` whether the agent's `observe` may use arrays, `deadline_ns` the time from a tick's
+    release to its deadline, `pictures_hz` the maximum number of pictures recorded per second."""
 
     session: str
     tools: tuple[str, ...]
@@ -54,7 +54,7 @@ class RemoteTerms:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Counts of messages for the report."""
+    """Counts of a session's messages, for the report."""
 
     observations: int = 0
     calls: dict[str, int] = field(default_factory=dict)
@@ -68,54 +68,54 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObservation:
-    """An observation with the numbers that the client gave."""
+    """An observation, with its number and time stamp from the client."""
 
     observation: Observation
     seq: int
     t_ns: int
 
 
-def look_of(message: Observe, terms: RemoteTerms) -> RemoteData:
-    """Return the data that the agent sees. Raises WireError (invalid) for arrays that no agent uses, or whose names are
-    taken."""
-    look = RemoteData.of(message.data, message.text)
+def data_of(message: Observe, terms: RemoteTerms) -> RemoteData:
+    """Return the data of an observe message for the agent. Raises WireError (invalid) if the message has only arrays
+    and the agent cannot read arrays, or if the name of an array is used twice."""
+    data = RemoteData.of(message.data, message.text)
     if not message.arrays:
-        return look
+        return data
     if message.text is None and not message.data and not terms.reads_arrays:
-        hint = "Send `text` or `data` with them, or name an agent that reads arrays."
+        hint = "Send `text` or `data` as well, or use an agent that reads arrays."
         raise _invalid(
             message, "arrays", "observe has only arrays, and no agent on this server turns arrays into text.", hint
         )
     for i, array in enumerate(message.arrays):
-        if array.name in look:
+        if array.name in data:
             problem = f"arrays[{i}].name {array.name!r} is the name of another array, or of a value of `data`."
             raise _invalid(message, f"arrays[{i}].name", problem, "Give each array a different name.")
         kind = np.dtype("?" if array.dtype == "b1" else f"<{array.dtype}")
-        look[array.name] = np.frombuffer(array.data, kind).reshape(array.shape)
-    return look
+        data[array.name] = np.frombuffer(array.data, kind).reshape(array.shape)
+    return data
 
 
 def _invalid(message: Observe, field: str, problem: str, hint: str) -> WireError:
     return WireError(Code.INVALID, problem, hint, field=field, seq=message.seq)
 
 
-class Arrivals:
-    """The observations of a client: the latest one, or in a client-paced session those that wait for a call, in
-    order."""
+class ReceivedObservations:
+    """The received observations of a client: the latest one, or, if the client paces, a queue of all that wait for a
+    call."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
         self._seq = -1  # the client's number of the last observation
         self._count = 0  # the loop's number of that observation
-        self._newest: RemoteObservation | None = None  # in a client-paced session the one that is being answered
+        self._newest: RemoteObservation | None = None  # if the client paces: the observation that is being answered
         self._waiting: deque[RemoteObservation] = deque()
-        self._peeked = False  # whether that observation was only previewed so far
-        self._seen: dict[int, RemoteObservation] = {}
+        self._peeked = False  # whether `latest` returned `_newest` before `arrival` reported it
+        self._by_loop_seq: dict[int, RemoteObservation] = {}
 
-    def take(self, message: Observe, epoch: int, now_ns: int) -> None:
-        """Store an observation. Raises WireError (sequence, epoch, rate, invalid)."""
+    def add(self, message: Observe, epoch: int, now_ns: int) -> None:
+        """Validate and store an observation. Raises WireError (sequence, epoch, rate, invalid)."""
         self._check(message, epoch)
-        data = look_of(message, self._terms)
+        data = data_of(message, self._terms)
         self._seq = message.seq
         self._count += 1
         arrived = RemoteObservation(Observation(self._count, message.epoch, now_ns, data), message.seq, message.t_ns)
@@ -126,30 +126,30 @@ class Arrivals:
 
     def _check(self, message: Observe, epoch: int) -> None:
         if message.seq <= self._seq:
-            problem = f"observe.seq {message.seq} does not grow: the last was {self._seq}."
-            hint = "Count up by one with every observation of the session, resumed or not."
+            problem = f"observe.seq is {message.seq}, but must be greater than the previous one, {self._seq}."
+            hint = "Increase it by one with every observation of the session, also after the session was resumed."
             raise WireError(Code.SEQUENCE, problem, hint, field="seq", seq=message.seq)
         if message.epoch != epoch:
-            problem = f"observe.epoch {message.epoch}: the session is in epoch {epoch}."
-            hint = "Send `reset` with the next epoch first, or drop what belongs to an old one."
+            problem = f"observe.epoch is {message.epoch}, but the session is in epoch {epoch}."
+            hint = "Send `reset` before observations of the next epoch, and drop observations of earlier epochs."
             raise WireError(Code.EPOCH, problem, hint, field="epoch", seq=message.seq)
         if len(self._waiting) >= self._terms.queue:
-            problem = f"{self._terms.queue} observations wait for their call."
-            hint = "Wait for the call before the next observation."
+            problem = f"The queue is full: {self._terms.queue} observations wait for a call."
+            hint = "Wait for a call before you send the next observation."
             raise WireError(Code.RATE, problem, hint, seq=message.seq, retryable=True)
 
     def latest(self) -> Observation | None:
-        """Return the observation for the next decision."""
+        """Return the observation for the next decision, or None if there is none."""
         if self._terms.paced_by_client and self._newest is None:
             self._peeked = self._next() is not None
         newest = self._newest
         if newest is None:
             return None
-        _remember(self._seen, newest.observation.seq, newest)
+        _store(self._by_loop_seq, newest.observation.seq, newest)
         return newest.observation
 
     def arrival(self) -> int | None:
-        """Return the arrival (CLOCK_MONOTONIC) of the next observation to answer in a client-paced session, or None."""
+        """In a client-paced session, take the next observation from the queue; return when it arrived, or None."""
         if self._peeked and self._newest is not None:
             self._peeked = False
             return self._newest.observation.t_capture_ns
@@ -161,17 +161,17 @@ class Arrivals:
         self._newest = self._waiting.popleft()
         return self._newest.observation.t_capture_ns
 
-    def seen(self, seq: int) -> RemoteObservation | None:
-        """Return the observation that the loop calls `seq`, with the client's numbers."""
-        return self._seen.get(seq)
+    def by_loop_seq(self, seq: int) -> RemoteObservation | None:
+        """Return the observation that has the number `seq` in the loop, with the client's number; None if unknown."""
+        return self._by_loop_seq.get(seq)
 
     def reset(self) -> None:
-        """Start a new episode without observations."""
+        """Start a new episode: unless the client paces, drop the latest observation."""
         if not self._terms.paced_by_client:
             self._newest = None
 
     def clear(self) -> None:
-        """Delete all observations, so that the next loop or client waits for a new one."""
+        """Delete all observations; the next loop then waits for a new one."""
         self._newest, self._peeked = None, False
         self._waiting.clear()
 
@@ -180,9 +180,9 @@ class Arrivals:
 
 
 @dataclass(slots=True)
-class Sent:
-    """A sent call that the client may acknowledge once. `call` is None for a safe call, which is not part of histories.
-    `k` is the loop's number of the tick, `n` the number of earlier calls of the tick."""
+class SentCall:
+    """A sent call that the client may acknowledge once. `call` is None for a safe call, since safe calls are not part
+    of the model's history. `k` is the loop's number of the tick, `n` the number of earlier calls of the tick."""
 
     epoch: int
     call: Call | None
@@ -192,51 +192,52 @@ class Sent:
 
 
 def wire_call(call: Call | None) -> FunctionCall | None:
-    """Return the wire form of a call."""
+    """Convert a call to its wire form."""
     return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
 
 
 def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
-    """Return the wire form of several calls, or None for an empty list."""
+    """Convert calls to their wire form; return None if there are none."""
     return [FunctionCall(name=call.name, arguments=dict(call.arguments)) for call in calls] or None
 
 
 class SentCalls:
-    """The calls that were sent to the client, with their acknowledgements, and with numbers that grow over all
-    loops."""
+    """The calls that were sent to the client, and their acknowledgements. Tick numbers continue from loop to loop."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
-        self._sent: dict[int, Sent] = {}
-        self._released = -1  # the last tick of this loop
-        self.released_ns: int | None = None  # and the time of that tick
-        self._tick = self._first_tick = 0
-        self._done: deque[Call] = deque(maxlen=REMEMBERED)
-        self.heard: deque[Acknowledgement] = deque(maxlen=REMEMBERED)
+        self._sent: dict[int, SentCall] = {}
+        self._released = -1  # the number of the last tick in this loop
+        self.released_ns: int | None = None  # the release time of that tick
+        self._tick = self._first_tick = 0  # the next tick number on the wire, and the first one of this loop
+        self._executed: deque[Call] = deque(maxlen=MAX_KEPT)
+        self.acknowledgements: deque[Acknowledgement] = deque(maxlen=MAX_KEPT)
 
     def start(self) -> None:
-        """Start another loop, which continues the numbers."""
+        """Start another loop, whose tick numbers on the wire continue those of the previous loop."""
         self._first_tick, self._released, self.released_ns = self._tick, -1, None
-        self.heard.clear()
+        self.acknowledgements.clear()
 
-    def message(self, emission: Emission, seen: RemoteObservation | None, epoch: int, now_ns: int) -> CallMessage:
-        """Return the wire message for an emission."""
+    def message(
+        self, emission: Emission, observation: RemoteObservation | None, epoch: int, now_ns: int
+    ) -> CallMessage:
+        """Return the call message for an emission, and store its call if the client will acknowledge it."""
         terms, status, call = self._terms, emission.status, emission.call
         epoch = epoch if status == "safe" or emission.epoch < 0 else emission.epoch
         tick, release_ns = self._numbered(emission)
         if (call is not None or status == "safe") and terms.acknowledges:
-            _remember(self._sent, tick, Sent(epoch, call if status == "fresh" else None, emission.tick, emission.n))
+            _store(self._sent, tick, SentCall(epoch, call if status == "fresh" else None, emission.tick, emission.n))
         return CallMessage(
             session=terms.session,
             tick=tick,
             epoch=epoch,
-            seq_obs=None if seen is None else seen.seq,
-            t_obs_ns=None if seen is None else seen.t_ns,
+            seq_obs=None if observation is None else observation.seq,
+            t_obs_ns=None if observation is None else observation.t_ns,
             status=status,
             call=wire_call(call),
             calls=wire_calls(emission.safe_calls if status == "safe" else ()),
             more=emission.more or None,
-            # A call that waited for an operator may be older by that time; without a limit nothing changes.
+            # Extend the time-to-live by the time that the call waited for an operator; 0 means no limit and stays 0.
             ttl_ms=terms.ttl_ms and min(terms.ttl_ms + emission.waited_ns / 1e6, 1e9),
             release_ns=release_ns,
             deadline_ns=emission.deadline_ns,
@@ -244,15 +245,15 @@ class SentCalls:
             confidence=None if emission.confidence is None else min(emission.confidence, 1.0),
             cause=emission.cause,
             timing=Timing(
-                age_ms=None if seen is None else (now_ns - seen.observation.t_capture_ns) / 1e6,
+                age_ms=None if observation is None else (now_ns - observation.observation.t_capture_ns) / 1e6,
                 decide_ms=None if emission.decide_ns is None else emission.decide_ns / 1e6,
                 late_ms=max(0, now_ns - emission.deadline_ns) / 1e6,
             ),
         )
 
     def _numbered(self, emission: Emission) -> tuple[int, int | None]:
-        """Return the number of the tick on the wire and its release time. A safe call between two ticks takes the next
-        number and has no release."""
+        """Return the tick's number on the wire and its release time. A safe call between two ticks gets the next
+        number, and None as its release time."""
         tick = max(self._first_tick + emission.tick, self._tick)
         self._tick = tick + 1
         if emission.tick <= self._released or self._terms.paced_by_client:
@@ -261,100 +262,102 @@ class SentCalls:
         return tick, self.released_ns
 
     def acknowledge(self, message: Executed, epoch: int, counts: MessageCounts, now_ns: int) -> None:
-        """Store an acknowledgement. Raises WireError (state, sequence, epoch) unless it is the first one for a sent
-        call."""
+        """Store an acknowledgement. Raises WireError (state, sequence, epoch) unless it is the first one for a call
+        that was sent."""
         if not self._terms.acknowledges:
-            hint = 'Give hello `capabilities: ["executed"]`.'
-            raise WireError(Code.STATE, "hello did not announce acknowledgements.", hint)
+            hint = 'Add `capabilities: ["executed"]` to the hello message.'
+            raise WireError(Code.STATE, "The hello message did not announce acknowledgements.", hint)
         if message.tick < next(iter(self._sent), self._first_tick):
-            return  # deleted already
+            return  # an old call, which is no longer stored
         sent = self._sent.get(message.tick)
         if sent is None or sent.acknowledged:
-            problem = "no call of this tick was sent" if sent is None else "its call was acknowledged already"
-            hint = "Acknowledge each call once, by the tick that it carries."
+            problem = (
+                "no call was sent for this tick" if sent is None else "the call of this tick is acknowledged already"
+            )
+            hint = "Acknowledge each call once, with the tick of the call message."
             raise WireError(Code.SEQUENCE, f"executed.tick {message.tick}: {problem}.", hint, field="tick")
         if sent.epoch != message.epoch:
-            problem = f"executed.epoch {message.epoch}: the call of tick {message.tick} is of epoch {sent.epoch}."
-            raise WireError(Code.EPOCH, problem, "Give the epoch that the call carries.", field="epoch")
+            problem = f"executed.epoch is {message.epoch}, but the call of tick {message.tick} has epoch {sent.epoch}."
+            raise WireError(Code.EPOCH, problem, "Use the epoch of the call message.", field="epoch")
         sent.acknowledged = True
         counts.acknowledged[message.outcome] = counts.acknowledged.get(message.outcome, 0) + 1
-        if message.tick >= self._first_tick:  # otherwise the call belongs to an earlier run
+        if message.tick >= self._first_tick:  # otherwise an earlier loop sent the call
             why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
-            self.heard.append(
+            self.acknowledgements.append(
                 Acknowledgement(sent.k, message.outcome, now_ns, why, message.error, message.result, sent.n)
             )
         if sent.call is not None and message.outcome == "executed" and sent.epoch == epoch:
-            self._done.append(sent.call)
+            self._executed.append(sent.call)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
-        """Return when the next tick is released, or None before the first tick and in client-paced sessions."""
+        """Return when the next tick starts (CLOCK_MONOTONIC); None before the first tick, or if the client paces."""
         last = self.released_ns
         return None if last is None else last + max(0, -(-(now_ns - last) // period_ns)) * period_ns
 
-    def done(self) -> list[Call]:
-        """Return the executed calls of this epoch, and delete them."""
-        return [self._done.popleft() for _ in range(len(self._done))]
+    def pop_executed(self) -> list[Call]:
+        """Return the executed calls of this epoch, and remove them from the list."""
+        return [self._executed.popleft() for _ in range(len(self._executed))]
 
-    def forget(self) -> None:
-        """Delete the executed calls of an earlier epoch."""
-        self._done.clear()
+    def clear_executed(self) -> None:
+        """Remove all executed calls; called when a new epoch starts."""
+        self._executed.clear()
 
 
 # -- episodes ---------------------------------------------------------------------------------------------------------
 
 
 class EndedEpisodes(Sequence[Episode]):
-    """A sequence of finished episodes, which keeps the newest REMEMBERED and only counts earlier ones."""
+    """A sequence of finished episodes that stores only the newest MAX_KEPT of them; `len` counts all."""
 
     def __init__(self) -> None:
-        self._newest: deque[Episode] = deque(maxlen=REMEMBERED)
+        self._newest: deque[Episode] = deque(maxlen=MAX_KEPT)
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, at: Any) -> Any:
-        """Return an episode, or the available ones of a slice."""
-        forgotten = self._count - len(self._newest)
+        """Return an episode, or the stored ones of a slice."""
+        dropped = self._count - len(self._newest)
         if isinstance(at, slice):
-            return [self._newest[i - forgotten] for i in range(self._count)[at] if i >= forgotten]
-        return self._newest[range(self._count)[at] - forgotten]
+            return [self._newest[i - dropped] for i in range(self._count)[at] if i >= dropped]
+        return self._newest[range(self._count)[at] - dropped]
 
     def append(self, episode: Episode) -> None:
-        """Add a finished episode."""
+        """Add a finished episode; drop the oldest one if MAX_KEPT are stored."""
         self._newest.append(episode)
         self._count += 1
 
 
-class Episodes:
-    """The current epoch of a client, and the episodes of this run that the client's resets ended."""
+class ClientEpisodes:
+    """The current epoch of a client, and the episodes of this run, each of which a reset of the client ended."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.ended = EndedEpisodes()
-        self._wanted: int | None = None
+        self._requested: int | None = None
 
     @property
     def finished(self) -> bool:
-        return self._wanted is not None and len(self.ended) >= self._wanted
+        return self._requested is not None and len(self.ended) >= self._requested
 
-    def start(self, wanted: int | None) -> None:
-        """Start a run of `wanted` episodes."""
-        self.ended, self._wanted = EndedEpisodes(), wanted
+    def start(self, requested: int | None) -> None:
+        """Start a run of `requested` episodes."""
+        self.ended, self._requested = EndedEpisodes(), requested
 
     def reset(self, message: Reset) -> None:
-        """Start the next epoch. Raises WireError for another one."""
+        """Start the next epoch. Raises WireError if the message's epoch is not the next one."""
         if message.epoch != self.epoch + 1:
-            problem, hint = f"reset.epoch {message.epoch}: the next one is {self.epoch + 1}.", "Count epochs up by one."
-            raise WireError(Code.EPOCH, problem, hint, field="epoch")
+            problem = f"reset.epoch is {message.epoch}, but the next epoch is {self.epoch + 1}."
+            raise WireError(Code.EPOCH, problem, "Increase the epoch by one with each reset.", field="epoch")
         self.epoch = message.epoch
         if (ended := message.ended) is not None:
             self.ended.append(Episode(ended.seed, ended.ret, ended.success, ended.seconds))
 
 
-def _remember(memory: dict[int, Any], number: int, item: Any) -> None:
-    """Store the item, and keep the newest REMEMBERED."""
+def _store(memory: dict[int, Any], number: int, item: Any) -> None:
+    """Store the item, and delete the oldest one if there are more than MAX_KEPT."""
     if number not in memory:
         memory[number] = item
-        if len(memory) > REMEMBERED:
+        if len(memory) > MAX_KEPT:
             del memory[next(iter(memory))]

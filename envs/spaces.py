@@ -1,4 +1,4 @@
-"""Turn Gymnasium's spaces into tools and text: names and values of actions and observations."""
+"""Convert Gymnasium's spaces: list the values and names of actions, and the names and values of observations."""
 
 from __future__ import annotations
 
@@ -12,46 +12,47 @@ from gymnasium import spaces
 
 from rtcontrol.models.errors import UserError
 
-MOST_NUMBERS = 512  # numbers of an observation or an action: with about 16 tokens each they fill a context of 8192
-MOST_VALUES = 10_000  # values of one number of an action
-DIGITS = 6  # digits of a level that is not a bound, from the first digit of its range on
-FILE = "Write it as a world of your own, a FILE.py that makes and steps it (docs/your-own-game.md)."
-# Spaces of numbers in an array: a Box, and two kinds of choices.
-NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
+MAX_NUMBERS = 512  # in an observation or an action; with about 16 tokens each they fill a context of 8192 tokens
+MAX_VALUES = 10_000  # maximum number of values for one number of an action
+DIGITS = 6  # significant digits of the levels between the two bounds
+WRITE_A_FILE = "Wrap the world in a FILE.py that creates and steps it (docs/your-own-game.md)."
+# The types of spaces whose values are arrays of numbers.
+ARRAY_SPACES = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
 
 
-def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
-    """Return the values of each number of an action; a Box has `count` of each, from its lower to its upper bound in
-    its dtype. The numbers of a Dict or Tuple are concatenated. Raises UserError for an unsupported space."""
+def action_levels(name: str, space: Any, count: int) -> list[list[Any]]:
+    """Return a list of allowed values for each number of an action. A Box gets `count` values for each number, from the
+    lower to the upper bound. Numbers of a Dict or Tuple are concatenated. Raises UserError for unsupported spaces."""
     values: list[list[Any]] = []
-    for _, part in _parts(space):
-        if not isinstance(part, NUMBERS | spaces.Discrete):
-            raise UserError(f"{name}: its actions hold a {type(part).__name__}, which is not a tool.", FILE)
-        if len(values) + math.prod(part.shape) > MOST_NUMBERS:
-            raise UserError(f"{name}: its actions ({space}) have more than {MOST_NUMBERS} numbers.", FILE)
+    for _, part in _inner_spaces(space):
+        if not isinstance(part, ARRAY_SPACES | spaces.Discrete):
+            problem = f"{name}: its actions contain a {type(part).__name__}, which is not supported."
+            raise UserError(problem, WRITE_A_FILE)
+        if len(values) + math.prod(part.shape) > MAX_NUMBERS:
+            raise UserError(f"{name}: its actions ({space}) have more than {MAX_NUMBERS} numbers.", WRITE_A_FILE)
         values += _levels(name, part, count)
     if not values:
-        raise UserError(f"{name}: its actions have no numbers ({space}).", FILE)
+        raise UserError(f"{name}: its actions have no numbers ({space}).", WRITE_A_FILE)
     return values
 
 
 def _levels(name: str, space: Any, count: int) -> list[list[Any]]:
-    """Return the values of a space without inner spaces."""
+    """Return the allowed values for each number of a space that is not a Dict or Tuple."""
     if isinstance(space, spaces.Box):
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            raise UserError(f"{name}: numbers of its actions ({space}) have no bounds, so no levels.", FILE)
-        return [_between(*ends, count) for ends in zip(space.low.ravel(), space.high.ravel(), strict=True)]
+            raise UserError(f"{name}: its actions ({space}) have numbers without bounds.", WRITE_A_FILE)
+        return [_evenly_spaced(*ends, count) for ends in zip(space.low.ravel(), space.high.ravel(), strict=True)]
     if isinstance(space, spaces.MultiBinary):
         return [[0, 1] for _ in range(math.prod(space.shape))]
     counts = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec)
-    if counts.max(initial=0) > MOST_VALUES:
-        raise UserError(f"{name}: one of its actions has {counts.max()} values, more than {MOST_VALUES}.", FILE)
+    if counts.max(initial=0) > MAX_VALUES:
+        raise UserError(f"{name}: one of its actions has {counts.max()} values, more than {MAX_VALUES}.", WRITE_A_FILE)
     starts = np.broadcast_to(space.start, counts.shape)
     return [[int(s) + i for i in range(int(n))] for s, n in zip(starts.ravel(), counts.ravel(), strict=True)]
 
 
-def _between(low: Any, high: Any, count: int) -> list[Any]:
-    """Return evenly spaced numbers from `low` to `high`, both of one dtype."""
+def _evenly_spaced(low: Any, high: Any, count: int) -> list[Any]:
+    """Return `count` evenly spaced numbers from `low` to `high`, which have the same dtype; fewer for small ranges."""
     if low.dtype.kind in "iub":
         first, span = int(low), int(high) - int(low)
         gaps = min(count - 1, span)
@@ -63,95 +64,94 @@ def _between(low: Any, high: Any, count: int) -> list[Any]:
 
 
 def _short(value: Any) -> float:
-    """Return the shortest number with this value in its dtype."""
+    """Return the number with the fewest digits that has this value in the value's dtype: 0.1, not 0.10000000149."""
     return float(str(value)) + 0.0
 
 
 def action_names(space: Any) -> list[str]:
-    """Return a unique name for each number of an action, in order. A Dict gives names by its keys."""
+    """Return a unique name for each number of an action, in order; the keys of a Dict become names."""
     if isinstance(space, spaces.Discrete):
         return ["action"]
-    names = names_of("", space)
+    names = observation_names("", space)
     return names if isinstance(space, spaces.Dict) else [f"a{name.removeprefix('o')}" for name in names]
 
 
-def action_of(space: Any, picked: Sequence[Any]) -> Any:
-    """Return the action that has these numbers."""
-    return _action(space, iter(picked))
+def action_of(space: Any, numbers: Sequence[Any]) -> Any:
+    """Return the action of a space that consists of these numbers, in the order of `action_names`."""
+    return _action(space, iter(numbers))
 
 
-def _action(space: Any, left: Iterator[Any]) -> Any:
+def _action(space: Any, numbers: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Dict):
-        return {key: _action(part, left) for key, part in space.spaces.items()}
+        return {key: _action(part, numbers) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_action(part, left) for part in space.spaces)
+        return tuple(_action(part, numbers) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
-        return next(left)
-    return np.array([*itertools.islice(left, math.prod(space.shape))], space.dtype).reshape(space.shape)
+        return next(numbers)
+    return np.array([*itertools.islice(numbers, math.prod(space.shape))], space.dtype).reshape(space.shape)
 
 
-def names_of(name: str, space: Any) -> list[str]:
-    """Return a unique name for each number and text of an observation, in order. Raises UserError for an unsupported
-    space."""
+def observation_names(name: str, space: Any) -> list[str]:
+    """Return a unique name for each number and text of an observation, in order. Raises UserError if the space is not
+    supported."""
     names: list[str] = []
-    for path, part in _parts(space):
+    for path, part in _inner_spaces(space):
         if isinstance(part, spaces.Discrete) or _is_text(part):
             names.append(f"{path}o".removesuffix("_o"))
-        elif not isinstance(part, NUMBERS):
-            raise UserError(
-                f"{name}: an observation holds a {type(part).__name__}, which is neither numbers nor text.", FILE
-            )
-        elif (count := math.prod(part.shape)) > MOST_NUMBERS and len(part.shape) > 2:
-            raise UserError(f"{name}: an observation is an image ({part}), and a controller reads text.", FILE)
+        elif not isinstance(part, ARRAY_SPACES):
+            problem = f"{name}: an observation contains a {type(part).__name__}, which is neither numbers nor text."
+            raise UserError(problem, WRITE_A_FILE)
+        elif (count := math.prod(part.shape)) > MAX_NUMBERS and len(part.shape) > 2:
+            raise UserError(f"{name}: an observation is an image ({part}), but models read text.", WRITE_A_FILE)
         else:
             names += [f"{path}{i + 1}" if path else f"o{i + 1}" for i in range(count)]
-    if len(names) > MOST_NUMBERS:
-        raise UserError(f"{name}: an observation ({space}) has more than {MOST_NUMBERS} numbers.", FILE)
+    if len(names) > MAX_NUMBERS:
+        raise UserError(f"{name}: an observation ({space}) has more than {MAX_NUMBERS} numbers.", WRITE_A_FILE)
     taken = set[str]()
     for i, plain in enumerate(names):
         more = itertools.count(2)
-        while names[i] in taken:  # {"arm": two numbers, "arm_1": one}
+        while names[i] in taken:  # for example, {"arm": 2 numbers, "arm_1": 1 number} gives arm_1 twice
             names[i] = f"{plain}_{next(more)}"
         taken.add(names[i])
     return names
 
 
-def are_whole(space: Any) -> Iterator[bool]:
-    """Yield for each of `names_of` whether its space has whole numbers only: states, counts or bytes."""
-    for _, part in _parts(space):
+def are_integers(space: Any) -> Iterator[bool]:
+    """Yield, for each name of `observation_names`, whether its values are always integers."""
+    for _, part in _inner_spaces(space):
         text = _is_text(part)
         yield from itertools.repeat(not text and part.dtype.kind in "biu", 1 if text else math.prod(part.shape))
 
 
-def reaches(space: Any) -> Iterator[float]:
-    """Yield the largest magnitude of each of `names_of`; infinity for texts and numbers without bounds."""
-    for _, part in _parts(space):
+def max_magnitudes(space: Any) -> Iterator[float]:
+    """Yield the largest magnitude of each value in `observation_names`; infinity for texts and unbounded numbers."""
+    for _, part in _inner_spaces(space):
         if isinstance(part, spaces.Box):
             yield from np.maximum(np.abs(part.low), np.abs(part.high)).astype(float).ravel()
         else:
             yield from itertools.repeat(math.inf, 1 if _is_text(part) else math.prod(part.shape))
 
 
-def _parts(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the inner spaces of a Dict or Tuple with their keys, or the space itself if it is another kind."""
+def _inner_spaces(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, space) for each space inside a Dict or Tuple, at any depth; for another space, yield it alone."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
     for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces, 1):
-        yield from _parts(part, f"{path}{'_'.join(str(key).split())}_")
+        yield from _inner_spaces(part, f"{path}{'_'.join(str(key).split())}_")
 
 
 def _is_text(space: Any) -> bool:
-    """Return whether a space is text: Gymnasium's, or another of that dtype (MiniGrid's missions)."""
+    """Return whether a space contains text: Gymnasium's Text, or a space with a text dtype, as in MiniGrid."""
     return isinstance(space, spaces.Text) or getattr(space.dtype, "kind", "") == "U"
 
 
-def flat(space: Any, observation: Any) -> Iterator[int | float | str]:
-    """Yield the numbers and texts of an observation, in the order of `names_of`. Raises LookupError, TypeError or
-    ValueError if the observation does not fit the space."""
+def flatten(space: Any, observation: Any) -> Iterator[int | float | str]:
+    """Yield the numbers and texts of an observation, in the order of `observation_names`. Raises LookupError, TypeError
+    or ValueError if the observation does not fit the space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
-            yield from flat(part, observation[key])
+            yield from flatten(part, observation[key])
     elif _is_text(space):
         if not isinstance(observation, str):
             raise TypeError(f"{observation!r:.60} is not text")

@@ -1,4 +1,4 @@
-"""Run a world on one thread, which creates, resets, calls, steps and closes the world."""
+"""Run all code of a world, from its creation to its close, on a single thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# Seconds that the current step and the world's close() may take together.
-CLOSE_S = 5.0
-# A signal on another thread does not wake the main thread, so that the main thread checks at this interval.
-LOOK_S = 0.1
-# After a job, the next step waits so long for a caller that has a newer call.
-GRACE_S = 0.001
+CLOSE_S = 5.0  # maximum time for the current step and the world's close() together, in seconds
+# A signal does not wake a main thread that waits for a job, so the wait is interrupted at this interval.
+POLL_S = 0.1
+GRACE_S = 0.001  # time after a job during which the caller may send another job before the next step starts
 
 
 class _Job:
@@ -36,39 +34,37 @@ class _Job:
 
 
 class WorldThread:
-    """A thread for one world, since OpenGL contexts, sqlite and event loops belong to the thread that created them.
+    """A thread that runs all code of one world: OpenGL, sqlite and event loops work only on the thread that made them.
 
-    The thread calls `due` between jobs, which does pending work and returns the seconds until the next call (None:
-    after the next job). `world` is the created or given object, with or without a `close()`. `fault` is an error at
-    closing.
+    Between jobs the thread calls `due_work`, which does what is due and returns the seconds until its next call, or
+    None for a call after the next job. `close_error` is the error text if the world's `close()` failed, else "".
     """
 
     def __init__(self, name: str, world: Any = None) -> None:
-        self.name, self.world, self.fault = name, world, ""
-        self.due: Callable[[], float | None] = lambda: None
+        self.name, self.world, self.close_error = name, world, ""
+        self.due_work: Callable[[], float | None] = lambda: None
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = self._over = False
 
-    def do(self, function: Callable[[], T]) -> T:
-        """Run a function on the thread after all earlier jobs; return its result or raise its error. Raises
-        RuntimeError if the thread is closed.
+    def run(self, function: Callable[[], T]) -> T:
+        """Run a function on the thread after all earlier jobs; return its result or raise its error.
 
-        If the caller is interrupted while waiting, a started function continues, and one that has not started is
-        dropped. A call from the thread itself runs at once.
+        Raises RuntimeError if the thread is closed. If an interrupt ends the wait, the function is dropped, unless it
+        has started. Called on the thread itself, this runs the function at once.
         """
         if threading.current_thread() is self._thread:
             return function()
         job = _Job(function)
         with self._lock:
             if self._closed:
-                raise RuntimeError(f"the world {self.name} is closed")
+                raise RuntimeError(f"the world {self.name} is closed, so it cannot run anything")
             if self._thread is None:
                 self._start()
             self._jobs.put(job)
         try:
-            while not job.done.acquire(timeout=LOOK_S):
+            while not job.done.acquire(timeout=POLL_S):
                 pass
         except BaseException:
             job.dropped = True
@@ -77,19 +73,18 @@ class WorldThread:
             raise job.error
         return job.result
 
-    def make(self, function: Callable[[], T]) -> T:
-        """Create the world on the thread and return it. After an error, a partly created world is closed
-        (`half_made`)."""
+    def create_world(self, function: Callable[[], T]) -> T:
+        """Create the world on the thread and return it."""
 
-        def make() -> T:
+        def create() -> T:
             self.world = function()
             return self.world
 
-        return self.do(make)
+        return self.run(create)
 
     def close(self) -> None:
-        """Close the world on its thread, once. Any thread may call this; nothing is raised. The thread is a daemon, so
-        a step or close() that hangs lasts until the process ends."""
+        """Close the world on its thread; later calls do nothing. Any thread may call this, and it never raises. A step
+        or close() that hangs continues on the thread (a daemon) until the process ends."""
         with self._lock:
             if self._closed:
                 return
@@ -98,15 +93,15 @@ class WorldThread:
                 if self.world is None:
                     return
                 self._start()
-        self.due = lambda: None
+        self.due_work = lambda: None
         self._jobs.put(job := _Job(self._shut))
         if not job.done.acquire(timeout=CLOSE_S):
-            self.fault = f"The world {self.name} has not closed within {CLOSE_S:g} s, and may hold on to what it uses."
+            self.close_error = f"The world {self.name} did not close within {CLOSE_S:g} s; its resources may leak."
         elif job.error is not None:
             where = traceback.extract_tb(job.error.__traceback__)[-1]
-            self.fault = (
+            self.close_error = (
                 f"The world {self.name} failed in its close() ({type(job.error).__name__}: {job.error}, "
-                f"{where.filename}:{where.lineno}), and may hold on to what it uses."
+                f"{where.filename}:{where.lineno}); its resources may leak."
             )
 
     def _start(self) -> None:
@@ -115,34 +110,33 @@ class WorldThread:
 
     def _shut(self) -> None:
         self._over = True
-        shut(self.world)
+        close_world(self.world)
 
     def _work(self) -> None:
-        until = 0.0  # a caller may send another job before the next due work
+        grace_end_s = 0.0  # until then, wait for another job before the next due work
         while not self._over:
             wait_s: float | None = 0.0
-            # Jobs run before due work, so that a world that needs all its time for steps still takes calls.
-            if self._jobs.empty() and (wait_s := until - time.monotonic()) <= 0:
-                wait_s, until = self.due(), 0.0
+            # Jobs run before due work, so that calls are executed even if the steps need all of the time.
+            if self._jobs.empty() and (wait_s := grace_end_s - time.monotonic()) <= 0:
+                wait_s, grace_end_s = self.due_work(), 0.0
             try:
                 job = self._jobs.get(timeout=wait_s)
             except Empty:
                 continue
             job.run()
-            until = until or time.monotonic() + GRACE_S  # only once, so that the world keeps its clock
+            grace_end_s = grace_end_s or time.monotonic() + GRACE_S  # not extended, so that steps stay on time
 
 
-def shut(world: Any) -> None:
-    """Close an object if it has a `close()`."""
+def close_world(world: Any) -> None:
+    """Call the `close()` of an object if it has one."""
     if callable(close := getattr(world, "close", None)):
         close()
 
 
-def half_made(error: BaseException, is_one: Callable[[Any], bool]) -> Any:
-    """Return the object whose `__init__` (or the `__init__` of a wrapper) raised `error`, so that its resources can be
-    released, or None."""
+def partly_created(error: BaseException, matches: Callable[[Any], bool]) -> Any:
+    """Return the object that `matches`, in whose `__init__` `error` was raised, so that it can be closed; else None."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for value in frame.f_locals.values():
-            if is_one(value):
+            if matches(value):
                 return value
     return None

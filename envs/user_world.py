@@ -1,4 +1,4 @@
-"""Turn a user's world into a simulation that can be judged: any object that can be reset, stepped and observed."""
+"""Wrap a user's world, an object with reset, step and observe, as a simulation that can be judged."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import numpy as np
 from rtcontrol.agents.goals import Goal, Goals
 from rtcontrol.agents.signatures import check_signatures, location_of, run_to_completion
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.thread import shut
+from rtcontrol.envs.thread import close_world
 from rtcontrol.models.errors import UserError
 
 METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # required methods with their arguments
-TOLD = {"instruct": ("text",), "judge_by": ("goal",)}
+GOAL_METHODS = {"instruct": ("text",), "judge_by": ("goal",)}  # at least one of these is required
 CLOSE = "close"
-PLAIN = frozenset({bool, int, float, str, type(None)})  # immutable values
+IMMUTABLE = frozenset({bool, int, float, str, type(None)})
 
 
 class UserWorld:
-    """A `Judged` simulation over a user's object.
+    """A `Judged` simulation that wraps a user's object.
 
-    The object needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, which returns a
-    mapping; `outcome()`: None during the episode, then whether the episode succeeded, or an `Episode`; and
-    `instruct(text)` or `judge_by(goal)`, which take the instruction. Tools call the functions in `bindings` by name, or
-    else other public methods. `close()`, unless it is one of the `tools`, closes the object. A wrong result raises
-    UserError with the line of the method; exceptions of the object are not caught.
+    The object needs the attribute `step_s` and the methods `reset(seed)`, `step()`, `observe()`, which returns a
+    mapping, `outcome()`, which returns None during the episode and then a bool for success or an `Episode`, and
+    `instruct(text)` or `judge_by(goal)`. Tools call the functions in its `bindings` by name, or its other public
+    methods if it has no `bindings`. `close()` closes the object, unless it is one of the `tools`. An invalid result
+    raises UserError with the line of the method; exceptions of the object are not caught.
 
-    With `goals`, `judge_by` gets the `Goal` of the instruction; if the instruction has none, the episode is not judged,
-    and the world keeps its last goal, which is initially the first of `goals`. The goal is passed again before each
-    episode, so that the world's counts can start. After `judge_by` later instructions change nothing. An episode longer
-    than `limit_s` is an error.
+    If `goals` are given, the object's `judge_by` gets the `Goal` of each instruction. If an instruction has no goal,
+    the episode is not judged, and the object keeps its previous goal (at first, the first of `goals`). The goal is
+    passed again before each episode, so that the object can restart its counts. After a call of this class's
+    `judge_by`, instructions are ignored. An episode longer than `limit_s` raises UserError.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class UserWorld:
     ) -> None:
         self._world, self._goals, self._limit_s = world, goals, limit_s
         missing = [name for name in METHODS if not callable(getattr(world, name, None))]
-        if not any(callable(getattr(world, name, None)) for name in TOLD):
+        if not any(callable(getattr(world, name, None)) for name in GOAL_METHODS):
             missing.append("instruct (or judge_by)")
         if not hasattr(world, "step_s"):
             missing.append("step_s")
         if missing:
             raise UserError(f"{title} has no {', '.join(missing)}.", NEEDS)
-        called = {**METHODS, **TOLD, **({} if CLOSE in tools else {CLOSE: ()})}
-        methods: dict[str, Any] = {name: getattr(world, name, None) for name in called}
-        check_signatures({name: (methods[name], names) for name, names in called.items() if callable(methods[name])})
+        signatures = {**METHODS, **GOAL_METHODS, **({} if CLOSE in tools else {CLOSE: ()})}
+        methods: dict[str, Any] = {name: getattr(world, name, None) for name in signatures}
+        check_signatures({name: (methods[name], args) for name, args in signatures.items() if callable(methods[name])})
         step_s = world.step_s
         if isinstance(step_s, bool) or not isinstance(step_s, Real) or not 1e-6 <= float(step_s) <= 1e3:
-            raise UserError(f"{title} has step_s = {step_s!r}.", "Give the seconds of one physics step, such as 0.02.")
+            raise UserError(f"{title} has step_s = {step_s!r}.", "Use the seconds of one physics step, such as 0.02.")
         self.step_s = float(step_s)
         bindings = getattr(world, "bindings", None)
         if bindings is None:
-            names = (name for name in dir(world) if not name.startswith("_") and name not in called)
+            names = (name for name in dir(world) if not name.startswith("_") and name not in signatures)
             bindings = {name: value for name in names if callable(value := getattr(world, name))}
         if not isinstance(bindings, Mapping) or not all(callable(f) for f in bindings.values()):
-            raise UserError(f"{title}: its bindings are not functions by name.", 'Write {"tool": self.method, ...}.')
+            raise UserError(f"{title}: bindings must map names to functions.", 'Write {"tool": self.method, ...}.')
         self.bindings: Mapping[str, Callable[..., Any]] = bindings
         self._closes = not (CLOSE in tools and CLOSE in bindings)
         self._seed = self._steps = 0
@@ -76,7 +76,7 @@ class UserWorld:
 
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
-        self._tell(self._goal, self._text)
+        self._pass_goal(self._goal, self._text)
         run_to_completion(self._world.reset, seed)
 
     def step(self) -> None:
@@ -86,9 +86,10 @@ class UserWorld:
     def observe(self) -> Mapping[str, Any]:
         data = self._world.observe()
         if not isinstance(data, Mapping):
-            raise self._wrong("observe", f"gave {type(data).__name__}, not a mapping", 'Return {"name": value, ...}.')
-        # A copy, since the next step may change the object's own state while others read it.
-        if not PLAIN.issuperset(map(type, data.values())):
+            problem = f"returned {type(data).__name__}, not a mapping"
+            raise self._result_error("observe", problem, 'Return {"name": value, ...}.')
+        # Copy the data, because the next step may change the object's state while other threads read the observation.
+        if not IMMUTABLE.issuperset(map(type, data.values())):
             with suppress(Exception):
                 return deepcopy(data)
         return dict(data)
@@ -98,52 +99,51 @@ class UserWorld:
         seconds = self._steps * self.step_s
         if outcome is None:
             if self._limit_s is not None and seconds >= self._limit_s:
-                problem = (
-                    f"gave None for {seconds:g} s ({self._steps} steps, seed {self._seed}): the episode does not end"
-                )
-                raise self._wrong("outcome", problem, f"Return True or False within {self._limit_s:g} s.")
+                length = f"{seconds:g} s ({self._steps} steps, seed {self._seed})"
+                problem = f"returned None for {length}: the episode does not end"
+                raise self._result_error("outcome", problem, f"Return True or False within {self._limit_s:g} s.")
             return None
         if isinstance(outcome, bool | np.bool_):
             end = "success" if outcome else "failure"
             outcome = Episode(self._seed, float(outcome), bool(outcome), seconds, {"end": end})
         if not isinstance(outcome, Episode):
-            hint = "Return None while the episode goes on, then True or False (or an rtcontrol.envs.base.Episode)."
-            raise self._wrong("outcome", f"gave {outcome!r:.60}", hint)
+            hint = "Return None during the episode, then True or False (or an rtcontrol.envs.base.Episode)."
+            raise self._result_error("outcome", f"returned {outcome!r:.60}", hint)
         return outcome if self._judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
 
     def instruct(self, text: str) -> None:
-        """Pass the controller's new instruction to the object."""
+        """Pass the controller's new instruction, or its goal, to the object."""
         if self._fixed:
             return
         goal = None if self._goals is None else self._goals.recognise(text)
         self._judged = goal is not None or self._goals is None
         self._goal, self._text = goal or self._goal, text if goal is None else goal.text()
-        self._tell(goal, self._text)
+        self._pass_goal(goal, self._text)
 
     def judge_by(self, goal: Any) -> None:
-        """Judge by this goal, independently of the instruction."""
+        """Judge by this goal from now on, and ignore instructions."""
         self._fixed = self._judged = True
         self._goal, self._text = goal, goal.text()
-        self._tell(goal, self._text)
+        self._pass_goal(goal, self._text)
 
     def close(self) -> None:
         """Release the object's resources, if it has a `close()`."""
         if self._closes:
-            shut(self._world)
+            close_world(self._world)
 
-    def _tell(self, goal: Goal | None, text: str | None) -> None:
+    def _pass_goal(self, goal: Goal | None, text: str | None) -> None:
         judge, instruct = (getattr(self._world, name, None) for name in ("judge_by", "instruct"))
         if callable(judge) and goal is not None:
             run_to_completion(judge, goal)
         if callable(instruct) and text is not None:
             run_to_completion(instruct, text)
 
-    def _wrong(self, method: str, problem: str, hint: str) -> UserError:
+    def _result_error(self, method: str, problem: str, hint: str) -> UserError:
         place = location_of(getattr(self._world, method))
         return UserError(f"{place}: {type(self._world).__name__}.{method}() {problem}.", hint)
 
 
 NEEDS = (
-    f"Write one class with step_s, {', '.join(METHODS)}, one of {' and '.join(TOLD)}, and a method for each tool "
+    f"Write one class with step_s, {', '.join(METHODS)}, {' or '.join(GOAL_METHODS)}, and a method for each tool "
     "(docs/your-own-game.md)."
 )

@@ -30,7 +30,7 @@ def observe(data: Mapping[str, Any]) -> str:
     return f"{text} legs {int(data['left_leg'])} {int(data['right_leg'])}"
 
 
-def read_back(text: str) -> dict[str, float]:
+def parse_observation(text: str) -> dict[str, float]:
     """Parse an observation text; return the state with the rounded and clamped values of the text."""
     words = text.split()
     state = {name: int(words[2 * i + 1]) / 100 for i, name in enumerate(STATE)}

@@ -30,7 +30,7 @@ def observe(data: Mapping[str, Any]) -> str:
     return " ".join(f"{word} {max(-CLAMP, min(CLAMP, value))}" for word, value in zip(WORDS, values, strict=True))
 
 
-def read_back(text: str) -> dict[str, float]:
+def parse_observation(text: str) -> dict[str, float]:
     """Parse an observation text; return the state with the rounded and clamped values of the text."""
     words = text.split()
     x, y, vx, vy, own, _, other = (int(word) for word in words[1::2])

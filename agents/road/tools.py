@@ -70,7 +70,7 @@ def observe(data: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def read_back(text: str) -> dict[str, Any]:
+def parse_observation(text: str) -> dict[str, Any]:
     """Parse an observation text; return the data with the rounded and clamped values of the text."""
     words = text.split()
     ego_kmh = int(words[1])

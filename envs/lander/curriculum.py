@@ -18,15 +18,15 @@ from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 
 OPTIONS = CurriculumOptions(
-    noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.005, lasts_s=(5.0, 14.0), late_steps=1, scatter=0.0
+    noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.005, episode_s=(5.0, 14.0), max_delay_steps=1, scatter=0.0
 )
-SCATTERED = 0.5  # share of flights that start anywhere in the field instead of at the top
-GROUND_TICKS, TAKE_OFF = 6, 0.15  # ticks on the ground that end a flight; probability to take off instead
+RANDOM_START = 0.5  # share of episodes that start anywhere in the field instead of at the top
+GROUND_TICKS, TAKE_OFF = 6, 0.15  # ticks on the ground that end an episode; probability to take off instead
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
-    """The curriculum of the lander, which samples short landings more often than long hovers, so that the rows are
-    balanced."""
+    """The curriculum of the lander. Landings are short and hovers long, so it samples goals such that the numbers of
+    rows for each kind stay in proportion."""
 
     phrasings = PHRASINGS
 
@@ -34,27 +34,27 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
         self._rows, self._ground = rows, 0
         super().__init__(rng, options, SKILL, Lander())
 
-    def look(self) -> Demonstration:
+    def demonstration(self) -> Demonstration:
         self._rows[self._goal.kind] += 1
-        return super().look()
+        return super().demonstration()
 
     def _restart(self, seed: int) -> None:
         super()._restart(seed)
         self._ground = 0
-        if self.rng.random() < SCATTERED:
-            _scatter(self.rng, self._world)
+        if self.rng.random() < RANDOM_START:
+            _place_at_random(self.rng, self._world)
 
-    def _over(self) -> bool:
-        """Return whether the episode ended, or the lander was on the ground for long. It may then get the instruction
-        to take off instead."""
+    def _has_ended(self) -> bool:
+        """Return whether the episode has ended, or the lander has been on the ground for long. With probability
+        TAKE_OFF the latter does not end the episode, and the lander gets a new goal to hover."""
         data = self._world.observe()
         on_ground = data["left_leg"] and data["right_leg"] and self._goal.kind != "hover"
         self._ground = self._ground + 1 if on_ground else 0
-        if super()._over() or self._ground <= GROUND_TICKS:
-            return super()._over()
+        if super()._has_ended() or self._ground <= GROUND_TICKS:
+            return super()._has_ended()
         if self.rng.random() >= TAKE_OFF:
             return True
-        self._aim(PHRASINGS.sample_goal(self.rng, {"hover": 1.0}))
+        self._set_goal(PHRASINGS.sample_goal(self.rng, {"hover": 1.0}))
         return False
 
     def _sample_goal(self) -> LanderGoal:
@@ -64,8 +64,8 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
         return PHRASINGS.sample_goal(self.rng, weights)
 
 
-def _scatter(rng: random.Random, world: Lander) -> None:
-    """Move the lander anywhere above the terrain, at any plausible speed and lean."""
+def _place_at_random(rng: random.Random, world: Lander) -> None:
+    """Move the lander to a random position above the ground, with a random velocity, angle and spin."""
     x = rng.uniform(-0.7, 0.7)
     world.place(
         x,
@@ -78,7 +78,7 @@ def _scatter(rng: random.Random, world: Lander) -> None:
 
 
 def demonstrations(options: CurriculumOptions, *args: Any, **named: Any) -> Iterator[Demonstration]:
-    """Yield rows as `demonstrate` does, with the kinds of goals balanced over all worlds."""
+    """Yield rows as `demonstrate` does, and balance the kinds of goals over all worlds."""
     rows: Counter[LanderKind] = Counter()
     return demonstrate(partial(LanderCurriculum, rows=rows), options, *args, **named)
 

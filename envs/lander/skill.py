@@ -1,4 +1,4 @@
-"""The lander as a skill for training and evaluation."""
+"""The lander's expert, and its interface for training and evaluation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from rtcontrol.agents.lander.goals import HOVER_PLACES, KINDS, PHRASINGS, LanderGoal
-from rtcontrol.agents.lander.tools import agent, observe, read_back
+from rtcontrol.agents.lander.tools import agent, observe, parse_observation
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
@@ -16,35 +16,35 @@ from rtcontrol.models.schema.random_call import random_call
 SIDE_AIM = 0.09
 
 
-# The pilot's parameters, from a random search on seeds below 1000. The distance to the target and `vx` give a lean of
-# at most LEAN radians; the error of the lean (rad) and the spin (rad/s) give an angular acceleration; a height error
-# and `vy` give a vertical acceleration. A landing sinks at `SINK + SINK_SLOPE * y`, and slower far from the target.
+# The expert's gains (P: proportional, D: derivative) from a random search on seeds below 1000. X: distance and `vx` set
+# an angle of at most LEAN radians. A: the angle's error and the spin (rad/s) give an angular acceleration. Y: the
+# height's error and `vy` give an acceleration. A landing sinks at `SINK + SINK_SLOPE * y`, slower far from the target.
 X_P, X_D, LEAN = 1.2, 0.92, 0.45
 A_P, A_D = 18.0, 6.8
 Y_P, Y_D = 3.5, 4.5
-SINK, SINK_SLOPE, SINK_D, OFF_SLOPE = 0.03, 0.55, 4.0, 0.72
+SINK, SINK_SLOPE, SINK_D, DISTANCE_SLOPE = 0.03, 0.55, 4.0, 0.72
 MAIN_LEVELS = (0, 50, 60, 70, 80, 90, 100)
 SIDE_LEVELS = (-100, -50, 0, 50, 100)
 
 
 def expert(data: Mapping[str, float], goal: LanderGoal) -> Call:
-    """Return the call for one observation, without memory, so that a network that sees one observation can imitate it.
+    """Return the call for an observation. It depends on nothing else, so that a model can learn it from observations.
 
-    With a leg on the ground all engines are off, except for a hover.
+    If a leg is on the ground, all engines are off, unless the goal is `hover`.
     """
     if goal.kind != "hover" and (data["left_leg"] or data["right_leg"]):
         return Call("engines", {"main": 0, "side": 0})
     x, y, vx, vy, angle = data["x"], data["y"], data["vx"], data["vy"], data["angle"]
     omega = 2.5 * data["spin"]
     target_x = goal.x if goal.kind == "hover" else {"land": 0.0, "left": -SIDE_AIM, "right": SIDE_AIM}[goal.kind]
-    off = x - target_x
-    lean = min(max(X_P * off + X_D * vx, -LEAN), LEAN)
+    distance = x - target_x
+    lean = min(max(X_P * distance + X_D * vx, -LEAN), LEAN)
     alpha = -A_P * (angle - lean) - A_D * omega
     if goal.kind == "hover":
         rise = Y_P * (goal.y - y) - Y_D * vy
     else:
-        wanted = -(SINK + SINK_SLOPE * max(y, 0.0)) + OFF_SLOPE * abs(off)
-        rise = SINK_D * (min(wanted, 0.3) - vy)
+        target_vy = -(SINK + SINK_SLOPE * max(y, 0.0)) + DISTANCE_SLOPE * abs(distance)
+        rise = SINK_D * (min(target_vy, 0.3) - vy)
     # Gravity reduces vy by 1.333 per second, full thrust adds 2.333; a full side engine turns by 5 rad/s^2.
     main = 100.0 * (rise + 1.333) / (2.333 * max(math.cos(angle), 0.3))
     return Call("engines", {"main": _nearest(main, MAIN_LEVELS), "side": _nearest(-20.0 * alpha, SIDE_LEVELS)})
@@ -59,7 +59,7 @@ SKILL = Skill(
     "lander",
     Lander,
     observe,
-    read_back,
+    parse_observation,
     PHRASINGS.goal_of,
     expert,
     Call("engines", {"main": 0, "side": 0}),

@@ -1,4 +1,4 @@
-"""Gymnasium's continuous LunarLander as a world for `engines(main, side)`, at its own 50 physics steps a second."""
+"""Gymnasium's continuous LunarLander as a world with the tool `engines(main, side)` and 50 physics steps a second."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ SIDE_NEAR, SIDE_FAR = 0.04, 0.24
 
 
 class LanderJudge(Judge[LanderGoal]):
-    """The judge of a landing or a hover.
+    """Judges a landing or a hover.
 
-    land: at rest, no crash, |x| < 0.15. left: at rest, no crash, -0.24 <= x <= -0.04; right is its mirror image.
-    hover: 12 s without touching down, the mean distance to the requested point from second 4 on under 0.12.
+    `land` succeeds if the lander comes to rest without a crash at |x| < 0.15, `left` at -0.24 <= x <= -0.04, `right` at
+    0.04 <= x <= 0.24. `hover` succeeds after 12 s without touching down, if the mean distance to the requested point is
+    below 0.12 from second 4 on.
     """
 
     steps_a_second = FPS
@@ -36,7 +37,7 @@ class LanderJudge(Judge[LanderGoal]):
         self._x = self._y = 0.0
 
     def step(self, x: float, y: float, contact: bool, crashed: bool, outside: bool, asleep: bool) -> None:
-        """Judge one physics step: it may end by crash, outside (left the field), rest, touchdown (hover), or time."""
+        """Judge one physics step; `end` may become crash, outside (of the field), rest, touchdown (hover) or time."""
         if self.end is not None:
             return
         self._steps += 1
@@ -71,32 +72,32 @@ class LanderJudge(Judge[LanderGoal]):
         return {**super().detail(), "x": round(self._x, 4), "y": round(self._y, 4), **hovered}
 
 
-# The engines are off at exactly the lower end of their range and fire only above it, so 50 % needs a small addition.
-_NUDGE = 1e-6
+# An engine fires only above the lower end of its range, so 50 % needs a small addition.
+_EPSILON = 1e-6
 
 
 def engine_action(main: float, side: float) -> tuple[float, float]:
-    """Return LunarLander's continuous action for percentages of thrust.
+    """Convert percentages of thrust to LunarLander's continuous action.
 
-    `main` 50..100 % is action[0] in (0, 1], 0 is off. `side` -100..-50 and 50..100 % is action[1] of that share; a
-    positive one pushes the lander to the right and tips it to the right (clockwise: `angle` falls). Raises ValueError
-    for a percentage that the engines do not have.
+    `main` is 0 (off) or 50..100, and becomes action[0] of -1 or in (0, 1]. `side` is 0 or 50..100 to the right or
+    -50..-100 to the left, and becomes action[1] of 0 or +-0.5..1; it also tips the lander to that side (to the right is
+    clockwise, so that `angle` falls). Raises ValueError for other percentages.
     """
     if not (main == 0 or 50 <= main <= 100):
-        raise ValueError(f"main={main}: the main engine runs at 0 or 50..100 %")
+        raise ValueError(f"main={main} is not valid: the main engine runs at 0 or 50..100 %")
     if not (side == 0 or 50 <= abs(side) <= 100):
-        raise ValueError(f"side={side}: a side engine runs at 0 or 50..100 %, the sign is the direction")
-    throttle = -1.0 if main == 0 else max(main / 50.0 - 1.0, _NUDGE)
-    lateral = 0.0 if side == 0 else max(abs(side) / 100.0, 0.5 + _NUDGE)
+        raise ValueError(f"side={side} is not valid: a side engine runs at 0 or 50..100 %; the sign is the direction")
+    throttle = -1.0 if main == 0 else max(main / 50.0 - 1.0, _EPSILON)
+    lateral = 0.0 if side == 0 else max(abs(side) / 100.0, 0.5 + _EPSILON)
     return throttle, -lateral if side < 0 else lateral
 
 
 class Lander(GoalWorld[LanderGoal]):
-    """A `Simulation` of one lander.
+    """A `Simulation` of LunarLander.
 
-    Observation: `x`, `y` (the pad's centre is 0, 0; the field ends at |x| = 1, the start is at about 0, 1.4), `vx`,
-    `vy` (dx/dt = 0.5 vx, dy/dt = 1.125 vy, a second), `angle` (radians, counterclockwise), `spin` (0.4 rad/s),
-    `left_leg`, `right_leg` (0.0 or 1.0).
+    Observations have `x` and `y` (the pad's centre is 0, 0; the field ends at |x| = 1; the lander starts near 0, 1.4),
+    `vx` and `vy` (per second, x changes by 0.5 vx and y by 1.125 vy), `angle` (radians, counterclockwise), `spin` (in
+    units of 0.4 rad/s), `left_leg` and `right_leg` (1.0 on the ground, else 0.0).
     """
 
     step_s = 1 / FPS
@@ -105,8 +106,8 @@ class Lander(GoalWorld[LanderGoal]):
     def __init__(self, goal: LanderGoal | str | None = None, pictures: bool = False) -> None:
         hint = "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'."
         super().__init__(LanderJudge(), goal, PHRASINGS.goal_of, "lander", hint)
-        # The bare environment, since the TimeLimit wrapper would end it after 1000 steps, and the judge limits the
-        # time. No render mode without pictures, since Gymnasium would add slow exhaust particles.
+        # `unwrapped` removes the TimeLimit wrapper, since the judge limits the time. A render mode would make Gymnasium
+        # simulate exhaust particles, which is slow, so it is only set for pictures.
         mode = "rgb_array" if pictures else None
         self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode=mode).unwrapped
         self._action = np.zeros(2, dtype=np.float32)
@@ -119,15 +120,14 @@ class Lander(GoalWorld[LanderGoal]):
         self._action[:] = engine_action(main, side)
 
     def _start(self, seed: int) -> None:
-        """Reset terrain, first push and engine noise; the engines are off."""
+        """Start an episode with the terrain, the initial push and the engine noise of this seed, and engines off."""
         state, _ = self._env.reset(seed=seed)
         self._state = state.tolist()
         self._return = 0.0
         self._action[:] = engine_action(0, 0)
 
     def place(self, x: float, y: float, vx: float, vy: float, angle: float, spin: float) -> None:
-        """Move the lander with its legs to a state in observation units, as a start for training well above the
-        ground."""
+        """Move the lander with its legs to a state in observation units; training uses this for random starts."""
         lander = self._env.lander
         rise = (y - self._state[1]) * (VIEWPORT_H / SCALE / 2)
         shift = ((x - self._state[0]) * (VIEWPORT_W / SCALE / 2), rise)
@@ -140,15 +140,15 @@ class Lander(GoalWorld[LanderGoal]):
         self.step()
 
     def show(self, data: Mapping[str, float]) -> None:
-        """Move the lander to the place of an observation, for a picture, without a step."""
+        """Move the lander to the position and angle of an observation without a step, to draw a picture."""
         lander = self._env.lander
         x = (data["x"] + 1) * (VIEWPORT_W / SCALE / 2)
         y = data["y"] * (VIEWPORT_H / SCALE / 2) + self._env.helipad_y + LEG_DOWN / SCALE
         self._move((x - lander.position.x, y - lander.position.y), data["angle"] - lander.angle)
 
     def _move(self, shift: tuple[float, float], turn: float) -> list[tuple[Any, tuple[float, float]]]:
-        """Yield the lander and its legs with their offsets from the centre, and move these bodies by `shift` (m) and
-        `turn` (rad) of the physics engine."""
+        """Move the lander and its legs by `shift` (m) and `turn` (rad) in the physics engine; return these bodies with
+        their offsets from the lander's centre."""
         lander = self._env.lander
         centre, moved = lander.position.copy(), []
         cos, sin = math.cos(turn), math.sin(turn)
@@ -173,7 +173,7 @@ class Lander(GoalWorld[LanderGoal]):
         )
 
     def observe(self) -> dict[str, float]:
-        # Gymnasium's first leg is on the lander's right, although other places call it the left one.
+        # Gymnasium's first leg value belongs to the right leg, although its documentation calls it the left one.
         x, y, vx, vy, angle, spin, right_leg, left_leg = self._state
         return {
             "x": x,
@@ -190,8 +190,7 @@ class Lander(GoalWorld[LanderGoal]):
         self._env.close()
 
     def picture(self) -> np.ndarray:
-        """Return a picture of the scene, uint8 [height, width, 3], if the lander was made with `pictures`. Takes about
-        2 ms."""
+        """Return a picture of the scene, uint8 [height, width, 3]; requires `pictures=True`. Takes about 2 ms."""
         frame: np.ndarray = self._env.render()
         return frame
 

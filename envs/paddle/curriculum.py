@@ -15,8 +15,10 @@ from rtcontrol.envs.paddle.skill import SKILL
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 
-OPTIONS = CurriculumOptions(noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.03, lasts_s=(8.0, 25.0), late_steps=3)
-RESTLESS = 0.3  # share of scripted persons who ignore the ball
+OPTIONS = CurriculumOptions(
+    noise=(0.0, 0.02, 0.05, 0.1), burst=4, switch=0.03, episode_s=(8.0, 25.0), max_delay_steps=3
+)
+RESTLESS = 0.3  # share of scripted players who ignore the ball
 
 
 class PaddleCurriculum(PhrasedCurriculum[PaddleGoal]):
@@ -29,8 +31,8 @@ class PaddleCurriculum(PhrasedCurriculum[PaddleGoal]):
         super()._restart(seed)
         self._world.person = court.Person(self.rng, restless=self.rng.random() < RESTLESS)
 
-    def _scatter(self) -> None:
-        """Move ball and paddles anywhere, at any speed that the game knows, more often towards the model than away."""
+    def _randomise_state(self) -> None:
+        """Give ball and paddles random positions and velocities; the ball moves towards the model in 75 % of cases."""
         rng, world = self.rng, self._world.world
         world.pause = 0
         world.own_y, world.other_y = (rng.uniform(court.TOP, court.BOTTOM) for _ in range(2))
@@ -47,8 +49,7 @@ PLAN = TrainingPlan(
     config=TrainConfig(samples=340_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
     chunk=8_192,
-    # Learning seven goals and thousands of sentences at once stays on a plateau, so the goals come first, then the
-    # sentences.
+    # Train with canonical sentences first: with thousands of sentences from the start, the loss stays on a plateau.
     early=partial(demonstrate, PaddleCurriculum, replace(OPTIONS, plain=1.0)),
     common_words=True,
 )

@@ -1,4 +1,4 @@
-"""The paddle game as a `Simulation`: a scripted person plays the left paddle, the controller the right one."""
+"""The paddle game as a `Simulation`: a scripted player moves the left paddle, the controller the right one."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from rtcontrol.agents.paddle.goals import CANONICAL, PHRASINGS, PaddleGoal
 from rtcontrol.envs.judge import GoalWorld, Judge
 from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld, Person, person
 
-BALLS = {"return": 4, "miss": 8, "up": 4, "down": 4}  # balls that decide an episode
-BALLS_S = 40.0  # seconds that they may take
-WELL_AIMED = 3  # at least so many of these must fly as instructed
-AIMED_VY = 5.0  # units a second up or down from which a shot counts as aimed
+BALLS = {"return": 4, "miss": 8, "up": 4, "down": 4}  # number of balls in an episode, by goal
+BALLS_S = 40.0  # time limit for these balls, in seconds
+WELL_AIMED = 3  # for up and down: how many of these balls must leave in the right direction
+AIMED_VY = 5.0  # minimum vertical speed of a shot that counts as aimed, in units per second
 SETTLE_S, PLACE_S, PLACE_NEAR = 2.0, 8.0, 3.0
 MIRROR_S, MIRROR_NEAR = 12.0, 4.0
-GAME_POINTS, GAME_S = 5, 60.0  # for an episode without a goal
+GAME_POINTS, GAME_S = 5, 60.0  # limits of an episode without a goal
 PLACES = {"top": TOP, "bottom": BOTTOM}
 
 
 class PaddleJudge(Judge[PaddleGoal]):
-    """The judge of a paddle episode.
+    """Judges an episode of the paddle game.
 
-    return: 4 balls returned, none missed. miss: 8 balls missed, none touched. up, down: of the first 4 balls at least 3
-    leave the paddle upwards (downwards) with 5 units a second or more. These goals end as soon as they are decided, and
-    fail after 40 s. top, bottom: 8 s; from second 2 on the paddle's mean distance to that end of its range is below 3.
-    mirror: 12 s; from second 2 on the mean distance between the paddles' heights is below 4. Without a goal an episode
-    is a game to 5 points or 60 s, unjudged.
+    `return` succeeds if 4 balls are returned and none is missed, `miss` if 8 balls are missed and none is touched, `up`
+    and `down` if at least 3 of the first 4 balls leave the paddle in that direction with 5 units per second or more.
+    These episodes end when the result is certain, and fail after 40 s. An episode of `top` or `bottom` lasts 8 s, and
+    succeeds if the paddle's mean distance to that end is below 3 from second 2 on. An episode of `mirror` lasts 12 s,
+    and succeeds if the paddles' mean distance in y is below 4 from second 2 on. Without a goal, an episode is a game to
+    5 points or 60 s without a verdict.
     """
 
     steps_a_second = STEPS_A_SECOND
@@ -41,7 +42,7 @@ class PaddleJudge(Judge[PaddleGoal]):
         self._hits, self._misses = self._world.own_hits, self._world.other_score
 
     def step(self) -> None:
-        """Judge one physics step: it may end by balls, spoiled (decided early), time, or points."""
+        """Judge one physics step; `end` may become balls, spoiled (the goal can no longer succeed), time or points."""
         if self.end is not None:
             return
         self._steps += 1
@@ -76,8 +77,8 @@ class PaddleJudge(Judge[PaddleGoal]):
     def _judge_balls(self, goal: PaddleGoal) -> None:
         balls = self._returned + self._missed
         wrong = {"return": self._missed, "miss": self._returned}.get(goal.kind, balls - self._aimed)
-        spared = BALLS[goal.kind] - WELL_AIMED if goal.kind in ("up", "down") else 0
-        if wrong > spared:
+        allowed = BALLS[goal.kind] - WELL_AIMED if goal.kind in ("up", "down") else 0
+        if wrong > allowed:
             self.end = "spoiled"
         elif balls >= BALLS[goal.kind]:
             self.end, self._succeeded = "balls", True
@@ -95,10 +96,10 @@ class PaddleJudge(Judge[PaddleGoal]):
 
 
 class PaddleGame(GoalWorld[PaddleGoal]):
-    """A paddle game with a goal, as a simulation.
+    """The paddle game as a simulation.
 
-    The seed decides the start heights of both paddles, the serves and the person. The return is points won minus points
-    lost. `world` is public for training starts.
+    The seed determines the start positions of both paddles, the serves and the scripted player. The return is points
+    won minus points lost. `world` is public, so that training can set its state.
     """
 
     step_s = 1 / STEPS_A_SECOND
@@ -112,7 +113,7 @@ class PaddleGame(GoalWorld[PaddleGoal]):
         self.bindings: Mapping[str, Callable[..., Any]] = {"move": self.move}
 
     def move(self, velocity: int) -> None:
-        """Set the model's paddle velocity in steps of 20 units a second, positive is down, until the next call."""
+        """Set the velocity of the model's paddle until the next call, in steps of 20 units/s; positive is down."""
         self.world.set_model(LEVEL_SPEED * velocity)
 
     def observe(self) -> dict[str, float]:

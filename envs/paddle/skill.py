@@ -1,4 +1,4 @@
-"""The paddle as a skill for training and evaluation."""
+"""The paddle game's expert, and its interface for training and evaluation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from rtcontrol.agents.paddle.goals import KINDS, PHRASINGS, PaddleGoal
-from rtcontrol.agents.paddle.tools import agent, observe, read_back
+from rtcontrol.agents.paddle.tools import agent, observe, parse_observation
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PLANE, TOP
 from rtcontrol.envs.skill import Skill
@@ -14,23 +14,22 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.schema.random_call import random_call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
-LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # speed limits to hit and to hide
-GAIN = 7.0  # units a second for each unit of distance
-AIM = 4.2  # distance from the paddle's centre at which the ball is hit to send it up or down
-SWING = 2.0  # the largest such distance to place a return away from the other paddle
-CROWDED = 13.0  # if the ball comes so near to an end of the field, the paddle must not hide there
+LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # how far to predict the ball, to hit it and to avoid it
+GAIN = 7.0  # paddle speed in units per second for each unit of distance to the target
+AIM = 4.2  # distance from the paddle's centre at which to hit the ball, to send it up or down
+SWING = 2.0  # the largest such distance for a return away from the other paddle
+CROWDED = 13.0  # if the ball comes this near to an end of the field, the paddle must not wait at that end
 
 
 def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
-    """Return the call for one observation, without memory, so that a network that sees one observation can imitate
-    it."""
+    """Return the call for an observation. It depends on nothing else, so that a model can learn it."""
     distance = _target(data, goal) - data["own_y"]
     level = round(GAIN * distance / LEVEL_SPEED)
     return Call("move", {"velocity": max(LEVELS[0], min(LEVELS[-1], level))})
 
 
 def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
-    """Return the height that the paddle should have."""
+    """Return the y that the paddle should move to."""
     own, other = data["own_y"], data["other_y"]
     if goal.kind == "top":
         return TOP
@@ -45,14 +44,14 @@ def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
         return HEIGHT / 2
     ball = _ahead(data, LOOK_AHEAD_S)
     if goal.kind == "return":
-        off = max(-SWING, min(SWING, (other - HEIGHT / 2) / 5))
+        offset = max(-SWING, min(SWING, (other - HEIGHT / 2) / 5))
     else:
-        off = AIM if goal.kind == "up" else -AIM
-    return max(TOP, min(BOTTOM, ball + off))
+        offset = AIM if goal.kind == "up" else -AIM
+    return max(TOP, min(BOTTOM, ball + offset))
 
 
 def _ahead(data: Mapping[str, float], limit_s: float) -> float:
-    """Return the height of the ball when it meets the paddle, or after `limit_s` if that is sooner."""
+    """Return the ball's y when it reaches the paddle, or after `limit_s` if that is sooner."""
     seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], limit_s)
     y = data["ball_y"] + data["ball_vy"] * seconds
     if y < BALL_HALF:
@@ -61,8 +60,7 @@ def _ahead(data: Mapping[str, float], limit_s: float) -> float:
 
 
 def _hidden(own: float, ball: float) -> float:
-    """Return a height out of the ball's way: the nearer end of the field, or the middle when the ball comes to that
-    end."""
+    """Return a y that avoids the ball: the nearer end of the field, or the middle if the ball comes to that end."""
     if own < HEIGHT / 2:
         return TOP if ball > TOP + CROWDED else HEIGHT / 2
     return BOTTOM if ball < BOTTOM - CROWDED else HEIGHT / 2
@@ -73,13 +71,13 @@ SKILL = Skill(
     "paddle",
     PaddleGame,
     observe,
-    read_back,
+    parse_observation,
     PHRASINGS.goal_of,
     expert,
     Call("move", {"velocity": 0}),
     partial(random_call, agent.tools.schemas),
     goals=tuple(PaddleGoal(kind) for kind in KINDS),
-    opposite={PaddleGoal(a): PaddleGoal(b) for one, other in _PAIRS for a, b in ((one, other), (other, one))},  # type: ignore[arg-type]
+    opposite={PaddleGoal(a): PaddleGoal(b) for pair in _PAIRS for a, b in (pair, pair[::-1])},  # type: ignore[arg-type]
     kinds=KINDS,
     phrasings={"held-out": PHRASINGS.held_out_words},
 )

@@ -1,22 +1,22 @@
-"""A paddle game: a person's paddle on the left, the model's on the right, one ball. The physics, fully specified.
+"""A paddle game: a person's paddle on the left, the model's on the right, one ball. This text specifies the physics.
 
-A port (such as the web page's) needs nothing but this text; `tests/envs/paddle/paddle_trace.json` has a trace for
-comparison, step by step. Only + - * / and comparisons of IEEE doubles, in the order written here, so a port's numbers
-are the same to the last bit.
+A port to another language needs only this text; `tests/envs/paddle/paddle_trace.json` has a step-by-step trace to
+compare with. The game uses only + - * / and comparisons of IEEE doubles, in the order written here, so that the numbers
+of a port are the same to the last bit.
 
 Field and units: x from 0 (the person's side) to 100 (the model's side), y from 0 (top) to 60 (bottom), seconds. "own"
-is the model's paddle, "other" the person's.
+is the model's paddle, "other" the person's paddle.
 
     step                1/60 s, fixed; every `v / 60` below is a division by 60
     ball                centre x, y; a square of half side 1
     paddle              centre y, height 10 (half 5); centre kept in 5..55; speed at most 60 either way
-    own face            x = 96: the ball's centre meets it at 95       other face   x = 4: the centre meets it at 5
+    own face            x = 96: a ball at x = 95 touches it            other face   x = 4: a ball at x = 5 touches it
     serve speed         |vx| = 45; after each paddle hit |vx| grows by 2.5, up to 70
     bounce              offset = (ball y - paddle y) / 6, in -1..1; vy = 0.75 * offset * |vx| with the new |vx|
     pause before serve  30 steps, the ball at rest in the centre (50, 30)
 
 Random numbers come from one 32-bit generator: state = (1664525 * state + 1013904223) mod 2^32, first set to
-(2654435761 * seed + 1) mod 2^32 (JavaScript: `Math.imul` and `>>> 0`). They decide the serve's slope and nothing else.
+(2654435761 * seed + 1) mod 2^32 (JavaScript: `Math.imul` and `>>> 0`). They determine only the slope of serves.
 
 Start: score 0:0, both paddles at y = 30 and at rest, the ball in the centre, pause = 30, the first serve goes to the
 model (toward = +1).
@@ -24,20 +24,20 @@ model (toward = +1).
 One step, in this order:
 
 1. Paddles: y = y + v / 60, then y = min(max(y, 5), 55); own first. v is in units a second, clamped to -60..60 when set.
-2. If pause > 0: pause = pause - 1; if it is 0 now, serve: draw a new state, u = state >> 16 (0..65535),
-   vx = toward * 45, vy = (u / 32768 - 1) * 0.6 * 45. Either way the step ends here.
+2. If pause > 0: pause = pause - 1; if pause is 0 now, serve: compute the next state, u = state >> 16 (0..65535),
+   vx = toward * 45, vy = (u / 32768 - 1) * 0.6 * 45. The step ends here, with or without a serve.
 3. Ball: before = x; x = x + vx / 60; y = y + vy / 60.
 4. Walls: if y < 1: y = 2 - y, vy = -vy. If y > 59: y = 118 - y, vy = -vy.
 5. Own paddle, if vx > 0 and before < 95 and x >= 95 and |y - own y| <= 6: x = 190 - x, s = min(vx + 2.5, 70),
    vx = -s, vy = 0.75 * ((y - own y) / 6) * s. Other paddle, if vx < 0 and before > 5 and x <= 5 and
    |y - other y| <= 6: x = 10 - x, s = min(-vx + 2.5, 70), vx = s, vy = 0.75 * ((y - other y) / 6) * s.
 6. Points: if x >= 100 the other (the person) scores and toward = +1; if x <= 0 own (the model) scores and toward = -1
-   (the next serve goes to whoever missed). After a point x = 50, y = 30, vx = vy = 0, pause = 30.
+   (the next serve goes to the player who missed). After a point x = 50, y = 30, vx = vy = 0, pause = 30.
 
-Observation, the flat object that the agent `paddle` reads: `ball_x` 0..100, `ball_y` 1..59, `ball_vx` -70..70 and
+Observation, the object that the agent `paddle` reads: `ball_x` 0..100, `ball_y` 1..59, `ball_vx` -70..70 and
 `ball_vy` -52.5..52.5 (units a second, both 0 before a serve), `own_y`, `other_y` 5..55. The model's call
-`move(velocity=n)`, n in -3..3, sets own v = 20 * n (positive is down) until the next call. A game has no end of its
-own: the page may play to any score.
+`move(velocity=n)`, n in -3..3, sets own v = 20 * n (positive is down) until the next call. A game never ends by itself;
+the program that uses it decides when to stop.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _MASK = 0xFFFFFFFF
 
 @dataclass(slots=True)
 class Ball:
-    """The ball: the place of its centre, and its speed in units per second."""
+    """The ball: the position of its centre, and its velocity in units per second."""
 
     x: float
     y: float
@@ -71,10 +71,8 @@ class Ball:
 
 
 class PaddleWorld:
-    """The physics that the module's docstring specifies, without a judge or a player.
-
-    `own_hits`, `other_hits`, `own_score`, `other_score` only count up.
-    """
+    """The physics that this module's docstring specifies. `own_hits`, `other_hits`, `own_score` and `other_score` are
+    counts since `reset`."""
 
     ball: Ball
     pause: int
@@ -84,7 +82,7 @@ class PaddleWorld:
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Start a game; the serves follow from `seed` (any integer of at least 0)."""
+        """Start a game; `seed` (0 or more) determines the serves."""
         self._state = (2654435761 * seed + 1) & _MASK
         self.own_y = self.other_y = HEIGHT / 2
         self.own_v = self.other_v = 0.0
@@ -92,7 +90,7 @@ class PaddleWorld:
         self._centre(toward=1)
 
     def set_model(self, velocity: float) -> None:
-        """Set the velocity of the model's paddle in units a second, clamped; positive is down."""
+        """Set the velocity of the model's paddle in units per second (positive is down), clamped to -60..60."""
         self.own_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
 
     def set_other(self, velocity: float) -> None:
@@ -126,7 +124,7 @@ class PaddleWorld:
             self._centre(toward=-1)
 
     def observe(self) -> dict[str, float]:
-        """Return the six numbers of an observation."""
+        """Return the observation that the agent `paddle` reads."""
         return {
             "ball_x": self.ball.x,
             "ball_y": self.ball.y,
@@ -162,19 +160,19 @@ class PaddleWorld:
         self.ball.vy = slope * SERVE_SPEED
 
 
-LOOK_EVERY = 12  # steps between two updates of the person's aim: 0.2 s
+AIM_EVERY = 12  # steps between two updates of the person's aim: 0.2 s
 
 
-def fold(y: float) -> float:
-    """Return where a ball that moves straight to `y` is after its reflections at the walls."""
+def reflected(y: float) -> float:
+    """Return the y of a ball after reflections at the walls, if it would reach `y` without walls."""
     span = HEIGHT - 2 * BALL_HALF
     place = (y - BALL_HALF) % (2 * span)
     return BALL_HALF + (place if place <= span else 2 * span - place)
 
 
 class Person:
-    """A scripted player. The generator decides its speed (30 to 50 units a second), its aim (errors of 1.5 to 5 units a
-    ball) and where it waits while the ball moves away. `restless` persons ignore the ball."""
+    """A scripted player of the left paddle. `rng` determines its speed (30 to 50 units a second), the errors of its aim
+    (1.5 to 5 units) and where it waits while the ball moves away. A `restless` player ignores the ball."""
 
     def __init__(self, rng: random.Random, restless: bool = False) -> None:
         self._rng = rng
@@ -183,18 +181,18 @@ class Person:
         self._error = rng.uniform(1.5, 5.0)
         self._steps = 0
         self._incoming = False
-        self._off = 0.0
+        self._offset = 0.0
         self._target = rng.uniform(TOP, BOTTOM)
 
     def step(self, world: PaddleWorld) -> None:
-        """Set the person's paddle, before each physics step."""
-        if self._steps % LOOK_EVERY == 0:
-            self._look(world)
+        """Set the velocity of the person's paddle; called before each physics step."""
+        if self._steps % AIM_EVERY == 0:
+            self._update_target(world)
         self._steps += 1
         wanted = 8.0 * (self._target - world.other_y)
         world.set_other(min(max(wanted, -self._speed), self._speed))
 
-    def _look(self, world: PaddleWorld) -> None:
+    def _update_target(self, world: PaddleWorld) -> None:
         rng = self._rng
         incoming = world.ball.vx < 0
         if self._restless:
@@ -202,16 +200,16 @@ class Person:
                 self._target = rng.uniform(TOP, BOTTOM)
             return
         if incoming and not self._incoming:
-            # One random error per ball, plus the part of the paddle that the person wants to hit the ball with.
-            self._off = rng.gauss(0.0, self._error) + rng.uniform(-3.5, 3.5)
+            # For each ball: a random error, and a random part of the paddle to hit the ball with.
+            self._offset = rng.gauss(0.0, self._error) + rng.uniform(-3.5, 3.5)
         if self._incoming and not incoming:
             self._target = rng.uniform(15.0, 45.0)
         self._incoming = incoming
         if incoming:
             seconds = (world.ball.x - OTHER_PLANE) / -world.ball.vx
-            self._target = fold(world.ball.y + world.ball.vy * seconds) + self._off
+            self._target = reflected(world.ball.y + world.ball.vy * seconds) + self._offset
 
 
 def person(seed: int) -> Person:
-    """Return the person who plays the episode of `seed`."""
+    """Return the scripted player for the episode with this seed."""
     return Person(random.Random(f"person {seed}"))

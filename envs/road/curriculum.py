@@ -18,12 +18,14 @@ from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol_client.carla.intent import KMH
 from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
-# Share of the rows with these calls that is used: calls that start something are rare, calls that continue are not.
-KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
-# A larger share for goals that start something, or the model does not learn their end (such as the reached lane).
-KEPT_OF_LANES = {"set_speed": 0.2, "stop": 0.15, "follow": 0.25, "brake": 0.2}
-LANES = frozenset({"lane", "turn", "overtake"})
-OPTIONS = CurriculumOptions(noise=(0.0, 0.01, 0.03, 0.06), burst=6, switch=0.08, lasts_s=(10.0, 40.0), late_steps=2)
+# Probability to use a row with such a call. These calls are frequent; rows with other calls are always used.
+KEEP = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
+# Higher probabilities for goals that can be completed, since the model must also learn what to do after that.
+KEEP_FOR_ENDING_GOALS = {"set_speed": 0.2, "stop": 0.15, "follow": 0.25, "brake": 0.2}
+ENDING_GOALS = frozenset({"lane", "turn", "overtake"})
+OPTIONS = CurriculumOptions(
+    noise=(0.0, 0.01, 0.03, 0.06), burst=6, switch=0.08, episode_s=(10.0, 40.0), max_delay_steps=2
+)
 
 
 class RoadCurriculum(PhrasedCurriculum[RoadGoal]):
@@ -33,16 +35,16 @@ class RoadCurriculum(PhrasedCurriculum[RoadGoal]):
         super().__init__(rng, options, SKILL, Road())
 
     @classmethod
-    def kept(cls, row: Demonstration) -> float:
-        return (KEPT_OF_LANES if row.goal.kind in LANES else KEPT).get(row.call.name, 1.0)
+    def keep_probability(cls, row: Demonstration) -> float:
+        return (KEEP_FOR_ENDING_GOALS if row.goal.kind in ENDING_GOALS else KEEP).get(row.call.name, 1.0)
 
-    def _obey(self, call: Call) -> None:
+    def _execute(self, call: Call) -> None:
         self._world.obey(call.name, call.arguments)
 
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         return bool(self._world.counts["crash"])
 
-    def _scatter(self) -> None:
+    def _randomise_state(self) -> None:
         rng, road = self.rng, self._world
         if road.junction_m() == 0:
             return
@@ -53,9 +55,9 @@ class RoadCurriculum(PhrasedCurriculum[RoadGoal]):
             road.shift, road.car.lane = 0, rng.randint(1, road.lanes)
             road.traffic.populate(road.car.s)
         elif change < 0.7:
-            road.traffic.lead(road.car, rng.uniform(3.0, 90.0), road.car.speed * rng.uniform(0.3, 1.3))
+            road.traffic.put_ahead(road.car, rng.uniform(3.0, 90.0), road.car.speed * rng.uniform(0.3, 1.3))
         elif change < 0.9:
-            road.junction.place = road.car.s + rng.choice((rng.uniform(4.0, LIGHT_SIGHT_M), rng.uniform(4.0, SIGHT_M)))
+            road.junction.start = road.car.s + rng.choice((rng.uniform(4.0, LIGHT_SIGHT_M), rng.uniform(4.0, SIGHT_M)))
             road.car.speed = min(road.car.speed, 60.0 / KMH)
         else:
             road.intent.turn = rng.choice(("straight", "left", "right"))
@@ -67,7 +69,7 @@ PLAN = TrainingPlan(
     config=TrainConfig(samples=700_000, learning_rate=7e-4, bf16=True),
     shape=ModelShape(hidden=128, heads=2, intermediate=512),
     chunk=8_192,
-    # Driving comes first, then the sentences, since learning both at once stays on a plateau.
+    # Train with canonical sentences first: with all sentences from the start, the loss stays on a plateau.
     early=partial(demonstrate, RoadCurriculum, replace(OPTIONS, plain=1.0)),
     common_words=True,
     number_words=True,

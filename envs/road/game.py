@@ -1,4 +1,4 @@
-"""The road as a `Simulation`: one car among others, and the goal that it is judged by."""
+"""The driver's road as a `Simulation`, and the judge of its episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rtcontrol.envs.judge import GoalWorld, Judge
 from rtcontrol.envs.road.world import DT, STEPS_A_SECOND, Car, Road
 from rtcontrol_client.carla.intent import KMH
 
-LIMIT_S, FREE_S = 120.0, 60.0  # seconds of an episode with a goal, and without
+LIMIT_S, FREE_S = 120.0, 60.0  # maximum duration of an episode with a goal, and duration without a goal
 CRUISE_S, CRUISE_NEAR_KMH, CRUISE_MIN_KMH = 6.0, 4.0, 15.0
 CLEAR_AHEAD_M = 60.0
 LANE_S = 3.0
@@ -22,13 +22,14 @@ FAULTS = ("crash", "red light", "corner")  # each of these makes any goal fail
 
 
 class RoadJudge(Judge[RoadGoal]):
-    """The judge of a drive.
+    """Judges an episode of the driver.
 
-    A crash, passing a red light, or taking a corner too fast makes any goal fail. drive, speed: 6 s within 4 km/h of
-    the limit (the figure) with no junction near, or of the speed of a slower car that is followed within 60 m. lane: 3
-    s in it, driving. follow: 4 s within 30 % (at least 4 m) of the gap, behind a car that drives. turn: the car leaves
-    the next junction in that direction. overtake: a slower car that was ahead in our lane is behind. stop: stands for 2
-    s, within 15 s. All within 120 s. Without a goal an episode lasts 60 s, unjudged.
+    A crash, a red light or a fast corner makes any goal fail, as does a time limit of 120 s (15 s for `stop`). `drive`
+    and `speed` succeed after 6 s within 4 km/h of the limit or the value, or of the speed of a slower car within 60 m,
+    with no junction near. `lane` succeeds after 3 s of driving there, `follow` after 4 s with a gap to a moving car
+    within 30 % (or 4 m) of the value, `turn` if the car leaves the next junction in that direction, `overtake` if a car
+    that was ahead of us is passed, `stop` after 2 s at rest. Without a goal an episode lasts 60 s,
+    without a verdict.
     """
 
     steps_a_second = STEPS_A_SECOND
@@ -38,13 +39,13 @@ class RoadJudge(Judge[RoadGoal]):
 
     def reset(self, goal: RoadGoal | None) -> None:
         super().reset(goal)
-        self._run_s = 0.0
+        self._fulfilled_s = 0.0
         self._ways = len(self._road.ways)
         self._slower: list[Car] = []
         self._before = self._road.counts.copy()
 
     def step(self) -> None:
-        """Judge one physics step: it may end by crash, red light, corner, wrong way, done, or time."""
+        """Judge one physics step; `end` may become crash, red light, corner, wrong way, done or time."""
         if self.end is not None:
             return
         self._steps += 1
@@ -77,9 +78,10 @@ class RoadJudge(Judge[RoadGoal]):
                 kmh = road.limit * KMH if goal.value is None else float(goal.value)
                 return self._lasts(_cruises(road, kmh), CRUISE_S)
 
-    def _lasts(self, now: bool, seconds: float) -> bool:
-        self._run_s = self._run_s + DT if now else 0.0
-        return self._run_s >= seconds
+    def _lasts(self, fulfilled: bool, seconds: float) -> bool:
+        """Return whether the condition has been fulfilled for `seconds` without interruption."""
+        self._fulfilled_s = self._fulfilled_s + DT if fulfilled else 0.0
+        return self._fulfilled_s >= seconds
 
     def _has_turned(self, goal: RoadGoal) -> bool:
         ways = self._road.ways
@@ -103,7 +105,7 @@ class RoadJudge(Judge[RoadGoal]):
 
 
 def _follows(road: Road, gap_m: float) -> bool:
-    """Return whether the car ahead drives, at about this gap."""
+    """Return whether the car ahead is moving, and our gap to it is about `gap_m`."""
     ahead = road.neighbours(road.car.lane)[0]
     if ahead is None or ahead.speed * KMH < FOLLOW_KMH:
         return False
@@ -111,7 +113,7 @@ def _follows(road: Road, gap_m: float) -> bool:
 
 
 def _cruises(road: Road, kmh: float) -> bool:
-    """Return whether the car drives at this speed, or at that of a slower car ahead, with no junction near."""
+    """Return whether our speed is about `kmh`, or that of a slower car ahead, with no junction near."""
     ahead = road.neighbours(road.car.lane)[0]
     if ahead is not None and ahead.s - road.car.s < CLEAR_AHEAD_M and ahead.speed * KMH < kmh - CRUISE_NEAR_KMH:
         kmh = ahead.speed * KMH
@@ -120,10 +122,10 @@ def _cruises(road: Road, kmh: float) -> bool:
 
 
 class RoadGame(GoalWorld[RoadGoal]):
-    """A drive with a goal, as a simulation.
+    """The driver's road as a simulation.
 
-    The seed decides the road, its traffic and its lights. The return is the distance driven, km. `road` is public for
-    training starts.
+    The seed determines the road, its traffic and its lights. The return is the driven distance in km. `road` is public,
+    so that training can set its state.
     """
 
     step_s = DT
@@ -131,7 +133,7 @@ class RoadGame(GoalWorld[RoadGoal]):
 
     def __init__(self, goal: RoadGoal | str | None = None) -> None:
         hint = (
-            "Write, say: drive at 50, keep in the left lane, follow the car ahead at 20 metres, "
+            "Write, for example: drive at 50, keep in the left lane, follow the car ahead at 20 metres, "
             "turn right at the next junction, overtake slow cars, stop the car."
         )
         self.road = Road()

@@ -1,4 +1,4 @@
-"""The driver as a skill for training and evaluation."""
+"""The driver's expert, and its interface for training and evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rtcontrol.agents.road.goals import GAPS, KINDS, PHRASINGS, RoadGoal
-from rtcontrol.agents.road.tools import agent, observe, read_back
+from rtcontrol.agents.road.tools import agent, observe, parse_observation
 from rtcontrol.envs.road.game import RoadGame
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
@@ -18,26 +18,26 @@ from rtcontrol_client.carla.intent import KMH
 JUNCTION_KMH, JUNCTION_NEAR_M = 50, 130.0
 TURN_KMH, TURN_NEAR_M = 20, 40.0
 HOLD_M = 3.0  # distance from the stop line at which to stop
-CHANGE_M, OVERTAKE_M = 30.0, 45.0  # no goal asks for a change or overtaking nearer to a junction
+CHANGE_M, OVERTAKE_M = 30.0, 45.0  # minimum distances from a junction for these manoeuvres
 
 
 def expert(data: Mapping[str, Any], goal: RoadGoal) -> Call:
-    """Return the call for the data of `agents.driver.read_back`.
+    """Return the call for an observation and a goal.
 
-    Priorities: a halt; a red light; a car ahead that needs hard braking; the goal.
+    Priorities: the goal `stop`, a red light, a car ahead that requires hard braking, then the other goals.
     """
     if goal.kind == "stop":
         return Call("stop", {})
-    if (call := _light(data) or _close(data)) is not None:
+    if (call := _call_for_light(data) or _call_for_slow_car(data)) is not None:
         return call
     limit = int(data["limit_kmh"])
     match goal.kind:
         case "speed":
             return _proceed(data, int(goal.value or 0))
         case "follow":
-            cap = _cap(data, limit)
-            free = data["ahead_m"] is None and cap < limit
-            return _set(cap) if free or _turning(data) else Call("follow", {"gap": goal.value})
+            kmh = _limit_at_junction(data, limit)
+            free = data["ahead_m"] is None and kmh < limit
+            return _set_speed(kmh) if free or _turning(data) else Call("follow", {"gap": goal.value})
         case "lane":
             lanes = data["lanes"]
             return _towards(data, {"left": 1, "right": lanes}.get(str(goal.value), (lanes + 1) // 2), limit)
@@ -52,36 +52,36 @@ def expert(data: Mapping[str, Any], goal: RoadGoal) -> Call:
             return _proceed(data, limit)
 
 
-def _light(data: Mapping[str, Any]) -> Call | None:
-    line = data["junction_m"]
-    if data["light"] not in ("red", "yellow") or line is None or line == 0:
+def _call_for_light(data: Mapping[str, Any]) -> Call | None:
+    stop_line_m = data["junction_m"]
+    if data["light"] not in ("red", "yellow") or stop_line_m is None or stop_line_m == 0:
         return None
     speed = data["speed_kmh"] / KMH
-    left = line - HOLD_M
-    needed = math.inf if left <= 0 else speed * speed / (2 * left)
-    if data["light"] == "yellow" and needed > 4.0:
+    distance_m = stop_line_m - HOLD_M
+    deceleration = math.inf if distance_m <= 0 else speed * speed / (2 * distance_m)
+    if data["light"] == "yellow" and deceleration > 4.0:
         return None
-    if data["ahead_m"] is not None and data["ahead_m"] + 3.0 < line:
-        return _close(data) or Call("follow", {"gap": GAPS[0]})
-    if left <= 1.0 and speed < 1.5:
+    if data["ahead_m"] is not None and data["ahead_m"] + 3.0 < stop_line_m:
+        return _call_for_slow_car(data) or Call("follow", {"gap": GAPS[0]})
+    if distance_m <= 1.0 and speed < 1.5:
         return Call("stop", {})
-    return _brake(needed) if needed >= 1.2 else _set(10 if left < 8.0 else 20)
+    return _brake(deceleration) if deceleration >= 1.2 else _set_speed(10 if distance_m < 8.0 else 20)
 
 
-def _close(data: Mapping[str, Any]) -> Call | None:
-    """Return a brake call if comfortable following would be too late, else None."""
+def _call_for_slow_car(data: Mapping[str, Any]) -> Call | None:
+    """Return a brake call if the car ahead is so slow or near that `follow` would brake too late, else None."""
     if data["ahead_m"] is None or (data["junction_m"] == 0 and _turning(data)):
         return None
-    closing = (data["speed_kmh"] - data["ahead_kmh"]) / KMH
-    left = data["ahead_m"] - 3.0
-    if closing <= 0:
+    closing_speed = (data["speed_kmh"] - data["ahead_kmh"]) / KMH
+    distance_m = data["ahead_m"] - 3.0
+    if closing_speed <= 0:
         return None
-    needed = math.inf if left <= 0 else closing * closing / (2 * left)
-    return _brake(needed) if needed > 2.5 else None
+    deceleration = math.inf if distance_m <= 0 else closing_speed * closing_speed / (2 * distance_m)
+    return _brake(deceleration) if deceleration > 2.5 else None
 
 
-def _brake(needed: float) -> Call:
-    level = 100 if needed > 6.4 else 20 * max(1, math.ceil(needed / 1.6))
+def _brake(deceleration: float) -> Call:
+    level = 100 if deceleration > 6.4 else 20 * max(1, math.ceil(deceleration / 1.6))
     return Call("brake", {"level": level})
 
 
@@ -89,8 +89,8 @@ def _turning(data: Mapping[str, Any]) -> bool:
     return data["turn"] != "straight"
 
 
-def _cap(data: Mapping[str, Any], kmh: int) -> int:
-    """Return the speed limited by junctions."""
+def _limit_at_junction(data: Mapping[str, Any], kmh: int) -> int:
+    """Return `kmh`, reduced if a junction is near."""
     junction = data["junction_m"]
     if junction is None or junction >= JUNCTION_NEAR_M:
         return kmh
@@ -99,25 +99,25 @@ def _cap(data: Mapping[str, Any], kmh: int) -> int:
     return min(kmh, JUNCTION_KMH)
 
 
-def _set(kmh: float) -> Call:
+def _set_speed(kmh: float) -> Call:
     return Call("set_speed", {"kmh": max(10, min(120, int(kmh / 10) * 10))})
 
 
 def _proceed(data: Mapping[str, Any], kmh: int) -> Call:
-    """Return the call for this speed, or for following a slower car."""
-    kmh = _cap(data, kmh)
+    """Return a call to drive at `kmh`, or to follow a slower car ahead."""
+    kmh = _limit_at_junction(data, kmh)
     gap = data["ahead_m"]
     if gap is None:
-        return _set(kmh)
+        return _set_speed(kmh)
     speed_ms, other = data["speed_kmh"] / KMH, data["ahead_kmh"] / KMH
     near = 6.0 + 1.6 * speed_ms + max(0.0, speed_ms - other) * 2.0
-    # The car ahead is faster than our target speed, so it will be gone soon, unless it is very close.
+    # Do not follow a car that is faster than our target speed, unless it is very close.
     if gap > near or (other * KMH > kmh + 3 and gap > 5.0 + 0.8 * speed_ms):
-        return _set(kmh)
-    return Call("follow", {"gap": _headway(data["ahead_kmh"])})
+        return _set_speed(kmh)
+    return Call("follow", {"gap": _gap_for_speed(data["ahead_kmh"])})
 
 
-def _headway(kmh: float) -> int:
+def _gap_for_speed(kmh: float) -> int:
     for gap, below in ((5, 8), (10, 22), (15, 38), (20, 58), (30, 80)):
         if kmh < below:
             return gap
@@ -125,7 +125,7 @@ def _headway(kmh: float) -> int:
 
 
 def _towards(data: Mapping[str, Any], target: int, kmh: int) -> Call:
-    """Return a change towards the target, one step at a time, or slow down if a neighbour is in the way."""
+    """Return a call to change one step towards the lane `target`, or to slow down if a car blocks the change."""
     step = (target > data["lane"]) - (target < data["lane"])
     if step == 0 or data["shift"] or not _far_from_junction(data, CHANGE_M) or data["speed_kmh"] < 8:
         return _proceed(data, max(kmh, 10))
@@ -142,10 +142,10 @@ def _overtake(data: Mapping[str, Any], limit: int) -> Call:
     slow = ahead is not None and ahead < 80 and data["ahead_kmh"] < limit - 4
     if slow:
         # Overtake on the left if there is more room, and on the right only if there is much more room.
-        for side, more in (("left", 10), ("right", 25)):
+        for side, more_m in (("left", 10), ("right", 25)):
             other = data[f"{side}_ahead_m"]
-            past = other is None or other > ahead + more or data[f"{side}_ahead_kmh"] > data["ahead_kmh"] + 5
-            if (lane > 1 if side == "left" else lane < lanes) and past and _free(data, side):
+            faster = other is None or other > ahead + more_m or data[f"{side}_ahead_kmh"] > data["ahead_kmh"] + 5
+            if (lane > 1 if side == "left" else lane < lanes) and faster and _free(data, side):
                 return Call("change_lane", {"direction": side})
     elif lane < lanes and _free(data, "right"):
         other = data["right_ahead_m"]
@@ -166,7 +166,7 @@ def _free(data: Mapping[str, Any], side: str) -> bool:
     return behind is None or behind > 7.0 + 2.2 * max(0.0, data[f"{side}_behind_kmh"] / KMH - speed_ms)
 
 
-# A call without effect: the default direction at the next junction.
+# A call without effect: `straight` is the default direction at junctions.
 STILL = Call("turn", {"at_next_junction": "straight"})
 _LEFT, _RIGHT = RoadGoal("lane", "left"), RoadGoal("lane", "right")
 _TURN_LEFT, _TURN_RIGHT = RoadGoal("turn", "left"), RoadGoal("turn", "right")
@@ -174,7 +174,7 @@ SKILL = Skill(
     "road",
     RoadGame,
     observe,
-    read_back,
+    parse_observation,
     PHRASINGS.goal_of,
     expert,
     STILL,

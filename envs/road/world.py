@@ -1,8 +1,8 @@
-"""A road with traffic and junctions with lights, along one coordinate: the training world of the driver model.
+"""A simple world to train the driver model: a road with traffic, junctions and traffic lights, along one coordinate.
 
-Cars have a place along the road and a lane. A lane change takes `SHIFT_S`; after half of this time the car counts as in
-the new lane. Calls have the meaning of the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`), and
-observations the same fields. There is no steering: keeping the lane is the bridge's task.
+A car has a position along the road and a lane. A lane change takes `SHIFT_S`; after half of this time the car counts as
+in the new lane. Calls have the same effects as in the CARLA bridge, by the same code (`rtcontrol_client.carla.intent`),
+and observations have the same fields. There is no steering, since in CARLA the bridge keeps the lane.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
 
 LENGTH = 4.6
 AHEAD_M, BEHIND_M = 220.0, 200.0
-CLEAR_M = 14.0  # the least distance between new cars
+CLEAR_M = 14.0  # the minimum distance between new cars
 
 
 @dataclass(slots=True)
 class Car:
-    """A car. `s` is the place of the front bumper along the road, m; `lane` counts from the left, 1 the leftmost;
-    speeds in m/s."""
+    """A car. `s` is the position of its front bumper along the road in metres; `lane` counts from the left, starting at
+    1; `speed` and the preferred speed are in m/s."""
 
     s: float
     lane: int
     speed: float
-    wish: float
+    preferred_speed: float
 
 
 class Traffic:
-    """The cars around a place that moves along an endless road. `cars` is public for setting up a scene."""
+    """The other cars on an endless road, near our car. `cars` is public, so that a test or training can set them."""
 
     def __init__(self, rng: random.Random, lanes: int, spacing_m: float, pace: float) -> None:
-        """Create traffic with the mean distance `spacing_m` in a lane. Cars prefer 55 to 105 % of the speed `pace`,
-        m/s."""
+        """Create traffic with the mean distance `spacing_m` in a lane. Cars prefer 55 to 105 % of `pace` (m/s)."""
         self.rng, self.lanes, self.spacing_m, self.pace = rng, lanes, spacing_m, pace
         self.cars: list[Car] = []
 
     def populate(self, centre: float) -> None:
-        """Create cars from far back to far ahead, none within `CLEAR_M` and a car's length of the centre."""
+        """Replace all cars by new ones from BEHIND_M to AHEAD_M around `centre`, but none directly next to it."""
         self.cars.clear()
         for lane in range(1, self.lanes + 1):
             s = centre - BEHIND_M + self.rng.uniform(0, 2 * self.spacing_m)
@@ -51,30 +50,30 @@ class Traffic:
                     self.cars.append(self._new(s, lane))
                 s += CLEAR_M + LENGTH + self.rng.expovariate(1 / self.spacing_m)
 
-    def lead(self, car: Car, gap: float, speed: float) -> None:
+    def put_ahead(self, car: Car, gap: float, speed: float) -> None:
         """Put a car ahead of `car` in the same lane, at this gap and speed, and remove the cars between them."""
         s = car.s + LENGTH + gap
         near = [o for o in self.cars if o.lane == car.lane and car.s <= o.s < s + CLEAR_M + LENGTH]
         self.cars = [other for other in self.cars if other not in near]
         self.cars.append(Car(s, car.lane, speed, speed))
 
-    def step(self, dt: float, own: Sequence[Car], line: float | None) -> None:
-        """Advance one step; cars see each other and the `own` cars, and stop at `line` for a red light ahead (None:
-        green)."""
+    def step(self, dt: float, ours: Sequence[Car], stop_line: float | None) -> None:
+        """Advance all cars by `dt` seconds. They follow the car ahead in their lane, which may be one of `ours`, and
+        stop at `stop_line` (None: the light is green)."""
         queues: dict[int, list[Car]] = {}
-        for car in (*self.cars, *own):
+        for car in (*self.cars, *ours):
             queues.setdefault(car.lane, []).append(car)
-        mine = {id(car) for car in own}
-        for queue in queues.values():
-            queue.sort(key=lambda car: -car.s)
+        our_ids = {id(car) for car in ours}
+        for cars in queues.values():
+            cars.sort(key=lambda car: -car.s)
             leader: Car | None = None
-            for car in queue:
-                if id(car) not in mine:
-                    self._drive(car, leader, line, dt)
+            for car in cars:
+                if id(car) not in our_ids:
+                    self._drive(car, leader, stop_line, dt)
                 leader = car
 
     def recycle(self, centre: float) -> None:
-        """Move cars that are out of sight to the other end of the road, if there is room."""
+        """Move cars that are far from `centre` to the other end of the road, if there is room."""
         for car in self.cars:
             if car.s > centre + AHEAD_M:
                 self._move(car, centre - BEHIND_M)
@@ -84,32 +83,32 @@ class Traffic:
     def _move(self, car: Car, s: float) -> None:
         lane = self.rng.randint(1, self.lanes)
         if all(other.lane != lane or abs(other.s - s) > CLEAR_M + LENGTH for other in self.cars):
-            fresh = self._new(s, lane)
-            car.s, car.lane, car.speed, car.wish = fresh.s, fresh.lane, fresh.speed, fresh.wish
+            new = self._new(s, lane)
+            car.s, car.lane, car.speed, car.preferred_speed = new.s, new.lane, new.speed, new.preferred_speed
 
     def _new(self, s: float, lane: int) -> Car:
-        wish = self.pace * self.rng.uniform(0.55, 1.05)
-        return Car(s, lane, wish * self.rng.uniform(0.8, 1.0), wish)
+        preferred = self.pace * self.rng.uniform(0.55, 1.05)
+        return Car(s, lane, preferred * self.rng.uniform(0.8, 1.0), preferred)
 
-    def _drive(self, car: Car, leader: Car | None, line: float | None, dt: float) -> None:
-        wanted = 0.8 * (car.wish - car.speed)
+    def _drive(self, car: Car, leader: Car | None, stop_line: float | None, dt: float) -> None:
+        acceleration = 0.8 * (car.preferred_speed - car.speed)
         if leader is not None:
             gap = leader.s - LENGTH - car.s
-            wanted = min(wanted, 0.25 * (gap - 4.0 - 1.2 * car.speed) + 0.9 * (leader.speed - car.speed))
-        if line is not None and (left := line - car.s) > 0 and car.speed * car.speed < 2 * 5.0 * left:
-            wanted = min(wanted, 0.25 * (left - 2.0 - 1.2 * car.speed) - 0.9 * car.speed)
-        car.speed = max(0.0, car.speed + max(-8.0, min(2.0, wanted)) * dt)
+            acceleration = min(acceleration, 0.25 * (gap - 4.0 - 1.2 * car.speed) + 0.9 * (leader.speed - car.speed))
+        if stop_line is not None and (left := stop_line - car.s) > 0 and car.speed * car.speed < 2 * 5.0 * left:
+            acceleration = min(acceleration, 0.25 * (left - 2.0 - 1.2 * car.speed) - 0.9 * car.speed)
+        car.speed = max(0.0, car.speed + max(-8.0, min(2.0, acceleration)) * dt)
         car.s += car.speed * dt
 
 
 STEPS_A_SECOND = 32
 DT = 1 / STEPS_A_SECOND
 SHIFT_S = 3.0
-LAG_S = 0.3  # share of the wanted acceleration
+LAG_S = 0.3  # time constant with which the acceleration follows the target acceleration
 SIGHT_M = 150.0
 GREEN_S, YELLOW_S, RED_S = 20.0, 3.0, 25.0
-STRAIGHT_M, TURN_M = 26.0, 18.0  # metres through a junction
-TURN_KMH = 28.0  # the largest safe speed in a corner
+STRAIGHT_M, TURN_M = 26.0, 18.0  # length of the path through a junction
+TURN_KMH = 28.0  # the maximum safe speed in a turn
 LIMITS = (30, 40, 50, 60, 70, 80, 90)
 SEGMENT_M = (220.0, 600.0)
 Light = Literal["none", "green", "yellow", "red"]
@@ -117,24 +116,24 @@ Light = Literal["none", "green", "yellow", "red"]
 
 @dataclass(slots=True)
 class Junction:
-    """The next junction: its start along the road, m; the phase of its light (if any) at time 0; and the direction
-    (`way`) of a car inside."""
+    """The next junction. `start` is where it starts along the road in metres, `phase` the phase of its light at time 0,
+    and `way` the direction that our car takes in the junction (None: the car has not entered it)."""
 
-    place: float
-    lit: bool
+    start: float
+    has_light: bool
     phase: float
     way: Turn | None = None
 
     def light(self, time_s: float) -> Light:
-        if not self.lit:
+        if not self.has_light:
             return "none"
         phase = (time_s + self.phase) % (GREEN_S + YELLOW_S + RED_S)
         return "green" if phase < GREEN_S else "yellow" if phase < GREEN_S + YELLOW_S else "red"
 
 
 class Road:
-    """The physics of the road. `counts` counts crashes, red lights, fast corners, emergency brakes and refused
-    calls."""
+    """The physics of the road. `counts` has the numbers of crashes, red lights, fast corners, emergency brakes and
+    refused calls."""
 
     step_s = DT
 
@@ -142,7 +141,7 @@ class Road:
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Start a drive: the road, its traffic and lights follow from the seed."""
+        """Start a drive; the seed determines the road, its traffic and its lights."""
         rng = random.Random(f"road {seed}")
         lanes = rng.choice((2, 3, 3, 3, 4))
         self.limit = rng.choice(LIMITS) / KMH
@@ -154,10 +153,10 @@ class Road:
         self.time = 0.0
         self.counts: Counter[str] = Counter()
         self.ways: list[Turn] = []
-        self._lasting = set[str]()
+        self._ongoing_events = set[str]()
         self._next_junction(rng.uniform(180.0, SEGMENT_M[1]))
         self.traffic.populate(0.0)
-        self.traffic.lead(self.car, rng.uniform(25.0, 90.0), self.limit * rng.uniform(0.5, 0.85))
+        self.traffic.put_ahead(self.car, rng.uniform(25.0, 90.0), self.limit * rng.uniform(0.5, 0.85))
 
     @property
     def lanes(self) -> int:
@@ -181,22 +180,22 @@ class Road:
         return Place(self.car.speed * KMH, lane, lanes, self.shift, self.junction_m())
 
     def junction_m(self) -> float | None:
-        """Return the distance to the entry of the next junction, 0 inside one, or None if no junction is near."""
+        """Return the distance to the next junction in metres: 0 inside a junction, None if it is not within SIGHT_M."""
         if self.junction.way is not None:
             return 0.0
-        left = self.junction.place - self.car.s
-        return left if left < SIGHT_M else None
+        distance = self.junction.start - self.car.s
+        return distance if distance < SIGHT_M else None
 
     def light(self) -> Light:
-        """Return the light of a junction that is near enough to be seen, as in the CARLA bridge (`LIGHT_SIGHT_M`)."""
-        if self.junction.way is not None or self.junction.place - self.car.s > LIGHT_SIGHT_M:
+        """Return the light of the next junction, or "none" if it is farther away than LIGHT_SIGHT_M, as in CARLA."""
+        if self.junction.way is not None or self.junction.start - self.car.s > LIGHT_SIGHT_M:
             return "none"
         return self.junction.light(self.time)
 
     def observe(self) -> dict[str, Any]:
-        """Return the agent's observation, as in the CARLA bridge."""
+        """Return an observation for the agent `driver`, with the same fields as in the CARLA bridge."""
         lane, lanes = self._shown_lane()
-        seen: dict[str, Any] = {
+        data: dict[str, Any] = {
             "speed_kmh": self.car.speed * KMH,
             "limit_kmh": self.limit * KMH,
             "lane": lane,
@@ -211,11 +210,11 @@ class Road:
             if not turning and 1 <= lane + side <= lanes:
                 for end, near in zip(("ahead", "behind"), self._near(self.car.lane + side), strict=True):
                     if near is not None and near.gap_m < SIGHT_M:
-                        seen |= {f"{name}{end}_m": near.gap_m, f"{name}{end}_kmh": near.speed * KMH}
-        return seen
+                        data |= {f"{name}{end}_m": near.gap_m, f"{name}{end}_kmh": near.speed * KMH}
+        return data
 
     def neighbours(self, lane: int) -> tuple[Car | None, Car | None]:
-        """Return the nearest cars in a lane, ahead and back; one next to us is ahead if its bumper is."""
+        """Return the nearest cars in front and at the back, by the positions of their front bumpers."""
         ahead = behind = None
         for car in self.traffic.cars:
             if car.lane != lane:
@@ -228,10 +227,10 @@ class Road:
         return ahead, behind
 
     def _late(self, turn: Any) -> bool:
-        """Return whether a turn comes too late to slow down for it, as in the CARLA bridge."""
+        """Return whether the next junction is too near to slow down for this turn, as in the CARLA bridge."""
         if turn not in ("left", "right") or turn == self.intent.turn or self.junction.way is not None:
             return False
-        return self.junction.place - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
+        return self.junction.start - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -240,22 +239,22 @@ class Road:
         car = self.car
         self.time += DT
         ahead = None if self._turning() else self._near(car.lane)[0]
-        want = wanted(self.intent, car.speed, self.limit, ahead)
+        target = wanted(self.intent, car.speed, self.limit, ahead)
         if braking := emergency(car.speed, ahead):
-            want = -FULL_BRAKE
-        self._see("emergency brakes", braking)
-        self.acceleration += (want - self.acceleration) * min(1.0, DT / LAG_S)
+            target = -FULL_BRAKE
+        self._count_start("emergency brakes", braking)
+        self.acceleration += (target - self.acceleration) * min(1.0, DT / LAG_S)
         car.speed = max(0.0, car.speed + self.acceleration * DT)
         car.s += car.speed * DT
-        self._shift()
-        self._pass()
+        self._continue_shift()
+        self._continue_junction()
         red = self.junction.way is None and self.junction.light(self.time) in ("red", "yellow")
-        self.traffic.step(DT, self._own(), self.junction.place if red else None)
+        self.traffic.step(DT, self._occupied(), self.junction.start if red else None)
         self.traffic.recycle(car.s)
-        self._crash()
+        self._count_crashes()
 
-    def _own(self) -> list[Car]:
-        """Return our car for the other cars: it occupies two lanes during a change."""
+    def _occupied(self) -> list[Car]:
+        """Return our car as other cars see it: while it changes lanes, as two cars; in a turn, none."""
         if self._turning():
             return []
         other = self.car.lane + (self.shift if self._progress < 0.5 else -self.shift)
@@ -264,7 +263,7 @@ class Road:
             cars.append(Car(self.car.s, other, self.car.speed, 0.0))
         return cars
 
-    def _shift(self) -> None:
+    def _continue_shift(self) -> None:
         if not self.shift:
             return
         before, self._progress = self._progress, self._progress + DT / SHIFT_S
@@ -273,18 +272,18 @@ class Road:
         if self._progress >= 1.0:
             self.shift, self._progress = 0, 0.0
 
-    def _pass(self) -> None:
-        if self.junction.way is None and self.car.s >= self.junction.place:
+    def _continue_junction(self) -> None:
+        if self.junction.way is None and self.car.s >= self.junction.start:
             self.counts["red light"] += self.junction.light(self.time) == "red"
             leftmost, rightmost = self.car.lane == 1, self.car.lane == self.lanes
-            may = {"straight": True, "left": leftmost and not self.shift, "right": rightmost and not self.shift}
-            self.junction.way = self.intent.turn if may[self.intent.turn] else "straight"
-            self._see("corner", False)
+            possible = {"straight": True, "left": leftmost and not self.shift, "right": rightmost and not self.shift}
+            self.junction.way = self.intent.turn if possible[self.intent.turn] else "straight"
+            self._count_start("corner", False)
         if self.junction.way is None:
             return
         if self.junction.way != "straight" and self.car.speed * KMH > TURN_KMH:
-            self._see("corner", True)
-        if self.car.s >= self.junction.place + (STRAIGHT_M if self.junction.way == "straight" else TURN_M):
+            self._count_start("corner", True)
+        if self.car.s >= self.junction.start + (STRAIGHT_M if self.junction.way == "straight" else TURN_M):
             way = self.junction.way
             self.ways.append(way)
             self.intent.passed_junction()
@@ -296,9 +295,9 @@ class Road:
                 self.traffic.populate(self.car.s)
 
     def _next_junction(self, distance: float) -> None:
-        lit = self.traffic.rng.random() < 0.75
+        has_light = self.traffic.rng.random() < 0.75
         phase = self.traffic.rng.uniform(0.0, GREEN_S + YELLOW_S + RED_S)
-        self.junction = Junction(self.car.s + distance, lit, phase)
+        self.junction = Junction(self.car.s + distance, has_light, phase)
 
     def _turning(self) -> bool:
         return self.junction.way is not None and self.junction.way != "straight"
@@ -306,18 +305,18 @@ class Road:
     def _shown_lane(self) -> tuple[int, int]:
         return (1, 1) if self._turning() else (self.car.lane, self.lanes)
 
-    def _see(self, name: str, on: bool) -> None:
-        """Count an event if it starts now."""
-        self.counts[name] += on and name not in self._lasting
-        (self._lasting.add if on else self._lasting.discard)(name)
+    def _count_start(self, event: str, ongoing: bool) -> None:
+        """Count an event once, when it starts; `ongoing` is whether it takes place in this step."""
+        self.counts[event] += ongoing and event not in self._ongoing_events
+        (self._ongoing_events.add if ongoing else self._ongoing_events.discard)(event)
 
-    def _crash(self) -> None:
-        taken = {car.lane for car in self._own()}
-        touching = any(car.lane in taken and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
-        self._see("crash", touching)
+    def _count_crashes(self) -> None:
+        occupied = {car.lane for car in self._occupied()}
+        touching = any(car.lane in occupied and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
+        self._count_start("crash", touching)
 
     def _near(self, lane: int) -> tuple[Near | None, Near | None]:
-        """Return the nearest cars ahead and back, by their gaps."""
+        """Return the gaps and speeds of the nearest cars, in front and at the back."""
         ahead, behind = self.neighbours(lane)
         return (
             None if ahead is None else Near(max(0.0, ahead.s - LENGTH - self.car.s), ahead.speed),

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 from rtcontrol.envs import registry
-from rtcontrol.envs.skill import StepCarry
+from rtcontrol.envs.skill import StepAccumulator
 from rtcontrol.models.errors import UserError
 
 HZ = 16
@@ -37,7 +37,7 @@ def situations(agent: str, count: int) -> list[Situation]:
     skill, found = registry.BY_AGENT[agent].skill(), list[Situation]()
     for episode, goal in enumerate(cycle(skill.goals)):
         world = skill.make()
-        carry = StepCarry(world.step_s)
+        carry = StepAccumulator(world.step_s)
         world.judge_by(goal)
         world.reset(FIRST_SEED + episode)
         for _ in range(TICKS):
@@ -45,7 +45,7 @@ def situations(agent: str, count: int) -> list[Situation]:
                 return found
             seen = skill.observe(world.observe())
             found.append(Situation(goal.text(), seen))
-            call = skill.expert(skill.read_back(seen), goal)
+            call = skill.expert(skill.parse_observation(seen), goal)
             world.bindings[call.name](**call.arguments)
             for _ in range(carry.steps(round(1e9 / HZ))):
                 world.step()

@@ -119,7 +119,7 @@ class FallbackState:
             cause=cause,
             error=error,
             safe_calls=safe_calls,
-            mistake=None if reply is None else reply.user_error,
+            input_error=None if reply is None else reply.user_error,
             waited_ns=tick.waited_ns + (0 if reply is None else reply.ahead_ns),
             n=len(tick.calls),
             more=more,

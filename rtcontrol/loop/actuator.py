@@ -62,7 +62,7 @@ class CallExecutor:
                 effect = self.act(Call(call.name, self._convert(call)))
                 acted_ns = time.monotonic_ns()
             if effect == "acted" and acted_ns is not None and self._stepping is not None:
-                stepped = self._stepping.settle(acted_ns)
+                stepped = self._stepping.has_stepped(acted_ns)
         except BaseException as error:  # ActuatorCore will retry the call
             return AttemptResult(effect, acted_ns, stepped, error)
         return AttemptResult(effect, acted_ns, stepped)

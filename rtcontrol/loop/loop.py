@@ -338,7 +338,7 @@ def _close_world(loop: ControlLoop) -> None:
     if loop.interpretation is not None:
         loop.interpretation.close()
     runner.collect()
-    acks = loop.env.heard if isinstance(loop.env, Acknowledging) else None
+    acks = loop.env.acknowledgements if isinstance(loop.env, Acknowledging) else None
     runner.dispatch(RunClosed(loop.env.episodes if loop.state.launched else (), acks))
     runner.ports.sampler.close()
 

@@ -195,7 +195,7 @@ class LoopRunner:
     def _observe(self, action: ev.Observe) -> ev.ObserveResult:
         ports, env, since_ns = self.ports, self.ports.env, action.sample_since_ns
         schedstats = ports.sampler.read_schedstats()
-        acks = None if self._world is None else self._world.heard
+        acks = None if self._world is None else self._world.acknowledgements
         event = ev.ObserveResult(env.latest(), env.finished, schedstats, acks)
         if since_ns is not None:
             event.sample = ports.sampler.sample(since_ns)

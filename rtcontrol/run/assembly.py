@@ -107,7 +107,7 @@ def make_environment(name: str, chosen: Agent, thread: WorldThread) -> Environme
     tools = [tool.name for tool in chosen.tools]
     if is_gym(name):
         gym_world(name, thread)  # create the only instance now
-    world = thread.make(lambda: user_world(name, chosen.goals, tools=tools, world=thread.world))
+    world = thread.create_world(lambda: user_world(name, chosen.goals, tools=tools, world=thread.world))
     return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
 
 
@@ -118,7 +118,7 @@ def gym_world(name: str, thread: WorldThread) -> GymWorld:
 
     if thread.world is None:
         load(name)
-    world: GymWorld = thread.world or thread.make(lambda: GymWorld(name))
+    world: GymWorld = thread.world or thread.create_world(lambda: GymWorld(name))
     return world
 
 

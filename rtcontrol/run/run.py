@@ -63,9 +63,9 @@ def run(options: RunOptions, ending: Shutdown, wrap: Wrap | None = None) -> int:
         code = _prepare_and_run(options, ending, wrap, thread)
     finally:
         thread.close()
-        if thread.fault:
-            print(thread.fault, file=sys.stderr)
-    return code or (INTERNAL if thread.fault else OK)
+        if thread.close_error:
+            print(thread.close_error, file=sys.stderr)
+    return code or (INTERNAL if thread.close_error else OK)
 
 
 def _prepare_and_run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, thread: WorldThread) -> int:

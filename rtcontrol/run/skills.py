@@ -17,8 +17,8 @@ from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.agents.tool import Tool
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
-from rtcontrol.envs.skill import Judged, Skill, StepCarry
-from rtcontrol.envs.thread import CLOSE_S, WorldThread, shut
+from rtcontrol.envs.skill import Judged, Skill, StepAccumulator
+from rtcontrol.envs.thread import CLOSE_S, WorldThread, close_world
 from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -93,11 +93,11 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         name=env if is_gym(env) else Path(env).stem,
         make=make,
         observe=texts.observe,
-        read_back=texts.observed.__getitem__,
+        parse_observation=texts.observed.__getitem__,
         recognise=goals.recognise,
         expert=partial(expert_call, UserExpert(chosen)),
-        still=still,
-        any_call=partial(random_call, chosen.tools.schemas),
+        noop_call=still,
+        random_call=partial(random_call, chosen.tools.schemas),
         agent=chosen,
         all_goals=goals,
         step_s=first.step_s,
@@ -109,7 +109,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
     try:
         _check_skill(skill, first)
     finally:
-        shut(first)
+        close_world(first)
     return skill
 
 
@@ -213,11 +213,11 @@ def check_world(world: str, agent: str | None = None, *, steps: int, seed: int) 
         if world.endswith(".py"):
             load_module(world, "--env")  # on the main thread, because the file may install signal handlers
         chosen = assembly.load_agent(agent or assembly.default_agent(world), world, thread)
-        lines = thread.do(lambda: _WorldTest(world, chosen, seed, thread).run(steps))
+        lines = thread.run(lambda: _WorldTest(world, chosen, seed, thread).run(steps))
         thread.close()
-        if thread.fault:
+        if thread.close_error:
             hint = f"Correct its close(): it must return within {CLOSE_S:g} s, also during a step, and not raise."
-            raise UserError(thread.fault, hint)
+            raise UserError(thread.close_error, hint)
     return lines
 
 
@@ -277,7 +277,7 @@ class _WorldTest:
         goals = list(self._agent.goals.select(MOST_GOALS))
         for goal in goals:
             world.judge_by(goal)
-            data, carry = self._reset(self._seed), StepCarry(world.step_s)
+            data, carry = self._reset(self._seed), StepAccumulator(world.step_s)
             outcome: Episode | None = None
             while outcome is None and time.monotonic() < until_s:
                 check_observation(self._agent, self._env, data)

@@ -22,7 +22,7 @@ from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall, Tools
 from rtcontrol.agents.signatures import check_signatures, location_of, reason_without_effect
 from rtcontrol.agents.tool import Tool
 from rtcontrol.envs.base import Observation
-from rtcontrol.envs.thread import half_made, shut
+from rtcontrol.envs.thread import close_world, partly_created
 from rtcontrol.envs.user_world import NEEDS, UserWorld
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
@@ -133,9 +133,9 @@ def user_world(
         world = kind()
         return UserWorld(world, title, goals, limit_s, tools)
     except BaseException as error:
-        started = half_made(error, lambda value: isinstance(value, kind)) if world is None else world
+        started = partly_created(error, lambda value: isinstance(value, kind)) if world is None else world
         with suppress(Exception):  # report the original error, not one of close()
-            shut(started)
+            close_world(started)
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
         hint = "The class is called without arguments. Correct its __init__."

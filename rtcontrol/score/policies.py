@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rtcontrol.agents import Agent
-from rtcontrol.envs.evaluate import Seat
+from rtcontrol.envs.evaluate import EvaluationWorld
 from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.deciders import STSource, build_decider
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionRequest
@@ -18,7 +18,7 @@ from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 
-BatchPolicy = Callable[[Sequence[Seat]], Sequence[Call | None]]
+BatchPolicy = Callable[[Sequence[EvaluationWorld]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
 # Worlds decided at once: sixteen fill a pass, and more outgrow the decoder's mask. An endpoint gets eight.
 LOCAL, REMOTE = 16, 8
@@ -29,10 +29,10 @@ Failure = UserError | DecodeError | DecisionLost
 def scripted(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
     """Return the policy expert, no-op or random. A random call only depends on seed, case and tick."""
     if name == "expert":
-        return lambda worlds: skill.expert_policy([(world.case.instruction, world.seen) for world in worlds])
+        return lambda worlds: skill.expert_policy([(world.case.instruction, world.observation) for world in worlds])
     if name == "no-op":
-        return lambda worlds: [skill.still] * len(worlds)
-    return lambda worlds: [skill.any_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in worlds]
+        return lambda worlds: [skill.noop_call] * len(worlds)
+    return lambda worlds: [skill.random_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in worlds]
 
 
 class ModelPolicy:
@@ -40,8 +40,8 @@ class ModelPolicy:
     function's confidence is below the `gate`, or if null means uncertainty to the agent. After a held or failed
     decision the active call continues, until the safe call acts at the end of the agent's hold time.
 
-    Each world's `kept` gets `idle` (by tick: no new call) and the counts `held` and `lost`. Raises UserError if no
-    decision ever succeeds.
+    Each world's `policy_data` gets `idle` (by tick: no new call) and the counts `held` and `lost`. Raises UserError if
+    no decision ever succeeds.
     """
 
     def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
@@ -54,13 +54,13 @@ class ModelPolicy:
         self._pool = ThreadPoolExecutor(REMOTE)
         self.parallel = LOCAL if self._local else REMOTE
 
-    def __call__(self, worlds: Sequence[Seat]) -> list[Call | None]:
+    def __call__(self, worlds: Sequence[EvaluationWorld]) -> list[Call | None]:
         decisions = self._decide(worlds) if worlds else []
         self._answered = self._answered or any(isinstance(decision, Decision) for decision in decisions)
         return [self._act(world, decision) for world, decision in zip(worlds, decisions, strict=True)]
 
-    def _act(self, world: Seat, decision: Decision | Failure) -> Call | None:
-        kept = world.kept
+    def _act(self, world: EvaluationWorld, decision: Decision | Failure) -> Call | None:
+        kept = world.policy_data
         if not isinstance(decision, Decision):
             self._check_alive(decision)
             kept["lost"] = kept.get("lost", 0) + 1
@@ -88,16 +88,16 @@ class ModelPolicy:
                 "Try the model with `rtcontrol run` first; the report names the causes.",
             ) from failure
 
-    def _decide(self, worlds: Sequence[Seat]) -> list[Decision | Failure]:
+    def _decide(self, worlds: Sequence[EvaluationWorld]) -> list[Decision | Failure]:
         if (local := self._local) is None:
             requests = [
-                DecisionRequest(world.tick, 1, world.seen, world.case.instruction, tuple(world.called[-6:]))
+                DecisionRequest(world.tick, 1, world.observation, world.case.instruction, tuple(world.history[-6:]))
                 for world in worlds
             ]
             return list(
                 self._pool.map(lambda decider, request: _tried(decider.decide, request), self._deciders, requests)
             )
-        situations = [(world.seen, world.case.instruction, world.called) for world in worlds]
+        situations = [(world.observation, world.case.instruction, world.history) for world in worlds]
         try:
             return list(local.decide_many(situations))
         except (UserError, DecodeError):  # one situation failed: decide the others one by one

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents.phrasing import nonsense
-from rtcontrol.envs.evaluate import LONGEST_S, Case, Played, evaluate, play
+from rtcontrol.envs.evaluate import LONGEST_S, Case, PlayedCase, evaluate, play
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.data.row import json_lines
@@ -214,7 +214,7 @@ class Document:
         if lines:
             self.data["lines"] = [{"say": line.say, "means": line.means} for line in lines]
 
-    def add(self, cell: Cell, played: Sequence[Played]) -> None:
+    def add(self, cell: Cell, played: Sequence[PlayedCase]) -> None:
         """Add the next episodes of a cell."""
         if (kept := self.cells.get(cell.key)) is None:
             self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by}
@@ -225,11 +225,11 @@ class Document:
             kept["returns"].append(round(float(case.episode.ret), 3))
             kept["seconds"].append(round(case.episode.seconds, 3))
             kept["ends"].append(str(case.episode.detail.get("end")))
-            if "idle" in case.kept:  # the first second shows whether a sentence is understood
-                idle = case.kept["idle"][: self._listened]
+            if "idle" in case.policy_data:  # the first second shows whether a sentence is understood
+                idle = case.policy_data["idle"][: self._listened]
                 kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
             for name in ("held", "lost"):
-                kept[name] += case.kept.get(name, 0)
+                kept[name] += case.policy_data.get(name, 0)
         self.write()
 
     def write(self) -> None:

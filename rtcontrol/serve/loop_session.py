@@ -128,5 +128,5 @@ WORLD_METHODS: dict[type, Callable[[RemoteEnvironment, Any], None]] = {
     Observe: RemoteEnvironment.observe,
     Executed: RemoteEnvironment.executed,
     Reset: RemoteEnvironment.reset,
-    Picture: lambda env, message: env.pictures.take(message),
+    Picture: lambda env, message: env.pictures.receive(message),
 }

@@ -29,7 +29,7 @@ class LoopReports(Listener):
         if loop is None or not isinstance(loop.env, RemoteEnvironment):
             return
         if report.kind == "accepted":
-            loop.env.accepted(report.text)
+            loop.env.send_instruction(report.text)
         elif report.kind == "refused":
             owner.handle(ev.InstructionRejected(session, report.why))
         elif report.kind == "doubted":
@@ -80,9 +80,9 @@ def undecided_error(emission: Emission, seq: int | None) -> WireError:
     if error.startswith("observe:"):
         hint = "Send the fields of `data` that the agent reads, or `text`."
         return WireError(Code.INVALID, f"{error}.", hint, field="data", seq=seq)
-    if emission.mistake is not None:
+    if emission.input_error is not None:
         # The prompt is too long. Earlier decisions used the same instruction, so the observation is the reason.
         hint = "Send a shorter `text`, or fewer and shorter values in `data`."
-        return WireError(Code.TOO_LARGE, emission.mistake[0], hint, field="text", seq=seq)
+        return WireError(Code.TOO_LARGE, emission.input_error[0], hint, field="text", seq=seq)
     hint = "Continue to send observations: the next tick decides again. The active call expires as usual."
     return WireError(Code.DECODER, f"{emission.cause}: {error}", hint, seq=seq, retryable=True)

@@ -18,7 +18,7 @@ from typing import Any
 from rtcontrol.agents import Goal
 from rtcontrol.agents.signatures import run_to_completion
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
-from rtcontrol.envs.thread import shut
+from rtcontrol.envs.thread import close_world
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.encode import COMMON, with_word_probes
@@ -104,7 +104,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         self.called: deque[str] = deque(maxlen=max(1, self._history))
         self.learner_share, self.by_learner = 0.0, False
         options = CurriculumOptions(
-            noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, lasts_s=(10.0, 120.0), late_steps=1,
+            noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, episode_s=(10.0, 120.0), max_delay_steps=1,
             # Long tasks are never finished if the goal always changes, so only every other world changes it.
             switch=rng.choice((0.0, min(1.0, 1.0 / (SWITCHES_S * hz)))),
             scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=HELD - TRAINED,
@@ -112,14 +112,14 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         super().__init__(rng, options, skill, self._world.step_s)
 
     def close(self) -> None:
-        shut(self._world)
+        close_world(self._world)
 
     def moment(self) -> Moment:
         """Return the current observation with the expert's call."""
-        now = self.look()
+        now = self.demonstration()
         history = tuple(self.called)[-self._history :] if self._history else ()
         row = Row(now.instruction, now.observation, now.call, history, meant=now.goal.text())
-        return Moment(row, now.goal, self._skill.read_back(now.observation))
+        return Moment(row, now.goal, self._skill.parse_observation(now.observation))
 
     def retold(self, moment: Moment) -> Row:
         """Return the same situation, half of the time with another goal and the expert's call for that goal."""
@@ -145,17 +145,17 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
     def _observe(self) -> dict[str, object]:
         return dict(self._world.observe())
 
-    def _obey(self, call: Call) -> None:
+    def _execute(self, call: Call) -> None:
         run_to_completion(self._world.bindings[call.name], **call.arguments)
         self.called.append(call.text())
 
     def _step(self) -> None:
         self._world.step()
 
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._world.outcome() is not None
 
-    def _scatter(self) -> None:
+    def _randomise_state(self) -> None:
         """Do nothing: the state of a user's world cannot be set from outside."""
 
     def _sample_goal(self) -> Goal:
@@ -202,7 +202,7 @@ class WorldRows:
                 calls = self._calls(worlds, moments, rehearsal, rng)
                 for world, call in zip(worlds, calls, strict=True):
                     world.learner_share = LEARNER_SHARE if late else 0.0
-                    world.act(call)
+                    world.run_tick(call)
 
     def _row(self, world: WorldCurriculum, moment: Moment, rehearsal: Rehearsal, rng: random.Random) -> Iterator[Row]:
         """Yield the row of a tick, or none if the tick is left out."""
@@ -271,7 +271,7 @@ def _held_out(skill: UserSkill, hz: float, seed: int) -> list[Row]:
                 rehearsal.add(moment)
                 if tick % every == 0:
                     passing.append(moment)
-                world.act(moment.call)
+                world.run_tick(moment.call)
         decisions = rehearsal.spread(rng, HELD_ROWS // 2)
         others = rng.sample(passing, HELD_ROWS - len(decisions))
         rows = [*(moment.row for moment in decisions), *map(worlds[0].retold, others)]

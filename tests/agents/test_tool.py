@@ -12,7 +12,7 @@ import pytest
 from rtcontrol.agents import Agent, Doc, Fallback, Group, InvalidCall, OneOf, Range, Text, Tools, tool
 from rtcontrol.agents.lander import tools as lander
 from rtcontrol.agents.paddle import tools as paddle
-from rtcontrol.agents.road.tools import observe, read_back
+from rtcontrol.agents.road.tools import observe, parse_observation
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
@@ -239,7 +239,7 @@ WILD_BALL = {**BALL, "ball_x": 1e9, "ball_vy": -0.2, "own_y": -90.0, "ball_y": 9
 )
 def test_observation_text_is_rounded_clamped_and_reversible(of: Any, state: dict[str, float], text: str) -> None:
     assert of.observe(state) == text
-    assert of.observe(of.read_back(text)) == text
+    assert of.observe(of.parse_observation(text)) == text
 
 
 NEIGHBOURS = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
@@ -266,4 +266,4 @@ STATE: dict[str, Any] = {**DRIVE, "light": "green", "junction_m": 80.0, "turn": 
 def test_road_observation_text_is_reversible(change: dict[str, Any], text: str) -> None:
     text_seen = observe({**STATE, **change})
     assert text_seen == f"{text} light green junction 80 way onward"
-    assert observe(read_back(text_seen)) == text_seen and set(read_back(text_seen)) == set(STATE)
+    assert observe(parse_observation(text_seen)) == text_seen and set(parse_observation(text_seen)) == set(STATE)

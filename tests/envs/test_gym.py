@@ -42,7 +42,7 @@ def world_of(monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, query: str =
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "names", "still"),
+    ("name", "parameters", "names", "safe_arguments"),
     [
         ("CartPole-v1", {"action": ["left", "right"]}, ["x", "v", "angle", "spin"], {"action": "left"}),
         ("Pendulum-v1?levels=3", {"a1": [-2.0, 0.0, 2.0]}, ["cos", "sin", "spin"], {"a1": 0.0}),
@@ -55,14 +55,14 @@ def world_of(monkeypatch: pytest.MonkeyPatch, sees: Any, does: Any, query: str =
     ],
 )
 def test_actions_are_tools_of_declared_levels(
-    name: str, parameters: dict[str, list[Any]], names: list[str], still: dict[str, Any]
+    name: str, parameters: dict[str, list[Any]], names: list[str], safe_arguments: dict[str, Any]
 ) -> None:
     agent, world = GymWorld(f"gym:{name}").agent(), GymWorld(f"gym:{name}")
     assert not agent.notices  # nothing is guessed in known worlds
     (schema,) = agent.tools.openai()
     properties = schema["function"]["parameters"]["properties"]
     assert {key: part["enum"] for key, part in properties.items()} == parameters
-    assert agent.fallback.safe_call == Call("act", still)
+    assert agent.fallback.safe_call == Call("act", safe_arguments)
     for seed in (0, 0, 1):
         world.reset(seed)
     assert list(world.observe()) == names
@@ -76,7 +76,7 @@ def test_integer_of_gym_space_is_shown_unchanged(monkeypatch: pytest.MonkeyPatch
     assert world_of(monkeypatch, spaces.Discrete(500), spaces.Discrete(2)).agent().observe({"o": 314.0}) == "o 314"
     part = {"at": spaces.Discrete(500), "ram": spaces.Box(0, 255, (2,), np.uint8), "on": spaces.MultiBinary(2)}
     world = world_of(monkeypatch, spaces.Dict({**part, "x": PLAIN}), spaces.Discrete(2), "?precision=1")
-    values = {name: 0.5 if name.startswith("x") else 123.0 for name in world.shown}
+    values = {name: 0.5 if name.startswith("x") else 123.0 for name in world.names}
     assert world.agent().observe(values) == "at 123 on_1 123 on_2 123 ram_1 123 ram_2 123 x_1 5 x_2 5"
 
 
@@ -102,9 +102,9 @@ def test_success_rule_judges_the_episode(monkeypatch: pytest.MonkeyPatch, query:
     [
         (spaces.Box(0, 255, (96, 96, 3), np.uint8), spaces.Discrete(2), "is an image"),
         (spaces.Box(-1, 1, (513,)), spaces.Discrete(2), "more than 512 numbers"),
-        (spaces.Dict({"a": PLAIN, "b": spaces.Sequence(PLAIN)}), spaces.Discrete(2), "holds a Sequence"),
-        (PLAIN, spaces.Box(-np.inf, np.inf, (1,)), "have no bounds"),
-        (PLAIN, spaces.Dict({"say": spaces.Text(9)}), "hold a Text"),
+        (spaces.Dict({"a": PLAIN, "b": spaces.Sequence(PLAIN)}), spaces.Discrete(2), "contains a Sequence"),
+        (PLAIN, spaces.Box(-np.inf, np.inf, (1,)), "without bounds"),
+        (PLAIN, spaces.Dict({"say": spaces.Text(9)}), "contain a Text"),
         (PLAIN, spaces.Discrete(20_000), "has 20000 values"),
     ],
 )
@@ -118,14 +118,14 @@ def test_unsupported_space_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, s
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Nope-v0", "cannot be made"),
+        ("Nope-v0", "cannot be created"),
         ("CartPole-v1?colour=red", "colour"),
-        ("CartPole-v1?levels=1", "levels=1 cannot be used"),
+        ("CartPole-v1?levels=1", "levels=1 is not valid"),
         ("CartPole-v1?safe=up", "safe=up"),
-        ("CartPole-v1?actions=x", "actions=x cannot be used. Give 2 names"),
-        ("Pendulum-v1?safe=0.3", "a legal value of each parameter (a1: -2.0, -1.0, 0.0, 1.0, 2.0)"),
-        ("Pendulum-v1?safe=0,0", "a legal value of each parameter"),
-        ("CartPole-v1?actions=x,x", "Give each name once"),
+        ("CartPole-v1?actions=x", "actions=x is not valid. Use 2 names"),
+        ("Pendulum-v1?safe=0.3", "an allowed value for each parameter (a1: -2.0, -1.0, 0.0, 1.0, 2.0)"),
+        ("Pendulum-v1?safe=0,0", "an allowed value for each parameter"),
+        ("CartPole-v1?actions=x,x", "Use different names"),
     ],
 )
 def test_unusable_gym_name_is_reported(name: str, says: str) -> None:
@@ -140,7 +140,7 @@ def test_reward_that_is_not_a_number_is_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Odd, "step", lambda self, _: (self.observation_space.sample(), reward, False, False, {}))
     world.reset(0)
     world.step()  # it was stepped: a safe call is in force
-    with pytest.raises(UserError, match=r"Odd\.step\(\) gave what is not a step"):
+    with pytest.raises(UserError, match=r"Odd\.step\(\) returned an invalid result"):
         world.outcome()
 
 
@@ -149,7 +149,7 @@ def test_observation_outside_its_space_is_reported(monkeypatch: pytest.MonkeyPat
     world = world_of(monkeypatch, PLAIN, spaces.Discrete(2))
     monkeypatch.setattr(Odd, "reset", lambda self, **_: (observation, {}))
     world.reset(0)
-    with pytest.raises(UserError, match=r"Odd\.reset\(\) gave an observation unlike its space"):
+    with pytest.raises(UserError, match=r"Odd\.reset\(\) returned an observation that does not fit"):
         world.observe()
 
 
@@ -193,7 +193,9 @@ def test_every_number_of_an_observation_has_a_name(sees: Any) -> None:
 def test_any_legal_action_can_be_the_safe_one(monkeypatch: pytest.MonkeyPatch) -> None:
     target = spaces.Box(0, 512, (2,), np.float32)
     world = world_of(monkeypatch, PLAIN, target, "?safe=256,256")
-    assert world.tool.still == {"a1": 256.0, "a2": 256.0} and not any("safe" in text for text in world.agent().notices)
+    assert world.tool.safe_arguments == {"a1": 256.0, "a2": 256.0} and not any(
+        "safe" in text for text in world.agent().notices
+    )
 
 
 def test_guessed_safe_action_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +213,7 @@ def test_declared_bounds_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> N
     seen = {"height_1": 450.0, "speed_1": 450.0, "t_1": 1764412345678901235}
     assert agent.observe(seen) == "height_1 45000 speed_1 9999 t_1 1764412345678901235"
     (endless,) = agent.notices
-    assert endless.startswith("speed_1: no bounds are declared, so all values beyond 99.99 are read as 9999.")
+    assert endless.startswith("speed_1: no declared bounds, so values above 99.99 are shown as 9999.")
 
 
 class Mission(spaces.Space[str]):
@@ -280,7 +282,7 @@ def test_world_that_cannot_be_created_is_reported(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "peers_silent.py").write_text(f"{source}\ngymnasium.register('Silent-v0', entry_point=Silent)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        with pytest.raises(UserError, match=r"cannot be made \(AssertionError: mute"):
+        with pytest.raises(UserError, match=r"cannot be created \(AssertionError: mute"):
             GymWorld("gym:peers_silent:Silent-v0")
     finally:
         gymnasium.registry.pop("Silent-v0", None)

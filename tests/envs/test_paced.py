@@ -98,7 +98,7 @@ def latest(env: PacedEnvironment) -> Observation:
 
 def test_simulation_error_is_reported_to_the_loop(make: Make) -> None:
     env = make("wall", fails=True)
-    with pytest.raises(RuntimeError, match="counter broke down.*broken"):
+    with pytest.raises(RuntimeError, match="counter failed.*broken"):
         until(lambda: env.latest() is None)
 
 
@@ -172,7 +172,7 @@ def test_lockstep_carries_the_remainder_of_a_tick(make: Make) -> None:
 def safely(env: PacedEnvironment) -> bool:
     """Make a safe call as the actuator does, and return whether the world has stepped with that call."""
     assert env.execute(Call("act"), None) == "acted"
-    return env.settle(time.monotonic_ns())
+    return env.has_stepped(time.monotonic_ns())
 
 
 def test_safe_call_is_active_with_the_next_due_step(make: Make) -> None:
@@ -183,10 +183,10 @@ def test_safe_call_is_active_with_the_next_due_step(make: Make) -> None:
         assert not safely(env) and not safely(env) and env._simulation.total == before
         since_ns.append(time.monotonic_ns())
         env.advance(TICK_NS)
-        assert env.settle(since_ns[-1])
+        assert env.has_stepped(since_ns[-1])
     assert env._simulation.total == 50  # as without them
-    env.advance(env._carry.step_ns // 4)  # no step was due
-    assert not env.settle(time.monotonic_ns())
+    env.advance(env._accumulator.step_ns // 4)  # no step was due
+    assert not env.has_stepped(time.monotonic_ns())
 
 
 def test_final_safe_call_does_not_wait_for_clock(make: Make) -> None:

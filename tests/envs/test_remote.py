@@ -10,7 +10,7 @@ import pytest
 
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_core import REMEMBERED, RemoteTerms
+from rtcontrol.envs.remote_core import MAX_KEPT, RemoteTerms
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Array, CallMessage, Executed, Instruct, Observe, Outcome, Reset
@@ -170,22 +170,22 @@ def test_call_messages_carry_their_release_time() -> None:
 
 
 def test_ended_episodes_are_counted_and_the_newest_kept() -> None:
-    world, count = World(), REMEMBERED + 5
+    world, count = World(), MAX_KEPT + 5
     for epoch in range(1, count + 1):
         world.env.reset(Reset(session=TOKEN, epoch=epoch, ended=Outcome(seed=epoch)))
     episodes = world.env.episodes
     assert len(episodes) == count and [e.seed for e in episodes[count - 2 :]] == [count - 1, count]
-    assert len(episodes[0:]) == REMEMBERED and episodes[-1].seed == count
+    assert len(episodes[0:]) == MAX_KEPT and episodes[-1].seed == count
     world.env.start("wall", episodes=1)
     assert len(world.env.episodes) == 0 and not world.env.finished
 
 
 def test_stored_calls_are_bounded() -> None:
     world = World(acknowledges=True)
-    for tick in range(3 * REMEMBERED):
+    for tick in range(3 * MAX_KEPT):
         world.observe(tick)
         world.emit(tick, seq=world.latest().seq)
-    assert len(world.env.calls._sent) <= REMEMBERED and len(world.env.arrivals._seen) <= REMEMBERED
+    assert len(world.env.calls._sent) <= MAX_KEPT and len(world.env.arrivals._by_loop_seq) <= MAX_KEPT
     world.acknowledge(0)  # too old, so this has no effect
     assert world.env.acknowledged() == []
 
@@ -194,11 +194,11 @@ def test_instruction_is_reported_once_it_is_used() -> None:
     world = World()
     world.env.instruct("land")
     world.env.start("wall")  # the welcome message already has this instruction
-    world.env.accepted("land")
+    world.env.send_instruction("land")
     world.env.instruct("hover")
     assert world.sent == []
-    world.env.accepted("hover")
-    world.env.accepted("hover")
+    world.env.send_instruction("hover")
+    world.env.send_instruction("hover")
     assert world.sent == [Instruct(session=TOKEN, instruction="hover")]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
-from rtcontrol.agents.paddle.tools import observe, read_back
+from rtcontrol.agents.paddle.tools import observe, parse_observation
 from rtcontrol.agents.road.goals import KINDS as ROAD_KINDS
 from rtcontrol.agents.road.goals import VALUES, RoadGoal, RoadKind
 from rtcontrol.envs import registry
@@ -147,7 +147,7 @@ def play(game: PaddleGame, seed: int, goal: PaddleGoal | None) -> bool | None:
     game.reset(seed)
     while (episode := game.outcome()) is None:
         if goal is not None:
-            game.move(**expert(read_back(observe(game.observe())), goal).arguments)
+            game.move(**expert(parse_observation(observe(game.observe())), goal).arguments)
         for _ in range(4):
             game.step()
     return episode.success
@@ -174,14 +174,14 @@ def empty(lane: int = 2, *, kmh: float, junction_m: float = 5_000.0) -> Road:
     road.car.lane, road.car.speed = lane, kmh / KMH
     road.limit = 60.0 / KMH
     road.traffic.cars = []
-    road.junction.place = road.car.s + junction_m
+    road.junction.start = road.car.s + junction_m
     return road
 
 
 def drive(road: Road, seconds: float) -> None:
     for _ in range(round(seconds * STEPS_A_SECOND)):
         road.step()
-        road.traffic.cars = [car for car in road.traffic.cars if car.wish >= 0]
+        road.traffic.cars = [car for car in road.traffic.cars if car.preferred_speed >= 0]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_impossible_lane_change_is_refused(lane: int, direction: str, kmh: float
 
 def test_emergency_brake_acts_when_set_speed_ignores_car() -> None:
     road = empty(kmh=60)
-    road.traffic.lead(road.car, 70.0, 20.0 / KMH)
+    road.traffic.put_ahead(road.car, 70.0, 20.0 / KMH)
     road.obey("set_speed", {"kmh": 60})
     drive(road, 10)
     assert road.counts["emergency brakes"] >= 1
@@ -225,7 +225,7 @@ def test_road_expert_reaches_goals_and_idling_does_not(kind: RoadKind) -> None:
     situations = cases(goal, UNSEEN)
     assert summary(evaluate(SKILL, SKILL.expert_policy, situations))["successes"] >= 2
     if kind != "stop":
-        assert summary(evaluate(SKILL, lambda inputs: [SKILL.still] * len(inputs), situations))["successes"] <= 1
+        assert summary(evaluate(SKILL, lambda inputs: [SKILL.noop_call] * len(inputs), situations))["successes"] <= 1
 
 
 def test_passing_a_red_light_fails_every_goal() -> None:
@@ -239,7 +239,7 @@ def test_passing_a_red_light_fails_every_goal() -> None:
         sim.road.traffic.cars.clear()  # type: ignore[attr-defined]
         if sim.road.light() in ("green", "yellow"):  # type: ignore[attr-defined]
             sim.road.junction.phase += 0.5  # type: ignore[attr-defined]  # make each light red
-        sim.road.junction.lit = True  # type: ignore[attr-defined]
+        sim.road.junction.has_light = True  # type: ignore[attr-defined]
         sim.step()
         sim.judge._run_s = 0.0  # type: ignore[attr-defined]  # never done before the light
     assert episode is not None
@@ -263,7 +263,7 @@ def test_rows_have_legal_calls_that_follow_from_observations(name: str) -> None:
         AGENTS[name].tools.validate(row.call)
         goal = skill.recognise(row.instruction)
         assert goal is not None
-        assert row.call == skill.expert(skill.read_back(row.observation), goal)
+        assert row.call == skill.expert(skill.parse_observation(row.observation), goal)
 
 
 @of_each
@@ -294,7 +294,7 @@ def test_registry_entry_refers_to_its_own_world(name: str) -> None:
     world = registry.WORLDS[name]
     phrasings, skill, agent = world.phrasings(), world.skill(), world.controller()
     assert (world.name, skill.name, phrasings.agent, agent.name) == (name, name, name, world.agent)
-    agent.tools.validate(skill.still)
+    agent.tools.validate(skill.noop_call)
     assert skill.goals and all(skill.recognise(goal.text()) == goal for goal in skill.goals)
     shown = next(world.plan().demonstrations(0, 2))
     assert phrasings.goal_of(shown.instruction) == shown.goal

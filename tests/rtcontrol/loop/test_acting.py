@@ -41,7 +41,7 @@ class World:
         self.heard.append(text)
         self.does()
 
-    def settle(self, since_ns: int) -> bool | None:
+    def has_stepped(self, since_ns: int) -> bool | None:
         return self.stepped
 
     def emit(self, emission: Emission) -> None:

@@ -211,7 +211,7 @@ def test_world_is_created_and_closed_exactly_once(
         assert "THE SAFE CALL IS NOT ACTIVE" in said and "no answer to step" in said
     if fails in ("make", "reset", "close"):
         assert f"no answer to {fails}" in said
-    assert ("may hold on to what it uses" in said) is (fails == "close")
+    assert ("its resources may leak" in said) is (fails == "close")
 
 
 def test_close_method_is_not_called_if_a_tool(tmp_path: Path) -> None:

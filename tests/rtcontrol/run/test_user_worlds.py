@@ -83,7 +83,7 @@ def test_agent_uses_the_goals_of_a_file(tmp_path: Path, capsys: pytest.CaptureFi
         ((("class Yard:", "class Yard"),), (), "SyntaxError"),
         ((), (("tools = [", "unused = ["),), "has no tools"),
         ((("def outcome", "def ended"),), (), "has no outcome"),
-        ((("return {name: [x", "return [[x"), ("items()}", "items()]")), (), "yard.py:24: Yard.observe() gave list"),
+        ((("return {name: [x", "return [[x"), ("items()}", "items()]")), (), "Yard.observe() returned list"),
         ((('goal["thing"]', 'goal["place"]'),), (), "KeyError: 'place', yard.py:9"),
     ],
 )  # fmt: skip
@@ -198,7 +198,7 @@ def test_world_with_random_reset_is_reported(tmp_path: Path) -> None:
 
 def test_endless_episode_is_reported(tmp_path: Path) -> None:
     told = wrong(tmp_path, ("self.at == self.things", "None == self.things"), ("> 400", "> 40000"))
-    assert "gave None for 300 s (6000 steps, seed 0): the episode does not end" in str(told)
+    assert "returned None for 300 s (6000 steps, seed 0): the episode does not end" in str(told)
 
 
 def test_replay_with_a_failing_expert_has_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from commands import call, refused, settings
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.bench.situations import situations
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.evaluate import Case, Seat, cases, play
+from rtcontrol.envs.evaluate import Case, EvaluationWorld, cases, play
 from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
@@ -122,7 +122,7 @@ class Walker:
         told = request.instruction
         goal = recognise(told if told in self.knows else self.knows[0])
         assert goal is not None
-        call = expert(SKILL.read_back(request.observation), goal)
+        call = expert(SKILL.parse_observation(request.observation), goal)
         return Decision(call, {"function": 0.9 if told in self.knows else 0.4, "arg1": 1.0})
 
 
@@ -158,9 +158,9 @@ def test_model_ignoring_instructions_succeeds_when_told_another() -> None:
 def test_call_acts_even_in_tick_without_step() -> None:
     called: list[list[str]] = []
 
-    def decide(seats: Sequence[Seat]) -> list[Call | None]:
-        called.append(list(seats[0].called))
-        return [Call("walk", {"step": 1}) if seats[0].tick == 0 else None]
+    def decide(worlds: Sequence[EvaluationWorld]) -> list[Call | None]:
+        called.append(list(worlds[0].history))
+        return [Call("walk", {"step": 1}) if worlds[0].tick == 0 else None]
 
     # At 30 Hz two of three ticks of this world have no step: the first one's call is in force all the same.
     played = play(SKILL, decide, [Case("go right", RIGHT, 1)], 30.0)
@@ -178,13 +178,13 @@ def test_long_hold_ends_in_the_safe_call() -> None:
     made: list[Call | None] = []
     policy = ModelPolicy(AGENT, KNOWS_BOTH, HZ, 0.95)
 
-    def decide(seats: Sequence[Seat]) -> Sequence[Call | None]:
-        made.extend(policy(seats))
+    def decide(worlds: Sequence[EvaluationWorld]) -> Sequence[Call | None]:
+        made.extend(policy(worlds))
         return made[-1:]
 
     played = play(SKILL, decide, cases(LEFT, [0]), HZ)
     assert made[:4] == [None, None, AGENT.fallback.safe_call, None] and not any(made[3:])
-    assert played[0].kept["held"] == len(made)
+    assert played[0].policy_data["held"] == len(made)
 
 
 def test_null_that_means_uncertainty_is_held() -> None:
@@ -194,7 +194,7 @@ def test_null_that_means_uncertainty_is_held() -> None:
 
     policy = ModelPolicy(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
     played = play(SKILL, policy, cases(LEFT, [0]), HZ)
-    assert played[0].kept["held"] == 30 and played[0].kept["idle"] == [True] * 30
+    assert played[0].policy_data["held"] == 30 and played[0].policy_data["idle"] == [True] * 30
 
 
 def test_interrupted_score_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

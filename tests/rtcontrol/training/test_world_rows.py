@@ -58,7 +58,7 @@ def test_each_row_has_the_experts_call(tmp_path: Path) -> None:
         if row.meant:
             told.add(row.instruction)
             goal = skill.recognise(row.meant)
-            x, y = skill.read_back(row.observation)[goal["thing"]]  # type: ignore[misc]
+            x, y = skill.parse_observation(row.observation)[goal["thing"]]  # type: ignore[misc]
             right = ("east" if x > 0 else "west") if abs(x) > abs(y) else "north" if y > 0 else "south" if y else "stop"
             assert row.call == Call("drive", {"way": right}) and row.history == () and row.quotes
     assert not any(said.startswith("at ") for said in told)  # the fifth way
@@ -86,7 +86,7 @@ def test_held_out_seeds_are_never_trained_on(small: None, tmp_path: Path) -> Non
     for held in (False, True):
         world = WorldCurriculum(skill, random.Random(0), 16.0, held)
         world._world.reset = seeds.append  # type: ignore[method-assign]
-        world._begin()
+        world._start_episode()
     # Those of `rtcontrol score` are below all of them.
     assert PHRASING_SEED + MOST < world_rows.TRAINED <= seeds[0] < world_rows.HELD <= seeds[1]
 
