@@ -51,9 +51,8 @@ class TrainingPlan:
     """The training plan for the model of a bundled world.
 
     `demonstrations` takes (seed, parallel, policy=, beta=), as `demonstrate` does; training starts with `early` instead
-    if it is not None. `observed` has the words of observations. The vocabulary contains these words and those of the
-    agent's sentences; the flags `common_words`, `number_words` and `schema_phrases` add common English words, number
-    words and phrases of JSON schemas.
+    if it is not None. The vocabulary contains the words of observations (`observed`) and of the agent's sentences; the
+    flags `common_words`, `number_words` and `schema_phrases` add English words, number words and phrases of schemas.
     """
 
     demonstrations: Callable[..., Iterator[Demonstration]]
@@ -105,9 +104,8 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         if self._burst_left:
             self._burst_left -= 1
             call = self._skill.random_call(rng)
-        self._accumulator.run(
-            self._period_ns, self._step, partial(self._execute, call), rng.randint(0, self._max_delay_steps)
-        )
+        late = rng.randint(0, self._max_delay_steps)
+        self._accumulator.run(self._period_ns, self._step, partial(self._execute, call), late)
         self._finish_tick()
 
     def _start_episode(self) -> None:

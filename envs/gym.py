@@ -281,17 +281,11 @@ class GymWorld:
             call = Call("act", self.tool.safe_arguments).text()
             notices.append(f"The safe call {call} is a guess. Name the safe action: {self.name}?safe=ACTION.")
         unit, space = 10**-options.precision, self.env.observation_space
-        unbounded = [
-            name
-            for name, bound, is_integer in zip(self.names, max_magnitudes(space), are_integers(space), strict=True)
-            if bound / unit > MAX_BOUND and not is_integer
-        ]
-        if unbounded:
+        values = zip(self.names, max_magnitudes(space), are_integers(space), strict=True)
+        if unbounded := [name for name, bound, whole in values if bound / unit > MAX_BOUND and not whole]:
             limit = f"{MAX_UNBOUNDED * unit:.{options.precision}f}"
-            notices.append(
-                f"{', '.join(unbounded)}: no declared bounds, so values above {limit} are shown as {MAX_UNBOUNDED}. "
-                "Set a smaller precision= for a larger range."
-            )
+            problem = f"no declared bounds, so values above {limit} are shown as {MAX_UNBOUNDED}."
+            notices.append(f"{', '.join(unbounded)}: {problem} Set a smaller precision= for a larger range.")
         return notices
 
     def act(self, /, **chosen: Any) -> None:
