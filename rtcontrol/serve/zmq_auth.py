@@ -21,7 +21,7 @@ from zmq.auth.thread import ThreadAuthenticator
 from rtcontrol.hosts.sockets import router_socket
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.key_files import SERVER, KeyFileError, KeyPair, client_keys, default_folder, fingerprint, load_pair
-from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError, is_local
+from rtcontrol_client.wire.endpoint import ENDPOINT_FORMS, Endpoint, EndpointError, is_local
 
 DOMAIN = "rtcontrol"
 REREAD_S = 0.25
@@ -144,7 +144,7 @@ def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
-        hint = f"Use the form {FORM}, and a port that is free."
+        hint = f"Use the form {ENDPOINT_FORMS}, and a port that is free."
         raise UserError(f"--bind {endpoint} failed ({error}).", hint) from None
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 

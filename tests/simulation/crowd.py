@@ -33,7 +33,7 @@ from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Members
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import Message
-from rtcontrol_client.wire.messages import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+from rtcontrol_client.wire.messages import Join, Leave, Member, MemberCall, MemberObservation, ObserveMany
 
 TOKEN = "s" * 16
 PERIODS = 300
@@ -195,7 +195,7 @@ class SimCrowd:
             seq = len(life.looks) + 1
             text = f"{name} {life.member.epoch} {seq // self.chance.choice((1, 8))}"
             if self.faults.active("frozen") is None:
-                looks.append(MemberLook(id=name, seq=seq, t_ns=seq, text=text))
+                looks.append(ObservationPart(id=name, seq=seq, t_ns=seq, text=text))
                 life.looks[seq] = text
         self._post(ObserveMany(session=TOKEN, looks=looks))
         if self.chance.random() < 0.02:

@@ -17,7 +17,7 @@ from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.timing import ServerTicks
 from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
-from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset, spoken
+from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset, is_supported
 
 QUEUE = 256
 SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # useless if sent later
@@ -353,7 +353,7 @@ class Core:
         if self.connection.open or self._outdated(welcome):
             self.tally.ignored["welcome"] += 1  # the answer to a hello sent twice, or before
             return
-        if not spoken(welcome.protocol):
+        if not is_supported(welcome.protocol):
             text = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
             self.end(ClientError(text, "Update either."), now_ns)
             return

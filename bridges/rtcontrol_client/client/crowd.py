@@ -18,7 +18,7 @@ from rtcontrol_client.client.options import CallLike, Options, call_list
 from rtcontrol_client.client.values import instant, plain
 from rtcontrol_client.wire import LIMITS, Message, encode_msgpack, messages
 from rtcontrol_client.wire.limits import check_size
-from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, MemberLook, ObserveMany, in_messages
+from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, MemberObservation, ObserveMany, in_batches
 
 EXPIRE_NS = S // 50  # how often to check for expired calls of members
 STAMPS, REFUSALS = 64, 256
@@ -33,7 +33,7 @@ class CrowdOptions(Options):
     members: int | None = None
 
     def hello(self, t_ns: int, resume: str | None = None, instruction: str | None = None) -> messages.Hello:
-        crowd = {"crowd": messages.CrowdWish(members=self.members), "capabilities": []}
+        crowd = {"crowd": messages.CrowdRequest(members=self.members), "capabilities": []}
         return super().hello(t_ns, resume, instruction).model_copy(update=crowd)
 
 
@@ -56,7 +56,7 @@ class CrowdCore(Core):
         self.news: set[str] = set()
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
         self._lives = itertools.count()  # each member that joins gets a higher epoch than all before
-        self._looks: dict[str, MemberLook] = {}  # the newest unsent observation of each member
+        self._looks: dict[str, MemberObservation] = {}  # the newest unsent observation of each member
         self._left: deque[str] = deque(maxlen=messages.MEMBERS)
         self._expired_ns = 0
 
@@ -88,7 +88,7 @@ class CrowdCore(Core):
             member.terms = member.terms.model_copy(update=terms)
         self._send_terms(ids)
 
-    def see(self, look: MemberLook) -> None:
+    def see(self, look: MemberObservation) -> None:
         """Number and queue a member's observation, in place of an unsent one; ignore one of a refused member.
 
         Raises ClientError if the member is unknown.
@@ -115,7 +115,7 @@ class CrowdCore(Core):
     def _send_terms(self, names: Sequence[str]) -> None:
         for name in names:
             self.members[name].refused = None  # if it is refused again, the server says so again
-        for part in in_messages([self.members[name].terms for name in names]):
+        for part in in_batches([self.members[name].terms for name in names]):
             self.send(Join(session=self.session.token, members=part))
 
     # What becomes of the connection, and what is due.
@@ -123,9 +123,7 @@ class CrowdCore(Core):
     def _due(self, now_ns: int) -> list[Message]:
         if self._looks and self.connection.has_room(now_ns):
             looks, self._looks = self._looks, {}
-            self.waiting += [
-                ObserveMany(session=self.session.token, looks=part) for part in in_messages(looks.values())
-            ]
+            self.waiting += [ObserveMany(session=self.session.token, looks=part) for part in in_batches(looks.values())]
         return super()._due(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
@@ -338,7 +336,7 @@ class Crowd(ClientBase):
         for name, look in looks.items():
             with checked("observe_many"):
                 shown = {"text" if isinstance(look, str) else "data": plain(look, str(name))}
-                parts.append(MemberLook(id=name, seq=0, t_ns=captured_ns, **shown))
+                parts.append(MemberObservation(id=name, seq=0, t_ns=captured_ns, **shown))
                 if "data" in shown:
                     alone = ObserveMany(session="-" * 16, looks=[parts[-1]])
                     check_size([len(each) for each in encode_msgpack(alone)], LIMITS)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pydantic import ValidationError
 
 from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.codec import explain
+from rtcontrol_client.wire.codec import refusal_for
 from rtcontrol_client.wire.errors import RemedyError
 from rtcontrol_client.wire.messages import ErrorMessage
 
@@ -40,5 +40,5 @@ def checked(message: str) -> Iterator[None]:
     try:
         yield
     except (WireError, ValidationError) as error:
-        refusal = error if isinstance(error, WireError) else explain(error, message)
+        refusal = error if isinstance(error, WireError) else refusal_for(error, message)
         raise ClientError(refusal.message, refusal.remedy) from None

@@ -14,7 +14,7 @@ from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.wires import HIGH_WATER, Wires
 from rtcontrol_client.wire import Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.endpoint import CONNECT, FORM, EndpointError, check_client
+from rtcontrol_client.wire.endpoint import ENDPOINT_FORMS, HTTP_SCHEMES, EndpointError, check_client
 from rtcontrol_client.wire.messages import Bye
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Link:
             check_client(endpoint)
         except EndpointError as error:
             raise ClientError(error.what, error.remedy) from None
-        self._entry, named = endpoint, endpoint.startswith(CONNECT)
+        self._entry, named = endpoint, endpoint.startswith(HTTP_SCHEMES)
         core.connection.several = named
         self._keys, self._changed, self._closing = core.options.key_pairs(named), changed, False
         self._request: ConnectRequest | None = None
@@ -136,7 +136,7 @@ class Link:
 
     def _open(self) -> None:
         """Connect to the server, or ask /connect which server to use."""
-        if not self._entry.startswith(CONNECT):
+        if not self._entry.startswith(HTTP_SCHEMES):
             self._connect(self._entry, None)
             return
         options = self.core.options
@@ -168,4 +168,4 @@ class Link:
             self.wires.connect(address, None if pair is None or server_key is None else (pair, server_key))
         except zmq.ZMQError as error:
             self.wires.close()
-            raise ClientError(f"{address} cannot be used ({error.strerror}).", f"Write {FORM}.") from None
+            raise ClientError(f"{address} cannot be used ({error.strerror}).", f"Write {ENDPOINT_FORMS}.") from None

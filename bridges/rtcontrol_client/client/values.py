@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rtcontrol_client import clock
 from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.wire import LIMITS, Code, WireError, encode_msgpack
-from rtcontrol_client.wire.limits import PLAIN, check_size, check_value, large
+from rtcontrol_client.wire.limits import SUPPORTED_TYPES, check_size, check_value, too_large
 from rtcontrol_client.wire.messages import DTYPES, Observe
 
 BYTES = (bytes, bytearray, memoryview)
@@ -38,7 +38,7 @@ def plain(value: Any, name: str) -> Any:
 
 def _plain(value: Any, path: str, depth: int) -> Any:
     if depth > LIMITS.max_depth + 1:  # the value may contain itself
-        raise large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
+        raise too_large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
     # numpy's `tolist` would turn a time into an integer
@@ -55,7 +55,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return {keys[key]: _plain(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, BYTES):
         return [_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
-    raise WireError(Code.INVALID, f"{path} has the type {_kind(value)}, which cannot be sent.", PLAIN, field=path)
+    raise WireError(
+        Code.INVALID, f"{path} has the type {_kind(value)}, which cannot be sent.", SUPPORTED_TYPES, field=path
+    )
 
 
 def _kind(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""Protocol 1.1 between the control loop and the programs that act: one message schema, sent as msgpack over ZeroMQ or
-as JSON over WebSocket (docs/protocol.md)."""
+"""Protocol 1.1 between an rtcontrol server and its clients: messages, encoded as msgpack for ZeroMQ or as JSON for
+WebSocket (docs/protocol.md)."""
 
 from rtcontrol_client.wire.codec import decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.errors import Code, WireError

@@ -1,4 +1,4 @@
-"""CURVE key files in ZeroMQ's certificate format: `NAME.key` (public) and `NAME.key_secret` (with the secret, 0600)."""
+"""Load CURVE keys from ZeroMQ's certificate files: `NAME.key` (public key) and `NAME.key_secret` (both keys)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SERVER = "server"
 
 
 class KeyFileError(RemedyError):
-    """The error of a key file that cannot be used. The error text never contains a key."""
+    """Raised for a key file that cannot be used. The error text never contains a key."""
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A CURVE key pair in Z85; the secret is never shown."""
+    """A CURVE key pair in Z85; the repr does not show the secret key."""
 
     public: str
     secret: str = field(repr=False)
@@ -31,27 +31,27 @@ def is_key(text: Any) -> bool:
     """Return whether `text` is a key in Z85."""
     try:
         return isinstance(text, str) and len(text) == 40 and len(z85.decode(text.encode("ascii"))) == 32
-    except Exception:  # z85 raises several kinds for other text
+    except Exception:  # z85 raises various exceptions for other texts
         return False
 
 
 def load_public(path: Path) -> str:
-    """Return the public key (Z85) in a certificate file. Raises KeyFileError."""
+    """Return the public key (Z85) from a certificate file. Raises KeyFileError."""
     return _load(path).public
 
 
 def load_pair(path: Path) -> KeyPair:
-    """Return the pair in a `.key_secret` file. Raises KeyFileError, also if other users may read the file."""
+    """Return the key pair from a `.key_secret` file. Raises KeyFileError, also if other users may read the file."""
     pair = _load(path)
     if not pair.secret:
-        raise KeyFileError(f"{path} holds no secret key.", f"Give the {path.stem}.key_secret file.")
+        raise KeyFileError(f"{path} contains no secret key.", f"Use the file {path.stem}.key_secret.")
     if os.name == "posix" and (mode := path.stat().st_mode & 0o777) & 0o077:
         raise KeyFileError(f"{path} may be read by other users of this machine (mode {mode:o}).", f"chmod 600 {path}")
     return pair
 
 
 def _load(path: Path) -> KeyPair:
-    remedy = "Make one: rtcontrol keys new NAME"
+    hint = "Create a key file: rtcontrol keys new NAME"
     try:
         if path.stat().st_size > 65_536:
             raise ValueError("too long")
@@ -60,6 +60,6 @@ def _load(path: Path) -> KeyPair:
             raise ValueError("not 40 characters of Z85")
         return KeyPair(*[*keys, ""][:2])
     except OSError as error:
-        raise KeyFileError(f"There is no key file {path} that can be read ({error.strerror}).", remedy) from None
-    except Exception as error:  # a damaged file can raise anything; do not show the text, which may hold a secret
-        raise KeyFileError(f"{path} is not a ZeroMQ certificate ({type(error).__name__}).", remedy) from None
+        raise KeyFileError(f"The key file {path} cannot be read ({error.strerror}).", hint) from None
+    except Exception as error:  # any exception; do not show its text, which may contain a secret key
+        raise KeyFileError(f"{path} is not a ZeroMQ certificate ({type(error).__name__}).", hint) from None

@@ -1,4 +1,4 @@
-"""Addresses of ZeroMQ sockets, and whether only this machine can reach them."""
+"""Parse the addresses of ZeroMQ sockets, and tell whether only this machine can reach an address."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from urllib.parse import urlsplit
 
 from rtcontrol_client.wire.errors import RemedyError
 
-FORM = "tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or ipc://PATH"
-CONNECT = ("http://", "https://")  # URLs that name a server (docs/protocol.md, GET /connect)
+ENDPOINT_FORMS = "tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or ipc://PATH"
+HTTP_SCHEMES = ("http://", "https://")  # of URLs that return a server's address (docs/protocol.md, GET /connect)
 
 
 class EndpointError(RemedyError):
-    """The error of a text that is not an endpoint."""
+    """Raised for a text that is not an endpoint."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A ZeroMQ address: `host` is without brackets; `port` is a number, or * for any free one. Both only for tcp."""
+    """A ZeroMQ address. Only tcp has a `host` (without brackets) and a `port` (a number, or * for any free port)."""
 
     scheme: str
     host: str = ""
@@ -28,49 +28,49 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """Return the endpoint of `ipc://PATH`, or of tcp with a port up to 65535. Raises EndpointError."""
+        """Parse an address such as `tcp://127.0.0.1:5555` or `ipc://PATH`. Raises EndpointError."""
         scheme, _, rest = text.partition("://")
         if rest and scheme in ("ipc", "inproc"):
             return cls(scheme)
-        # A source address may stand before the semicolon.
+        # ZeroMQ allows a source address in front: tcp://SOURCE;HOST:PORT.
         host, port = host_port(rest.split(";")[-1])
         numbered = port.isascii() and port.isdigit() and int(port) <= 65_535
         if scheme != "tcp" or not host or not (numbered or port == "*") or (":" in host and "[" not in rest):
-            raise EndpointError(f"{text} is not an endpoint.", f"Write {FORM}, such as tcp://127.0.0.1:5555.")
+            raise EndpointError(f"{text} is not an endpoint.", f"Write {ENDPOINT_FORMS}, such as tcp://127.0.0.1:5555.")
         return cls(scheme, host, port)
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach the endpoint; False if not sure, as for a name, an interface or `*`."""
+        """Whether only this machine can reach the endpoint. False for a host name, an interface and `*`."""
         return self.scheme != "tcp" or is_loopback(self.host)
 
     @property
     def ipv6(self) -> bool | None:
-        """Whether the host is an IPv6 address, for which libzmq needs an option; None for a name, which may be both."""
+        """Whether the host is an IPv6 address, for which libzmq needs an option; None for a host name."""
         if ":" in self.host:
             return True
         return False if self.host in ("", "*") or is_address(self.host) else None
 
     @property
     def ipv6_only(self) -> bool:
-        """Whether the host has only IPv6 addresses; for a name, this queries the system's resolver."""
+        """Whether the host has only IPv6 addresses; for a host name, this queries the system's resolver."""
         if self.ipv6 is not None:
             return self.ipv6
         try:
             families = {family for family, *_ in socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)}
         except (OSError, UnicodeError):
-            return False  # libzmq will report the error, or the host is an interface
+            return False  # the host may be an interface; otherwise libzmq reports the error
         return socket.AF_INET6 in families and socket.AF_INET not in families
 
 
-# The subprotocol of a WebSocket, and the prefix of the subprotocol that holds an access token.
+# The WebSocket subprotocol, and the prefix of a subprotocol that carries an access token.
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 
 
 def check_client(text: str) -> None:
-    """Raise EndpointError if `text` is neither an endpoint nor a URL of /connect."""
-    if not text.startswith(CONNECT):
+    """Raise EndpointError if `text` is neither an endpoint nor the URL of a /connect request."""
+    if not text.startswith(HTTP_SCHEMES):
         Endpoint.parse(text)
         return
     try:
@@ -83,9 +83,9 @@ def check_client(text: str) -> None:
 
 
 def host_port(text: str) -> tuple[str, str]:
-    """Return the host (without brackets) and the port in `HOST:PORT` or `[IPV6]:PORT`; the port may be empty."""
-    host, mark, port = text.rpartition(":")
-    if not mark or "]" in port:
+    """Split `HOST:PORT` or `[IPV6]:PORT` into the host (without brackets) and the port, which may be empty."""
+    host, colon, port = text.rpartition(":")
+    if not colon or "]" in port:
         host, port = text, ""
     return host.removeprefix("[").removesuffix("]"), port
 

@@ -1,4 +1,4 @@
-"""The errors of messages, with codes for programs and sentences for people."""
+"""The errors of the protocol, with codes for programs and texts for people."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any
 
 
 class Code(StrEnum):
-    """Error codes of protocol 1.1. A client must treat a code it does not know as `internal`."""
+    """Error codes of protocol 1.1. A client must treat an unknown code like `internal`."""
 
     MALFORMED = "malformed"  # the bytes are not a message
-    TOO_LARGE = "too_large"  # a limit of the welcome is exceeded
+    TOO_LARGE = "too_large"  # the message exceeds a limit of the welcome message
     INVALID = "invalid"  # a field has the wrong type or value
     VERSION = "version"  # the server does not support this protocol version
-    STATE = "state"  # not allowed now (for example an observation before hello)
-    SESSION = "session"  # the session token is unknown, or not this connection's
-    SEQUENCE = "sequence"  # a sequence number that does not grow: replayed or reordered
-    EPOCH = "epoch"  # the message's epoch is over, or has not started
-    AGENT = "agent"  # unknown agent
-    TOOLS = "tools"  # the tool schema cannot be compiled
-    MODEL = "model"  # unknown model, or one that clients may not choose
+    STATE = "state"  # the message is not allowed now (for example, an observation before hello)
+    SESSION = "session"  # the session token is unknown, or belongs to another connection
+    SEQUENCE = "sequence"  # the sequence number is not greater than the previous one
+    EPOCH = "epoch"  # the message's epoch has ended, or has not started
+    AGENT = "agent"  # the agent is unknown
+    TOOLS = "tools"  # the tool schemas are not supported
+    MODEL = "model"  # the model is unknown, or clients may not choose it
     INSTRUCTION = "instruction"  # the instruction does not fit the model's context, or is empty
-    UNSURE = "unsure"  # the instruction is not understood: calls are held back
-    BUSY = "busy"  # an exclusive robot is claimed already, or the server is full
-    RATE = "rate"  # more messages than allowed, and some were dropped
-    DECODER = "decoder"  # the decoder cannot be reached
+    UNSURE = "unsure"  # the model does not understand the instruction, so calls are withheld
+    BUSY = "busy"  # another client uses this robot, or the server is full
+    RATE = "rate"  # the client sent too many messages, and some were dropped
+    DECODER = "decoder"  # the server cannot reach the decoder
     INTERNAL = "internal"  # an error in the server
 
 
 class RemedyError(Exception):
-    """An error with two sentences: `what` is wrong, and the `remedy`."""
+    """An error with two texts for people: `what` is wrong, and the `remedy`, a hint what to do."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what} {remedy}".rstrip())
@@ -42,10 +42,11 @@ class RemedyError(Exception):
 
 @dataclass(eq=False)
 class WireError(Exception):
-    """The refusal of a message, with field, rule and remedy. The sender gets it as an `error` message.
+    """The refusal of a message. The sender of the message gets these fields as an `error` message.
 
-    `fatal`: the error ends the session, or the attempt to open one. `retryable`: the same message may succeed later.
-    `members`: the refused parts of a crowd's message (`crowd.MemberError`).
+    `field` is the path of the wrong field, `seq` the number of the refused observation, `t_client_ns` that of the hello.
+    If `fatal`, the session ends, or cannot start. If `retryable`, the same message may succeed later. `members` has the
+    refused parts of a crowd's message (`messages.MemberError`), `remedy` a hint for people.
     """
 
     code: Code
@@ -64,16 +65,16 @@ class WireError(Exception):
 
 
 def refusal_of(first: Any, steps: Sequence[int | str], kind: str) -> WireError:
-    """Return the refusal for pydantic's first error, at `steps` of a message of type `kind`, with a hint."""
+    """Return a WireError for `first`, pydantic's error at the path `steps` in a message of type `kind`."""
     field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
-    is_what = "missing" if first["type"] == "missing" else _shown(first["input"])
-    what = f"{kind}.{field} is {is_what}." if field else f"The part is {is_what}."
+    value = "missing" if first["type"] == "missing" else _describe(first["input"])
+    problem = f"{kind}.{field} is {value}." if field else f"The part is {value}."
     rule = re.sub(r"^.* should | or instance of .*", "", first["msg"])
-    remedy = "Give it." if first["type"] == "missing" else f"It must {rule}."
-    return WireError(Code.INVALID, what, remedy, field=field or None, fatal=kind == "hello")
+    hint = "Add this field." if first["type"] == "missing" else f"It must {rule}."
+    return WireError(Code.INVALID, problem, hint, field=field or None, fatal=kind == "hello")
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"a list of {len(value)}" if isinstance(value, list) else "a map"
     long = isinstance(value, str) and len(value) > 40

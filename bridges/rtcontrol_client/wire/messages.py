@@ -1,8 +1,8 @@
-"""All messages of protocol 1.1 with their fields. docs/protocol.md explains the messages to authors of clients.
+"""The messages of protocol 1.1 with their fields; docs/protocol.md explains them to authors of clients.
 
-Absent and null are the same. Unknown fields are ignored, so that a minor version may add fields. Instants (`t_*_ns`)
-are nanoseconds of the sender's own monotonic clock unless the field says otherwise; durations are milliseconds.
-Both sides use the lower of their minor versions; version 1.0 is not supported.
+An absent field and null are the same. Unknown fields are ignored, so that a minor version can add fields. Time stamps
+(`t_*_ns`) are nanoseconds of the sender's monotonic clock unless the field's comment differs; durations are in
+milliseconds. Client and server use the lower of their minor versions; version 1.0 is not supported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from rtcontrol_client.wire.errors import Code, WireError, refusal_of
-from rtcontrol_client.wire.limits import Limits, check_value, large
+from rtcontrol_client.wire.limits import Limits, check_value, too_large
 from rtcontrol_client.wire.pictures import PictureFormat, check_picture
 
 PROTOCOL = (1, 1)
@@ -32,23 +32,23 @@ Dtype = Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4"
 DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes per item
 
 
-def spoken(version: list[Any]) -> bool:
-    """Return whether this program supports a version: the same major version, and no earlier minor one."""
+def is_supported(version: list[Any]) -> bool:
+    """Return whether this program supports a protocol version: equal major version, and no lower minor version."""
     return version[:1] == [PROTOCOL[0]] and all(minor >= PROTOCOL[1] for minor in version[1:2])
 
 
-def whole(value: Any) -> Any:
-    """Return a float without a fraction as an integer (some languages have only floats), other values unchanged."""
+def to_integer(value: Any) -> Any:
+    """Convert a float without a fraction to an integer (some languages have only floats); return others unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def count_of(value: Any, limit: int = 1 << 53) -> int | None:
-    """Return the value if it is a count below the limit, else None."""
-    value = whole(value)
+def to_count(value: Any, limit: int = 1 << 53) -> int | None:
+    """Return the value as an integer if it is a count from 0 to below the limit, else None."""
+    value = to_integer(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
 
 
-Whole = Annotated[int, BeforeValidator(whole)]
+Whole = Annotated[int, BeforeValidator(to_integer)]
 Name = Annotated[str, Field(min_length=1, max_length=64)]
 Word = Annotated[str, Field(max_length=64)]
 Title = Annotated[str, Field(max_length=256)]
@@ -66,7 +66,7 @@ Outcomes = Literal["executed", "expired", "failed", "refused"]
 
 
 class MessagePart(BaseModel):
-    """Base of all messages and their parts: frozen, strict types, finite numbers; a null field counts as absent."""
+    """Base class of all messages and parts of messages: immutable, with strict types; null counts as absent."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="ignore", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
@@ -78,14 +78,14 @@ class MessagePart(BaseModel):
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
-class OfSession(MessagePart):
-    """Base of messages within a session; `session` is the welcome's token."""
+class SessionMessage(MessagePart):
+    """Base class of messages within a session; `session` is the token from the welcome message."""
 
     session: Token
 
 
 class FunctionCall(MessagePart):
-    """A function call: `arguments` by name, optional ones left out."""
+    """A function call with its arguments by name; optional arguments may be absent."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: dict[str, Any] = {}
@@ -95,48 +95,48 @@ SafeCalls = Annotated[list[FunctionCall], Field(min_length=1, max_length=16)]
 
 
 class CallFields(MessagePart):
-    """The fields of a call, for a session or for a member of a crowd: what to do, and until when."""
+    """The fields of a call to execute, which call messages of sessions and of crowd members share."""
 
     tick: Count
     epoch: Count
-    seq_obs: Count | None = None  # the `seq` of the observation that this answers
-    t_obs_ns: Nanoseconds | None = None  # the observation's `t_ns`, echoed
+    seq_obs: Count | None = None  # the `seq` of the observation that led to this call
+    t_obs_ns: Nanoseconds | None = None  # the `t_ns` of that observation
     status: Literal["fresh", "held", "safe"]
     call: FunctionCall | None = None
-    calls: SafeCalls | None = None  # 1.1, with `safe`: all safe calls; `call` is the first one
-    more: bool | None = None  # with `calls_per_tick` alone: another message of this tick follows
+    calls: SafeCalls | None = None  # since 1.1, if `status` is safe: all safe calls; `call` is the first of them
+    more: bool | None = None  # whether another call of this tick follows; only if the client set `calls_per_tick`
     ttl_ms: Milliseconds
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
-    cause: str | None = None  # the cause of the miss
+    cause: str | None = None  # why the tick missed its deadline
 
 
-# A crowd: many characters over one connection (docs/crowds.md). A message has one part per member. A wrong part is
-# refused separately: it is left out of the message's list and listed in `faults`.
+# A crowd has many characters (members) over one connection (docs/crowds.md). Its messages have one part per member. A
+# part that is not valid does not affect the others: it is removed from the message and listed in `faults`.
 
-MEMBERS = 4096  # the most members of a crowd
-PARTS = 1024  # the most parts of a message
-# We send fewer parts, and so few bytes of JSON that a message cannot exceed the limit of items.
-SENT, SENT_BYTES = 256, 32_000
+MEMBERS = 4096  # maximum number of members in a crowd
+PARTS = 1024  # maximum number of parts in a received message
+# Limits for the messages that we send, so that these never exceed the receiver's limits.
+BATCH_PARTS, BATCH_BYTES = 256, 32_000
 Members = Annotated[Whole, Field(ge=1, le=MEMBERS)]
 Priority = Annotated[Whole, Field(ge=0, le=9)]
 
 
-class CrowdWish(MessagePart):
-    """In a hello: the request for a crowd with at most `members` members."""
+class CrowdRequest(MessagePart):
+    """A part of hello: the request for a crowd with at most `members` members."""
 
     members: Members | None = None
 
 
 class CrowdTerms(MessagePart):
-    """In a welcome: the most `members` of the crowd, and the most `parts` of a message."""
+    """A part of welcome: the maximum numbers of `members` in the crowd and of `parts` in a message."""
 
     members: Members
     parts: Members
 
 
 class Member(MessagePart):
-    """One character of a crowd. Absent fields default to the hello's. A new character under the same `id` has a higher
-    `epoch`."""
+    """One member of a crowd. Absent fields have the values of the hello message. If a member leaves and another one
+    joins with the same `id`, the new one has a higher `epoch`."""
 
     id: Name
     epoch: Count = 0
@@ -149,12 +149,12 @@ class Member(MessagePart):
     safe_calls: SafeCalls | None = None
 
 
-class MemberLook(MessagePart):
-    """The observation of one member: `text`, or `data` that the agent turns into text."""
+class MemberObservation(MessagePart):
+    """The observation of one member: `text`, or `data` that the agent converts to text."""
 
     id: Name
-    seq: Count  # grows with each observation of the member
-    t_ns: Nanoseconds  # when it was captured, by the client's clock
+    seq: Count  # increases with each observation of the member
+    t_ns: Nanoseconds  # when the observation was captured, by the client's clock
     text: Text | None = None
     data: dict[str, Any] | None = None
 
@@ -177,8 +177,8 @@ class MemberError(MessagePart):
 
 
 @dataclass(frozen=True, slots=True)
-class PartFault:
-    """A refused part of a message: the part's `id` and `seq`, as far as known, and the error."""
+class RefusedPart:
+    """A part of a crowd's message that is not valid: the part's `id` and `seq` (None: unknown), and the error."""
 
     id: str | None
     seq: int | None
@@ -186,55 +186,55 @@ class PartFault:
 
     @classmethod
     def of(cls, part: Any, error: WireError) -> Self:
-        """Return the fault for a part as it was received."""
+        """Return the RefusedPart for a received part that caused this error."""
         fields = part if isinstance(part, dict) else {}
         name = fields.get("id")
-        return cls(name[:64] if isinstance(name, str) else None, count_of(fields.get("seq")), error)
+        return cls(name[:64] if isinstance(name, str) else None, to_count(fields.get("seq")), error)
 
     def message_part(self) -> MemberError:
-        """Return the fault in the form that an `error` message carries."""
+        """Convert this to the form that is sent in an `error` message."""
         error = self.error
         field = error.field and error.field[:100]
         words = {"message": error.message[:300], "remedy": error.remedy[:300]}
         return MemberError(id=self.id, code=error.code.value, field=field, seq=self.seq, **words)
 
 
-class OfParts(OfSession):
-    """Base of messages with parts, which are of type `part` and in the list field named `parts_field`."""
+class MessageWithParts(SessionMessage):
+    """Base class of messages with a part for each member: the field named `parts_field` is a list of `part` objects."""
 
     parts_field: ClassVar[str]
     part: ClassVar[Any]
-    _faults: tuple[PartFault, ...] = PrivateAttr(default=())
+    _faults: tuple[RefusedPart, ...] = PrivateAttr(default=())
 
     @property
-    def faults(self) -> tuple[PartFault, ...]:
-        """The refused parts of this message."""
+    def faults(self) -> tuple[RefusedPart, ...]:
+        """The parts of this message that were removed because they are not valid."""
         return self._faults
 
     @model_validator(mode="wrap")
     @classmethod
-    def _each_by_itself(cls, value: Any, handler: Callable[[Any], Self]) -> Self:
+    def _validate_each_part(cls, value: Any, handler: Callable[[Any], Self]) -> Self:
         parts = value.get(cls.parts_field) if isinstance(value, dict) else None
         if not isinstance(parts, list) or len(parts) > PARTS:
             return handler(value)
         valid: list[MessagePart] = []
-        faults: list[PartFault] = []
+        faults: list[RefusedPart] = []
         for part in parts:
             try:
-                if isinstance(part, PartFault):  # `check_parts` has refused this part
+                if isinstance(part, RefusedPart):  # `check_parts` has refused this part
                     faults.append(part)
                 else:
                     valid.append(cls.part.model_validate(part))
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
-                faults.append(PartFault.of(part, refusal_of(first, first["loc"], cls.model_fields["type"].default)))
+                faults.append(RefusedPart.of(part, refusal_of(first, first["loc"], cls.model_fields["type"].default)))
         message = handler({**value, cls.parts_field: valid})
         message._faults = tuple(faults)
         return message
 
 
-class Join(OfParts):
-    """Client -> server: add members. A member that has joined already with the same epoch gets these settings."""
+class Join(MessageWithParts):
+    """Client -> server: add members, or change the settings of members that have joined with the same epoch."""
 
     type: Literal["join"] = "join"
     parts_field: ClassVar[str] = "members"
@@ -242,29 +242,29 @@ class Join(OfParts):
     members: Annotated[list[Member], Field(max_length=PARTS)]
 
 
-class Leave(OfSession):
-    """Client -> server: remove members. Unknown ids are ignored."""
+class Leave(SessionMessage):
+    """Client -> server: remove members; unknown ids are ignored."""
 
     type: Literal["leave"] = "leave"
     ids: Annotated[list[Name], Field(max_length=MEMBERS)]
 
 
-class ObserveMany(OfParts):
+class ObserveMany(MessageWithParts):
     """Client -> server: observations of members."""
 
     type: Literal["observe_many"] = "observe_many"
     parts_field: ClassVar[str] = "looks"
-    part: ClassVar[Any] = MemberLook
-    looks: Annotated[list[MemberLook], Field(max_length=PARTS)]
+    part: ClassVar[Any] = MemberObservation
+    looks: Annotated[list[MemberObservation], Field(max_length=PARTS)]
 
 
-class CallMany(OfParts):
-    """Server -> client: calls that members must execute now."""
+class CallMany(MessageWithParts):
+    """Server -> client: calls for members to execute now."""
 
     type: Literal["call_many"] = "call_many"
     parts_field: ClassVar[str] = "calls"
     part: ClassVar[Any] = MemberCall
-    t_server_ns: Nanoseconds  # when it was sent
+    t_server_ns: Nanoseconds  # when the server sent this message
     calls: Annotated[list[MemberCall], Field(max_length=PARTS)]
 
 
@@ -272,8 +272,8 @@ class CallMany(OfParts):
 
 
 class Array(MessagePart):
-    """A raw array in C order, little endian. `data` travels outside the header (msgpack: in a separate part; JSON: as
-    base64), and len(data) = product(shape) x item size of dtype."""
+    """A raw array in C order, little endian. `data` has product(shape) x (item size of dtype) bytes, and is sent
+    outside the header (msgpack: as a separate part; JSON: as base64)."""
 
     name: Name
     dtype: Dtype
@@ -282,7 +282,7 @@ class Array(MessagePart):
 
 
 class Program(MessagePart):
-    """The name and version of the sending program, for logs and reports only."""
+    """The name and version of the program that sends the message, for logs and reports."""
 
     name: Name
     version: Word = ""
@@ -290,7 +290,8 @@ class Program(MessagePart):
 
 
 class Hello(MessagePart):
-    """Client -> server: the first message on every connection, repeated until answered, with `agent` or `tools`."""
+    """Client -> server: the first message on every connection, which requests a session with an `agent` or with
+    `tools`; repeated until the server responds."""
 
     type: Literal["hello"] = "hello"
     protocol: Annotated[list[Count], Field(min_length=2, max_length=2)]
@@ -302,7 +303,7 @@ class Hello(MessagePart):
     instruction: Text | None = None
     model: Title | None = None
     safe_call: FunctionCall | None = None
-    safe_calls: SafeCalls | None = None  # 1.1; takes precedence over `safe_call`
+    safe_calls: SafeCalls | None = None  # since 1.1; takes precedence over `safe_call`
     pacing: Pacing = "server"
     hz: Hertz | None = None
     deadline_ms: Milliseconds | None = None
@@ -311,20 +312,20 @@ class Hello(MessagePart):
     on_miss: OnMiss | None = None
     hold_ms: Milliseconds | None = None
     calls_per_tick: CallsPerTick | None = None
-    crowd: CrowdWish | None = None
+    crowd: CrowdRequest | None = None
     robot: Name | None = None
     resume: Token | None = None
 
 
-class Welcome(OfSession):
-    """Server -> client: the answer to a hello, with the session's token and the negotiated settings."""
+class Welcome(SessionMessage):
+    """Server -> client: the response to hello, with the session's token and the negotiated settings."""
 
     type: Literal["welcome"] = "welcome"
     protocol: list[Count]
     server: Program
     resumed: bool
     epoch: Count
-    t_client_ns: Nanoseconds  # echo of the hello's `t_client_ns`
+    t_client_ns: Nanoseconds  # the `t_client_ns` of the hello
     t_server_ns: Nanoseconds
     capabilities: list[Name] = Field(default_factory=list)
     agent: str | None = None
@@ -333,9 +334,9 @@ class Welcome(OfSession):
     model: str
     model_trained_on_tools: bool
     safe_call: FunctionCall | None = None  # the first of `safe_calls`
-    safe_calls: SafeCalls | None = None  # 1.1
-    trained: bool | None = None  # 1.1: whether trained on exactly these tools; None: unknown, or not a trained model
-    release_ns: Nanoseconds | None = None  # 1.1: the instant of the next tick, once there are ticks
+    safe_calls: SafeCalls | None = None  # since 1.1
+    trained: bool | None = None  # since 1.1: whether the model was trained on exactly these tools (None: unknown)
+    release_ns: Nanoseconds | None = None  # since 1.1: when the next tick starts; None before the first tick
     pacing: Pacing
     hz: Hertz
     period_ms: Milliseconds
@@ -352,59 +353,58 @@ class Welcome(OfSession):
     warnings: list[str] = Field(default_factory=list)
 
 
-class Observe(OfSession):
-    """Client -> server: one observation of the world. The model reads `text`; without `text` the agent renders `data`,
-    or the server writes `data` as `key value` pairs."""
+class Observe(SessionMessage):
+    """Client -> server: an observation of the world. The model reads `text`. Without `text`, the agent converts `data`
+    to text, or the server writes `data` as `key value` pairs."""
 
     type: Literal["observe"] = "observe"
-    seq: Count  # grows with every observation of the session
+    seq: Count  # increases with every observation of the session
     epoch: Count
-    t_ns: Nanoseconds  # when it was captured
+    t_ns: Nanoseconds  # when the observation was captured
     text: Text | None = None
     data: dict[str, Any] | None = None
     arrays: list[Array] = Field(default_factory=list, max_length=16)
 
     @model_validator(mode="after")
-    def _shows_something(self) -> Observe:
+    def _check_content(self) -> Observe:
         if self.text is None and self.data is None and not self.arrays:
-            remedy = "Give at least one of text, data and arrays."
-            raise WireError(Code.INVALID, "The observation is empty.", remedy, field="text", seq=self.seq)
+            hint = "Send at least one of text, data and arrays."
+            raise WireError(Code.INVALID, "The observation is empty.", hint, field="text", seq=self.seq)
         for i, array in enumerate(self.arrays):
             need, have = math.prod(array.shape) * DTYPES[array.dtype], len(array.data)
             if need != have:
-                what = (
-                    f"observe.arrays has an array {array.name!r} of {have} bytes, but its shape and dtype need {need}."
-                )
-                remedy = "Send product(shape) x size bytes."
-                raise WireError(Code.INVALID, what, remedy, field=f"arrays[{i}]", seq=self.seq)
+                problem = f"observe.arrays: {array.name!r} has {have} bytes, but its shape and dtype need {need}."
+                hint = "Send product(shape) x (item size) bytes."
+                raise WireError(Code.INVALID, problem, hint, field=f"arrays[{i}]", seq=self.seq)
         return self
 
 
 class Timing(MessagePart):
-    """The time that a call took in the server, step by step."""
+    """How long a call took in the server."""
 
-    age_ms: Milliseconds | None = None  # from the observation's arrival to this call's departure
-    decide_ms: Milliseconds | None = None
-    late_ms: Milliseconds | None = None  # time beyond the deadline, 0 if in time
+    age_ms: Milliseconds | None = None  # from the arrival of the observation until the call was sent
+    decide_ms: Milliseconds | None = None  # duration of the decision
+    late_ms: Milliseconds | None = None  # time after the deadline, 0 if in time
 
 
-class CallMessage(OfSession, CallFields):
-    """Server -> client: the call to execute now.
+class CallMessage(SessionMessage, CallFields):
+    """Server -> client: the outcome of a tick, usually a call to execute now.
 
-    `fresh`: a new decision (without `call` the active call continues, with a renewed time-to-live). `held`: no
-    decision; the active call may continue until the time-to-live of that call ends. `safe`: execute the safe `calls`
-    in order. `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 means no limit.
+    If `status` is `fresh`, there is a new decision; without `call` the active call continues and its time-to-live
+    starts again. If `held`, there is no decision, and the active call continues until its time-to-live ends. If `safe`,
+    the client executes the safe `calls` in order. `ttl_ms` starts at `t_obs_ns` on the client's clock; 0 means no
+    limit.
     """
 
     type: Literal["call"] = "call"
-    release_ns: Nanoseconds | None = None  # 1.1: this tick's instant on the server's clock; None off the tick grid
-    deadline_ns: Nanoseconds  # on the server's clock
-    t_server_ns: Nanoseconds  # when it was sent
+    release_ns: Nanoseconds | None = None  # since 1.1: when this tick started, by the server's clock; None: not a tick
+    deadline_ns: Nanoseconds  # by the server's clock
+    t_server_ns: Nanoseconds  # when the server sent this message
     timing: Timing = Timing()
 
 
-class Executed(OfSession):
-    """Client -> server: the outcome of a call. Executed calls enter the model's history."""
+class Executed(SessionMessage):
+    """Client -> server: the outcome of a call. The server adds executed calls to the model's history."""
 
     type: Literal["executed"] = "executed"
     tick: Count
@@ -415,9 +415,9 @@ class Executed(OfSession):
     error: Text | None = None
 
 
-class Instruct(OfSession):
-    """Either way: the new goal. Server -> client: this goal is active (also if another client or a person changed the
-    goal); with `said`, the server's interpreter made this goal of that text, and it is active from the next tick on."""
+class Instruct(SessionMessage):
+    """Client -> server: set a new goal. Server -> client: this goal is now active; a person or another client may have
+    set it. If there is `said`, the server's interpreter converted that text to this goal, active from the next tick."""
 
     type: Literal["instruct"] = "instruct"
     instruction: Text
@@ -426,10 +426,10 @@ class Instruct(OfSession):
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Instruct:
+    def _check_instruction(self) -> Instruct:
         if not self.instruction.strip():
-            remedy = "Say in `instruction` what to do; to stop, end the session."
-            raise WireError(Code.INSTRUCTION, "instruct.instruction is empty.", remedy, field="instruction")
+            hint = "Write in `instruction` what to do; to stop, end the session."
+            raise WireError(Code.INSTRUCTION, "instruct.instruction is empty.", hint, field="instruction")
         return self
 
 
@@ -442,18 +442,18 @@ class Outcome(MessagePart):
     seconds: Seconds = 0.0
 
 
-class Reset(OfSession):
-    """Client -> server: a new episode starts; `epoch` is one more than the last. Calls of old epochs are ignored."""
+class Reset(SessionMessage):
+    """Client -> server: a new episode starts, with the next `epoch`. The client ignores calls of earlier epochs."""
 
     type: Literal["reset"] = "reset"
     epoch: Count
     ended: Outcome | None = None  # the outcome of the previous episode
 
 
-class ControlMessage(OfSession):
-    """Either way, if both sides announced the capability `control`. Client -> server: `say` is a command that a person
-    gave at the client; `id` names the call to confirm or deny. Server -> client: the new `state`, whichever side
-    changed it, and the `call` that waits `ttl_ms` for a confirmation. `instruction` is not used."""
+class ControlMessage(SessionMessage):
+    """Operator control, if client and server announced the capability `control`. Client -> server: `say` is a command
+    of a person at the client, and `id` the call to confirm or deny. Server -> client: the new `state`, and the `call`
+    that waits for `ttl_ms` to be confirmed. `instruction` is not used."""
 
     type: Literal["control"] = "control"
     say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None
@@ -465,28 +465,28 @@ class ControlMessage(OfSession):
 
 
 class PictureFile(MessagePart):
-    """A JPEG or PNG file. `data` travels outside the header, like the data of an array."""
+    """A JPEG or PNG file. `data` is sent outside the header, like the data of an array."""
 
     format: PictureFormat
     data: bytes
 
 
-class Picture(OfSession):
-    """Client -> server, if both sides announced the capability `pictures`: a picture of the world, for people. It may
-    come on another connection without a session, where only the token identifies the client."""
+class Picture(SessionMessage):
+    """Client -> server, if both announced the capability `pictures`: a picture of the world, for people to see. Another
+    connection than the session's may carry it, since `session` identifies the client."""
 
     type: Literal["picture"] = "picture"
-    t_ns: Nanoseconds  # when it was taken
+    t_ns: Nanoseconds  # when the picture was taken
     image: PictureFile
 
     @model_validator(mode="after")
-    def _is_one(self) -> Picture:
+    def _check_image(self) -> Picture:
         check_picture(self.image.format, self.image.data)
         return self
 
 
 class Ping(MessagePart):
-    """Either way: ask whether the other side is alive, and for its clock. The answer is a pong."""
+    """In both directions: request a pong, to learn whether the other side is alive and to read its clock."""
 
     type: Literal["ping"] = "ping"
     id: Count
@@ -494,7 +494,7 @@ class Ping(MessagePart):
 
 
 class Pong(MessagePart):
-    """Answer to a ping: `t_ping_ns` is echoed; `t_received_ns` and `t_sent_ns` are of the answering side's clock."""
+    """The response to a ping: `t_ping_ns` is the ping's `t_ns`; the other two times are by the responder's clock."""
 
     type: Literal["pong"] = "pong"
     id: Count
@@ -504,7 +504,7 @@ class Pong(MessagePart):
 
 
 class ErrorMessage(MessagePart):
-    """Either way: a message was refused, or the session has a problem."""
+    """In both directions: a message was refused, or the session has a problem."""
 
     type: Literal["error"] = "error"
     code: str
@@ -512,16 +512,16 @@ class ErrorMessage(MessagePart):
     remedy: str = ""
     field: str | None = None
     seq: Count | None = None  # the number of the refused observation
-    t_client_ns: Nanoseconds | None = None  # 1.1: that of the refused hello
+    t_client_ns: Nanoseconds | None = None  # since 1.1: the `t_client_ns` of the refused hello
     retryable: bool = False
     fatal: bool = False
-    dropped: Count = 0  # how many further refusals were not sent, since errors are rate-limited
+    dropped: Count = 0  # number of errors that were not sent, because their rate is limited
     members: list[MemberError] | None = None  # the refused parts of a crowd's message
 
 
 class Bye(MessagePart):
-    """Either way: the session ends, and cannot be resumed. Server -> client with `reconnect`: the server is shutting
-    down, so connect to another server for a new session."""
+    """In both directions: the session ends, and cannot be resumed. If the server sets `reconnect`, it is shutting down,
+    and the client should connect to another server."""
 
     type: Literal["bye"] = "bye"
     session: Token | None = None
@@ -549,15 +549,13 @@ Message = (
     | Bye
 )
 MODELS: dict[str, type[BaseModel]] = {model.model_fields["type"].default: model for model in get_args(Message)}
-ANY: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
-WITH_PARTS = {kind: model.parts_field for kind, model in MODELS.items() if issubclass(model, OfParts)}
+MESSAGE_ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+PARTS_FIELDS = {kind: model.parts_field for kind, model in MODELS.items() if issubclass(model, MessageWithParts)}
 
 
 def check_parts(header: dict[str, Any], field: str, limits: Limits) -> None:
-    """Check the limits of a message whose list `field` has one part per member; replace wrong parts by their refusals.
-
-    Raises WireError if the message as a whole is wrong.
-    """
+    """Check the limits of a crowd's message, whose list `field` has one part per member. Replace parts that exceed a
+    limit by a RefusedPart. Raises WireError if the whole message is too large, or wrong in another field."""
     parts: list[Any] = header[field]
     total = check_value({**header, field: [None] * len(parts)}, limits)
     inner = replace(limits, max_depth=limits.max_depth - 2)
@@ -565,21 +563,21 @@ def check_parts(header: dict[str, Any], field: str, limits: Limits) -> None:
         try:
             total += check_value(part, inner)
         except WireError as error:
-            parts[i] = PartFault.of(part, error)
+            parts[i] = RefusedPart.of(part, error)
         if total > limits.max_total_items:
-            raise large("the message's items together", "max_total_items", limits)
+            raise too_large("the message's items together", "max_total_items", limits)
 
 
 Part = TypeVar("Part", bound=MessagePart)
 
 
-def in_messages(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Yield the parts in order, in batches that fit one message each."""
+def in_batches(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    """Yield the parts in order, in batches that each fit into one message."""
     batch: list[Part] = []
     size = 0
     for part in parts:
         part_size = len(part.model_dump_json(exclude_none=True).encode())
-        if batch and (len(batch) >= SENT or size + part_size > SENT_BYTES):
+        if batch and (len(batch) >= BATCH_PARTS or size + part_size > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(part)

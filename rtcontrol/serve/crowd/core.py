@@ -29,7 +29,7 @@ from rtcontrol.records import HostChanged, KnownCause, OperatorCommand, TickOutc
 from rtcontrol.serve.crowd.members import CrowdMember, MemberObservation, Members, MemberTick
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, PartFault
+from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, RefusedPart
 
 KEPT_SHARES = 64  # number of batches whose decoder time per decision is stored
 MAX_LISTED = 64  # most refused parts that an error to the client lists
@@ -170,7 +170,7 @@ class CrowdCore:
                 self._restore_rate(member)
         self._refuse(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
 
-    def _refuse(self, problem: str, others: str, faults: Sequence[PartFault]) -> None:
+    def _refuse(self, problem: str, others: str, faults: Sequence[RefusedPart]) -> None:
         if faults:
             codes = {fault.error.code for fault in faults}
             code = codes.pop() if len(codes) == 1 else Code.INVALID
@@ -277,7 +277,7 @@ class CrowdCore:
             return
         batch = queue.end(now, late=any(now > tick.deadline_ns for tick in queue.batch))
         queue.shares.append(reply.decide_ns / len(batch))
-        faults = list[PartFault]()
+        faults = list[RefusedPart]()
         for tick, part in zip(batch, member_replies(reply, [tick.request for tick in batch]), strict=True):
             if tick.done:
                 queue.late_dropped += part.decision is not None
@@ -290,7 +290,7 @@ class CrowdCore:
                 self._check(tick, part, part.decision)
         self._refuse("observation(s) got no decision", "the others got one", faults)
 
-    def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[PartFault]:
+    def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[RefusedPart]:
         """Return the fault for an observation that got no decision, or an empty list if the same text was already
         reported."""
         member, text = tick.member, tick.request.observation
@@ -300,7 +300,7 @@ class CrowdCore:
         problem, hint = f"The observation got no decision ({reply.error}).", "Continue to send observations."
         problem, hint = reply.user_error or (problem, hint)
         code = Code.DECODER if reply.user_error is None else Code.TOO_LARGE
-        return [PartFault(member.id, tick.seq, WireError(code, problem, hint, field="text"))]
+        return [RefusedPart(member.id, tick.seq, WireError(code, problem, hint, field="text"))]
 
     # -- check ---------------------------------------------------------------------------------------------------------
 

@@ -25,9 +25,9 @@ from rtcontrol_client.wire.messages import (
     Join,
     Leave,
     Member,
-    MemberLook,
+    MemberObservation,
     ObserveMany,
-    PartFault,
+    RefusedPart,
 )
 from rtcontrol_client.wire.pictures import PICTURES
 
@@ -132,7 +132,7 @@ class CrowdMember:
         """Set the number of periods until the next tick. `decided` is True if the last tick ended with a decision."""
         self.periods = min(2 * self.periods, MAX_PERIODS) if decided and self.unchanged else 1
 
-    def store_observation(self, observation: MemberLook, text: str, data: Any, now_ns: int) -> None:
+    def store_observation(self, observation: MemberObservation, text: str, data: Any, now_ns: int) -> None:
         """Store an observation as the newest one."""
         self.superseded += not self.used
         self.seq, self.used = observation.seq, False
@@ -153,7 +153,7 @@ class Members:
     def __iter__(self) -> Iterator[CrowdMember]:
         return iter(list(self.by_id.values()))
 
-    def join(self, message: Join) -> tuple[list[CrowdMember], list[PartFault]]:
+    def join(self, message: Join) -> tuple[list[CrowdMember], list[RefusedPart]]:
         """Add members or change their settings. Return these members, and the refused parts of the message."""
         return _process_parts(self._join, message.members, message.faults)
 
@@ -216,11 +216,11 @@ class Members:
             if (member := self.by_id.pop(name, None)) is not None:
                 member.end()
 
-    def observe(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[PartFault]]:
+    def observe(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[RefusedPart]]:
         """Store the observations of a message. Return their members, and the refused parts of the message."""
         return _process_parts(partial(self._observe, now_ns=now_ns), message.looks, message.faults)
 
-    def _observe(self, part: MemberLook, now_ns: int) -> CrowdMember:
+    def _observe(self, part: MemberObservation, now_ns: int) -> CrowdMember:
         member = self.by_id.get(part.id)
         if member is None:
             problem = f"The crowd has no member {echo(part.id)!r}."
@@ -244,8 +244,10 @@ class Members:
 
 
 def _process_parts(
-    process: Callable[[Any], CrowdMember], parts: Sequence[Member] | Sequence[MemberLook], faults: Sequence[PartFault]
-) -> tuple[list[CrowdMember], list[PartFault]]:
+    process: Callable[[Any], CrowdMember],
+    parts: Sequence[Member] | Sequence[MemberObservation],
+    faults: Sequence[RefusedPart],
+) -> tuple[list[CrowdMember], list[RefusedPart]]:
     """Call `process` with each part of a message. Return the resulting members, and `faults` with the faults of parts
     for which `process` raised a WireError."""
     members, refused = list[CrowdMember](), [*faults]
@@ -253,7 +255,7 @@ def _process_parts(
         try:
             members.append(process(part))
         except WireError as error:
-            refused.append(PartFault(part.id, getattr(part, "seq", None), error))
+            refused.append(RefusedPart(part.id, getattr(part, "seq", None), error))
     return members, refused
 
 

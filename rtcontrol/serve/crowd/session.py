@@ -73,7 +73,7 @@ class CrowdSession(SessionThread):
 
     def _send_action(self, action: ev.Action) -> None:
         if isinstance(action, SendCalls):
-            for calls in wire.in_messages(action.calls):
+            for calls in wire.in_batches(action.calls):
                 self.send(wire.CallMany(session=self.session.token, t_server_ns=time.monotonic_ns(), calls=calls))
         elif isinstance(action, SendError):
             self.owner.handle(session_events.LoopError(self.session, action.error))

@@ -117,7 +117,7 @@ def test_later_changes_to_tools_and_safe_calls_are_ignored() -> None:
         ({**OWN, "ttl_ms": float("nan")}, "ttl_ms"),
         ({**OWN, "pacing": "fast"}, "pacing"),
         ({**OWN, "safe_call": 7}, "safe_call"),
-        ({**OWN, "keys": "/nowhere/arm.key_secret"}, "There is no key file"),
+        ({**OWN, "keys": "/nowhere/arm.key_secret"}, "cannot be read"),
         ({"instruction": b"go"}, "instruction has the type bytes, which cannot be sent."),
         ({"on_call": "go"}, "on_call is 'go', which is not a function. Give a function."),
         ({**OWN, "look": 5}, "look is 5"),

@@ -122,7 +122,7 @@ def test_fields_of_any_type_raise_only_wire_errors(message: Message, data: st.Da
             "observe.session is a string of 200 characters.",
             "It must have at most 128 characters.",
         ),
-        ({"t_ns": None}, "observe.t_ns is missing.", "Give it"),
+        ({"t_ns": None}, "observe.t_ns is missing.", "Add this field"),
     ],
 )
 def test_refusal_names_given_value_and_remedy(change: dict[str, Any], what: str, remedy: str) -> None:

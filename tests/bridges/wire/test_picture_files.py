@@ -17,9 +17,9 @@ from rtcontrol.envs.pictures import png
 from rtcontrol_client.wire import Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import Picture, PictureFile
 from rtcontrol_client.wire.pictures import (
-    BEHIND,
     MAX_PICTURE_BYTES,
     MAX_SEGMENTS,
+    MAX_TRAILING_BYTES,
     check_picture,
     format_of,
 )
@@ -111,7 +111,7 @@ def test_picture_of_too_many_or_no_pixels_is_refused(width: int, height: int) ->
 def test_too_large_or_mislabelled_picture_is_refused() -> None:
     largest = enlarged(jpeg(), MAX_PICTURE_BYTES)
     assert check_picture("jpeg", largest) == (64, 48)
-    for form, data, remedy in (("jpeg", enlarged(jpeg(), MAX_PICTURE_BYTES + 1), ""), ("png", jpeg(), 'Say "jpeg".')):
+    for form, data, remedy in (("jpeg", enlarged(jpeg(), MAX_PICTURE_BYTES + 1), ""), ("png", jpeg(), 'Set format to "jpeg".')):
         with pytest.raises(WireError) as caught:
             check_picture(form, data)  # type: ignore[arg-type]
         assert (caught.value.code == Code.TOO_LARGE) if not remedy else (caught.value.remedy == remedy)
@@ -121,8 +121,8 @@ def test_too_large_or_mislabelled_picture_is_refused() -> None:
 
 def test_only_few_bytes_may_follow_end_of_picture() -> None:
     for data in (jpeg(), saved("RGB")):
-        assert check_picture(format_of(data) or "png", data + bytes(BEHIND // 2))
-        assert "cut off" in why_not(data + bytes(BEHIND))
+        assert check_picture(format_of(data) or "png", data + bytes(MAX_TRAILING_BYTES // 2))
+        assert "cut off" in why_not(data + bytes(MAX_TRAILING_BYTES))
 
 
 def test_file_of_empty_segments_is_refused_quickly() -> None:

@@ -16,7 +16,7 @@ from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
     ControlMessage,
-    CrowdWish,
+    CrowdRequest,
     ErrorMessage,
     Hello,
     Observe,
@@ -152,7 +152,7 @@ class Bench(SessionOwner):
     def hello(self, wire: Wire, crowd: bool = False, **fields: Any) -> Hello:
         """Send a hello, by default for an agent."""
         fields = {"client": Program(name="c"), "agent": "lander", "protocol": [1, 1], **fields}
-        hello = Hello(t_client_ns=self.now, crowd=CrowdWish() if crowd else None, **fields)
+        hello = Hello(t_client_ns=self.now, crowd=CrowdRequest() if crowd else None, **fields)
         self.send(wire, hello)
         return hello
 

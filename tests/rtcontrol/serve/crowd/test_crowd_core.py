@@ -37,7 +37,7 @@ from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.messages import CrowdWish, Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+from rtcontrol_client.wire.messages import CrowdRequest, Join, Leave, Member, MemberCall, MemberObservation, ObserveMany
 from tests.rtcontrol.serve.test_negotiate import terms
 from tests.simulation.crowd import AGENT, call_of, terms_of
 
@@ -124,7 +124,7 @@ class CrowdBench:
 
     def see(self, **texts: str) -> None:
         self.seq += 1
-        looks = [MemberLook(id=name, seq=self.seq, t_ns=self.seq, text=text) for name, text in texts.items()]
+        looks = [MemberObservation(id=name, seq=self.seq, t_ns=self.seq, text=text) for name, text in texts.items()]
         self.handle(ObserveMany(session=TOKEN, looks=looks))
 
     def say(self, word: str) -> None:
@@ -326,11 +326,11 @@ def test_excess_messages_are_refused_but_commands_accepted() -> None:
 )
 def test_crowd_refuses_settings_of_a_single_loop(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(WireError, match=says):
-        crowd_terms(terms(crowd=CrowdWish(), **fields))
+        crowd_terms(terms(crowd=CrowdRequest(), **fields))
 
 
 def test_crowd_terms_refuse_endpoints_and_warn() -> None:
-    negotiated = terms(crowd=CrowdWish(members=7), capabilities=["executed", "pictures"])
+    negotiated = terms(crowd=CrowdRequest(members=7), capabilities=["executed", "pictures"])
     elsewhere = replace(negotiated, source=EndpointSource("chat", "http://127.0.0.1:1", "any", ()))
     with pytest.raises(WireError, match="cannot decide for a crowd"):
         crowd_terms(elsewhere)

@@ -13,12 +13,12 @@ from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import (
     CallMany,
-    CrowdWish,
+    CrowdRequest,
     ErrorMessage,
     Join,
     Member,
     MemberCall,
-    MemberLook,
+    ObservationPart,
     ObserveMany,
     Welcome,
 )
@@ -33,7 +33,7 @@ class CrowdPeer:
 
     def __init__(self, peer: WirePeer, **hello: Any) -> None:
         self.peer, self.calls, self.seq = peer, list[MemberCall](), 0
-        peer.enter(**{"crowd": CrowdWish(), "hz": 20, **hello})
+        peer.enter(**{"crowd": CrowdRequest(), "hz": 20, **hello})
 
     def join(self, *members: str | Mapping[str, Any]) -> None:
         fields = [{"id": item} if isinstance(item, str) else item for item in members]
@@ -43,7 +43,7 @@ class CrowdPeer:
         """Send an observation of each member."""
         self.seq += 1
         now = time.monotonic_ns()
-        looks = [MemberLook(id=name, seq=self.seq, t_ns=now, text=TEXT) for name in names]
+        looks = [ObservationPart(id=name, seq=self.seq, t_ns=now, text=TEXT) for name in names]
         self.peer.send(ObserveMany(session=self.peer.token, looks=looks))
 
     def take(self) -> list[MemberCall]:
@@ -172,7 +172,7 @@ def test_resumed_client_keeps_its_members(bench: Bench) -> None:
     crowd.peer.close()
     until(lambda: running.sessions.health()["sessions"]["parked"] == 1, "it is not parked")
     again = running.peer()
-    again.hello(resume=token, crowd=CrowdWish())
+    again.hello(resume=token, crowd=CrowdRequest())
     welcome = again.expect(Welcome)
     assert welcome.resumed and welcome.crowd is not None
     again.welcome, crowd.peer = welcome, again
