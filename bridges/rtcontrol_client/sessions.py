@@ -1,4 +1,4 @@
-"""The client of a bridge, which starts a new session with the rtcontrol server whenever the last one has ended."""
+"""The client of a bridge, which starts a new session with the rtcontrol server when the previous session has ended."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ log = logging.getLogger("rtcontrol.bridge")
 
 
 class BridgeSessions:
-    """The sessions of a bridge: `number` counts those that `keep` saw; after `over` no further session is started.
-
-    Only one thread may call `keep` and `close`; any thread may call the other methods.
+    """The sessions of a bridge. `number` counts the sessions that `keep` has noticed; if `over` is True, no further
+    session starts. Only one thread may call `keep` and `close`; any thread may call the other methods.
     """
 
     def __init__(
@@ -30,8 +29,8 @@ class BridgeSessions:
         connect_timeout_s: float | None,
         once: bool = False,
     ) -> None:
-        """Prepare the sessions; `keep` connects. `options(instruction)` returns the client's options,
-        `connect_timeout_s` limits the wait for the first welcome (None: for ever), `once` allows a single session."""
+        """Store the settings; `keep` connects later. `options` returns the client's options for an instruction,
+        `connect_timeout_s` limits the wait for the first welcome (None: no limit), `once` allows only one session."""
         self.client: Client | None = None
         self.number, self.over = 0, False
         self._endpoint, self._options, self._once = endpoint, options, once
@@ -46,13 +45,13 @@ class BridgeSessions:
 
     @property
     def served(self) -> bool:
-        """Whether there was a session, even one that was over before `keep` saw it."""
+        """Whether there has been a session, even a short one that `keep` has not noticed."""
         return self.number > 0 or self.counts(["sessions"])["sessions"] > 0
 
     def keep(self) -> bool:
-        """Keep the session running; return whether one has started since the last call. Call this often.
+        """Connect if necessary; return whether a new session has started since the last call. Call this often.
 
-        Raises ClientError if the server refuses, or does not answer at the start.
+        Raises ClientError if the server refuses the client, or does not respond at the start.
         """
         if self.over:
             return False
@@ -95,7 +94,7 @@ class BridgeSessions:
         return {name: statistics.get(name, 0) for name in names}
 
     def close(self) -> None:
-        """Say goodbye to the server and end the session."""
+        """End the session with a bye message to the server."""
         self.over = True
         if self.client is not None:
             self.client.close()

@@ -1,4 +1,4 @@
-"""The active call of a client (a decided call within its time-to-live, or the safe call), and the handlers' queue."""
+"""Track the active call of a client (a decided call within its time-to-live, or the safe call), and queue calls."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any, Literal
 
 from rtcontrol_client.wire.messages import CallFields, FunctionCall
 
-KEPT = 1024  # how many ticks and observations are remembered
+KEPT = 1024  # number of newest ticks and observations that are stored
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The active call: what to do now. Without a safe call, `call` is None while safe: stop in your own way.
+    """The call that is active now. `call` is None if the status is `safe` and there is no safe call: then stop the
+    world in your own way. Execute all `calls`, not only `call`.
 
-    `status`: `fresh` (the last decision's call is active), `held` (the last tick brought no call, the previous one is
-    still active) or `safe`, with the `cause`. `age_ms`: time since the observation that the call answers was captured;
-    `left_ms`: time until the call expires (None: never). `tick` identifies the call in `executed()`; None: the client
-    started the call by itself. `more`: further safe calls, if there are several actuators; `before`: earlier calls for
-    the same observation, if there may be several. Carry out all `calls`, not `call` alone.
+    `status` is `fresh` (the call of the last decision is active), `held` (the last tick had no decision, so the
+    previous call continues) or `safe`, for the reason in `cause`. `age_ms` is the age of the observation that led to
+    the call, `left_ms` the time until the call expires (None: never), `tick` the call's number for `executed()` (None:
+    the client itself made the safe call active), `more` further safe calls for other actuators, `before` earlier calls
+    for the same observation.
     """
 
     call: FunctionCall | None
@@ -46,66 +47,66 @@ class Standing:
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """All calls to carry out, in order: those for one observation, or all safe calls, or none."""
+        """All calls to execute, in order: those for one observation, or all safe calls."""
         return () if self.call is None else (*self.before, self.call, *self.more)
 
 
 def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
-    """Return whether a call that answers an observation of `t_obs_ns` (the client's clock) is too old at `now_ns`.
+    """Return whether a call is too old at `now_ns`: its observation was captured at `t_obs_ns`, by the client's clock.
 
-    A call without a stamp, or with a stamp in the future, counts as too old. A `ttl_ms` of 0 is no limit.
+    Also True if `t_obs_ns` is None or in the future. A `ttl_ms` of 0 means no limit.
     """
     return t_obs_ns is None or now_ns < t_obs_ns or (ttl_ms != 0 and now_ns > t_obs_ns + int(ttl_ms * 1e6))
 
 
 def all_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) -> tuple[FunctionCall, ...]:
-    """Return the safe calls of a message, which has either `several` or a `single` one."""
+    """Return the safe calls of a message as a tuple; the message has several, a single one, or none."""
     return tuple(several or ([] if single is None else [single]))
 
 
 class ActiveStanding:
-    """The state of the active call. `kind` is `none` (nothing yet), `call` or `safe`.
+    """The state of the active call. `kind` is `none` (no call yet), `call` or `safe`.
 
-    Methods that return a bool return whether something starts to act now: then carry out `at()`. No call stays active
-    for more than `own_ttl_ms` after it arrived, whatever its message says (None or 0: no such limit). The caller
-    passes the time, and calls `expire` at `expires_ns`, or every 50 ms.
+    Methods that return a bool return True if another call has become active, which the caller must execute (`at`). A
+    call stays active for at most `own_ttl_ms` after its arrival, even if its message allows more (None or 0: no limit).
+    The caller passes the time, and must call `expire` at `expires_ns`, or every 50 ms.
     """
 
     def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = (), own_ttl_ms: float | None = None) -> None:
         self.own_ttl_ms = own_ttl_ms
         self.kind: Literal["none", "call", "safe"] = "none"
         self.expires_ns: int | None = None
-        self._now: Standing  # without the age of the call
-        self._stamp_ns = 0  # the capture instant of the observation that last renewed the active call
+        self._now: Standing  # the active call, without its age
+        self._stamp_ns = 0  # when the newest observation that led to the active call was captured
         self.start(epoch, safe_calls)
 
     def start(self, epoch: int, safe_calls: Sequence[FunctionCall]) -> bool:
-        """Start a new (not a resumed) session: ticks count from 0, and the previous session's call ends."""
+        """Start a new (not a resumed) session, with ticks from 0; return whether this ended an active call."""
         ended = self.kind == "call"
         self.safe_calls, self.last_tick = tuple(safe_calls), -1
-        self._more_follows = False  # the last message announced another message of the same tick
+        self._more_follows = False  # whether the last message announced another one for the same tick
         self.reset(epoch, "no_call_yet")
         return ended
 
     def reset(self, epoch: int, cause: str = "reset") -> None:
-        """Start an episode, in which no call is active yet, as the world is at rest."""
+        """Start an episode: no call is active until the first call message."""
         self.epoch = epoch
         self._set("none", self.safe(cause))
 
     def reason_to_ignore(self, message: CallFields, stamps: Mapping[int, int]) -> str | None:
-        """Return why to ignore a call, or None; `stamps` are the newest observations' capture instants, by seq."""
+        """Return why to ignore a call, or None; `stamps` has the newest observations' capture times by `seq`."""
         if message.epoch != self.epoch:
             return "epoch"
         if message.tick <= self.last_tick:
             return "order"
         stamp_ns = stamps.get(message.seq_obs or -1, message.t_obs_ns)
-        # With another stamp the call would stay active longer or shorter than its observation allows.
+        # The call's time-to-live starts at this time stamp, so a wrong one would let the call expire too late or early.
         return "stamp" if message.status == "fresh" and stamp_ns != message.t_obs_ns else None
 
     def receive(self, message: CallFields, now_ns: int) -> tuple[bool, bool]:
-        """Apply a call message that arrived at `now_ns` of the client's clock.
+        """Process a call message that arrived at `now_ns`, by the client's clock.
 
-        Return whether something starts to act, and whether to acknowledge the message's call as expired.
+        Return whether another call has become active, and whether to acknowledge the message's call as expired.
         """
         if message.epoch != self.epoch or message.tick <= self.last_tick:
             return self.expire(now_ns), False
@@ -121,26 +122,26 @@ class ActiveStanding:
             standing = Standing(call, "fresh", None, message.tick, message.seq_obs, message.confidence, before=before)
             self._set("call", standing)
             starts = True
-        else:  # expire first: a decision to continue must not revive an expired call
+        else:  # expire the active call first, since a decision to continue must not reactivate an expired call
             starts = self.expire(now_ns)
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
             self._stamp_ns = message.t_obs_ns or 0
             self.expires_ns = self._end_ns(message.ttl_ms, now_ns)
-        elif self.kind == "call" and not further:  # otherwise this tick has brought a call already
+        elif self.kind == "call" and not further:  # otherwise this tick has already had a call
             self._now = replace(self._now, status="held", cause=message.cause or "late")
         return starts, too_old and call is not None
 
     def expire(self, now_ns: int) -> bool:
-        """End the active call if its time-to-live is over."""
+        """Make the safe call active if the active call's time-to-live has ended; return whether it was."""
         return self._over(now_ns) and self.end("expired")
 
     def disconnect(self) -> bool:
-        """End the active call if it has no time-to-live (the server is gone); other calls run until they expire."""
+        """End the active call if it has no time-to-live, since the server is lost; other calls expire later."""
         return self.kind == "call" and self.expires_ns is None and self.end("server_lost")
 
     def at(self, now_ns: int) -> Standing:
-        """Return what is active at `now_ns`, even if `expire` has not been called yet."""
+        """Return the call that is active at `now_ns`; the safe call if the time-to-live has ended."""
         if self._over(now_ns):
             return self.safe("expired")
         if self.kind != "call":
@@ -149,12 +150,12 @@ class ActiveStanding:
         return replace(self._now, age_ms=(now_ns - self._stamp_ns) / 1e6, left_ms=left_ms)
 
     def safe(self, cause: str | None, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> Standing:
-        """Return a safe standing: of the given calls, or of the session's safe calls if there are none."""
+        """Return a Standing with the safe calls in `calls`, or with the session's safe calls if `calls` is empty."""
         calls = calls or self.safe_calls
         return Standing(calls[0] if calls else None, "safe", cause=cause, tick=tick, more=calls[1:])
 
     def end(self, cause: str, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> bool:
-        """Make the safe call active; return False if it already was."""
+        """Make the safe call active; return False if it was active already."""
         starts = self.kind != "safe"
         if starts:
             self._set("safe", self.safe(cause, tick, calls))
@@ -174,19 +175,19 @@ class ActiveStanding:
 
 
 class CallQueue:
-    """A queue of calls for the handlers, and the calls whose outcome the server waits for.
+    """The next calls for the user's handlers `on_call` and `on_safe`, and the calls to acknowledge to the server.
 
-    `on_call`, `on_safe`: whether there is such a handler; without `on_safe` the other handler gets safe calls too.
+    The arguments are whether there are such handlers. Without `on_safe`, `on_call` also gets safe calls.
     """
 
     def __init__(self, on_call: bool, on_safe: bool) -> None:
         self._on_call, self._on_safe = on_call, on_safe
-        self.next: dict[bool, Standing] = {}  # the next entry for `on_safe` (True) and for `on_call` (False)
+        self.next: dict[bool, Standing] = {}  # the next call for `on_safe` (key True) and for `on_call` (key False)
         self._further: deque[Standing] = deque()  # further calls for the same observation as `next[False]`
-        self.owed: dict[int, FunctionCall | None] = {}  # calls of this epoch, by tick, not acknowledged yet
+        self.owed: dict[int, FunctionCall | None] = {}  # the calls of this epoch that are not acknowledged, by tick
 
     def offer(self, standing: Standing) -> list[Standing]:
-        """Queue a call that starts to act; return the queued calls that it supersedes."""
+        """Queue a call that has become active; return the queued calls that it replaces."""
         of_safe = self._on_safe and standing.status == "safe"
         if not (of_safe or self._on_call):
             return []
@@ -200,7 +201,8 @@ class CallQueue:
         return superseded
 
     def take(self, of_safe: bool, now: Standing) -> tuple[Standing | None, Standing | None]:
-        """Return what a handler must do now, and what came too late; `now` is the active call."""
+        """Take the next call: return (call, None) if it is still active, else (None, call). `now` is the active
+        call."""
         waiting = self.next.pop(of_safe, None)
         if waiting is None:
             return None, None
@@ -212,19 +214,19 @@ class CallQueue:
         return None, waiting
 
     def owe(self, tick: int, call: FunctionCall | None) -> None:
-        """Note that the server waits for the outcome of a call."""
+        """Store a call that must be acknowledged to the server."""
         keep(self.owed, tick, call)
 
     def settle(self, tick: int, call: FunctionCall | None) -> bool:
-        """Return whether the server waits for the outcome of exactly this call, and forget the call."""
+        """Return whether this call must still be acknowledged, and remove it from these calls."""
         if tick not in self.owed or self.owed[tick] is not call:
-            return False  # acknowledged already, or the tick number of another call, from an earlier session
+            return False  # the call is acknowledged already, or belongs to an earlier session
         del self.owed[tick]
         return True
 
 
 def keep(newest: dict[int, Any], key: int, value: Any) -> None:
-    """Add a value, and forget the oldest one if there are more than `KEPT`."""
+    """Add a value, and delete the oldest one if there are more than KEPT."""
     newest[key] = value
     if len(newest) > KEPT:
         del newest[next(iter(newest))]

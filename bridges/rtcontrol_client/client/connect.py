@@ -1,4 +1,4 @@
-"""GET /connect (docs/protocol.md, section 1): ask on another thread which server to use, and read the answer."""
+"""Request a server's address by HTTP, with GET /connect, on a separate thread (docs/protocol.md, section 1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_RETRY_S = 5
 
 @dataclass(frozen=True)
 class NamedServer:
-    """A server to connect to: the ZeroMQ address, and the server's public key (Z85) if the client must use that key."""
+    """A server to connect to: its ZeroMQ address, and its public key (Z85), or None if the client need not use it."""
 
     address: str
     key: str | None = None
@@ -31,7 +31,7 @@ class NamedServer:
 
 @dataclass(frozen=True)
 class NoServer:
-    """An answer that names no server: the reason, for people, and how many seconds to wait at least."""
+    """A response without a server: the reason as a text for people, and the minimum pause in seconds before a retry."""
 
     why: str
     retry_s: int = 0
@@ -40,8 +40,8 @@ class NoServer:
 def read_answer(
     url: str, status: int, body: bytes, retry_after: str, *, keys: bool, server_key: bool
 ) -> NamedServer | NoServer:
-    """Return the server that an HTTP answer names, or why there is none. `keys`: the client has keys; `server_key`: the
-    user gave the server's key."""
+    """Return the server in an HTTP response, or the reason why there is none. `keys`: the client has CURVE keys;
+    `server_key`: the user specified the server's key."""
     if status != 200:
         seconds = retry_after.strip()
         retry_s = int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
@@ -64,7 +64,7 @@ def read_answer(
 
 
 def _server_of(body: bytes) -> NamedServer:
-    """Return the server in the body of an answer. Raises ValueError if the body does not name one."""
+    """Return the server in the body of a response. Raises ValueError if the body is not valid."""
     if len(body) > MAX_BYTES:
         raise ValueError(f"it answers more than {MAX_BYTES} bytes")
     document = json.loads(body)
@@ -88,7 +88,7 @@ def _is_address(text: str) -> bool:
 
 
 def tools_hint(tools: Any, agent: str | None) -> str | None:
-    """Return the header `x-tools` for a hello with these tools or this agent, or None if both are missing."""
+    """Return the value of the header `x-tools`, a hash of the tools or the agent's name, or None without both."""
     text = json.dumps(tools, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if tools else agent
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else None
 
@@ -99,8 +99,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class ConnectRequest:
-    """An HTTP request on its own thread, without redirects or proxies. `done` is called on that thread once there is a
-    `result`."""
+    """An HTTP request on a separate thread, without redirects or proxies, which sets `result`, then calls `done`."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], done: Callable[[], None], *, keys: bool, server_key: bool
@@ -119,6 +118,6 @@ class ConnectRequest:
             with error:
                 retry_after = error.headers.get("retry-after", "")
                 self.result = read_answer(self._url, error.code, b"", retry_after, **self._keys)
-        except Exception as error:  # a wrong server can cause OSError, HTTPException, ValueError and others
+        except Exception as error:  # a server that is not rtcontrol's can cause any error
             self.result = NoServer(f"{self._url} does not answer ({getattr(error, 'reason', None) or error})")
         self._done()

@@ -1,4 +1,4 @@
-"""When a client connects, sends a hello, pings and gives up. The caller passes the time."""
+"""Decide when a client connects, sends hello or ping, and reconnects, without a clock: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from rtcontrol_client.wire.messages import Ping
 
 S = 1_000_000_000
 NO_ANSWER = "nobody answers"
-HELLO_AGAIN_NS = S
-BETWEEN_HELLOS_NS = S // 5  # the server accepts no more hellos: one that refuses each hello is not flooded
+HELLO_AGAIN_NS = S  # interval at which hello is repeated
+BETWEEN_HELLOS_NS = S // 5  # minimum interval between two hellos, which the server also enforces
 LATER_S = (1.0, 4.0)  # the first and the longest pause after a temporary refusal
-CONNECT_NS = 2 * S  # a connection that does not come up in this time is tried again
-DEAD_HEARTBEATS = 3
-LEAST_BEAT_MS = 50.0  # with a shorter heartbeat the server would count as dead at once
-GREETING_SILENCE_NS = 10 * S  # a welcome may take longer, but not an answer to our pings
-CLOCK_PING_NS = 10 * S  # ping this often to compare clocks, even if the client is never silent
-ROOM_AGAIN_NS = S // 50  # retry after this time if a connection had no room
+CONNECT_NS = 2 * S  # timeout of a connection attempt
+DEAD_HEARTBEATS = 3  # the server counts as dead after this many heartbeat intervals of silence
+LEAST_BEAT_MS = 50.0  # minimum heartbeat interval, so that a short one does not make the server count as dead
+GREETING_SILENCE_NS = 10 * S  # before the welcome, the server counts as dead after this time of silence
+CLOCK_PING_NS = 10 * S  # interval of pings that compare the clocks
+ROOM_AGAIN_NS = S // 50  # pause before the next attempt to send if the send buffer was full
 
 
 @dataclass
 class Backoff:
-    """A series of random pauses that grow from `first_s` to `most_s`."""
+    """Random pauses between retries, which grow exponentially from `first_s` to `most_s`."""
 
     first_s: float
     most_s: float
@@ -36,7 +36,7 @@ class Backoff:
 
 
 class Greeting:
-    """The times at which hellos are due. `started_ns`: when this greeting's first hello was sent, or None."""
+    """The times at which to send hello messages. `started_ns` is when the first hello of this connection was sent."""
 
     def __init__(self) -> None:
         self.started_ns: int | None = None
@@ -44,20 +44,20 @@ class Greeting:
         self.refused = Backoff(*LATER_S)
 
     def greets(self, now_ns: int) -> bool:
-        """Return whether a hello is due now, and schedule the next one."""
+        """Return whether to send a hello now; if so, schedule the next one."""
         due = now_ns >= self.due_ns
         if due:
             self.due_ns, self._last_ns = now_ns + HELLO_AGAIN_NS, now_ns
         return due
 
     def again(self, now_ns: int, later: bool) -> None:
-        """Schedule another hello as soon as the server accepts one, or `later`, after a pause (the server is full)."""
+        """Schedule another hello as soon as the server accepts one; if `later`, after a pause, since it is full."""
         soonest_ns = max(now_ns, self._last_ns + BETWEEN_HELLOS_NS)
         self.due_ns = now_ns + self.refused.pause_ns() if later else soonest_ns
 
 
 class PeerHeartbeat:
-    """The times at which to ping the server, and after which the server counts as dead."""
+    """Decides when to ping the server, and when a silent server counts as dead."""
 
     def __init__(self, now_ns: int) -> None:
         self.beat_ns, self.received_ns = S, now_ns
@@ -65,7 +65,7 @@ class PeerHeartbeat:
         self.pinged_ns = 0  # 0: ping as soon as possible, to compare clocks
 
     def pings(self, now_ns: int, sends: bool) -> bool:
-        """Return whether a ping is due, since nothing was sent for a heartbeat or the clocks must be compared."""
+        """Return whether to send a ping: none was sent for long, or nothing for a heartbeat (`sends`: now is)."""
         silent = not sends and now_ns - self.sent_ns >= self.beat_ns
         due = silent or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
         if sends or due:
@@ -78,15 +78,14 @@ class PeerHeartbeat:
         return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
 
     def dead_ns(self, live: bool) -> int:
-        """Return when a server that stays silent counts as dead; `live`: the server has welcomed the client."""
+        """Return when a silent server counts as dead; `live` is whether its welcome has arrived."""
         return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if live else GREETING_SILENCE_NS)
 
 
 class ServerConnection:
-    """The state of the connection to a server. `up`: there is a connection; `open`: the server's welcome has come.
-
-    Unless `open`, a text for people gives the reason. `several`: the next connection may go to another server.
-    `unresponsive`: the server was silent, or the connection did not come up.
+    """The state of the connection to a server. `up` is whether there is a connection, `open` whether the server's
+    welcome has arrived; before that, `trouble` is a text for people with the reason. `several` is whether the next
+    connection may go to another server, `unresponsive` whether the server was silent or a connection attempt failed.
     """
 
     def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
@@ -97,35 +96,35 @@ class ServerConnection:
         self._opened_ns, self._retry_ns, self._room_ns = now_ns, 0, 0
 
     def connected(self, now_ns: int) -> None:
-        """Note that the connection is up, so a hello is due."""
+        """Process that the connection is up: a hello is due."""
         self.up, self.trouble, self.heartbeat.received_ns = True, "the server says nothing", now_ns
         self.greeting.started_ns, self.unresponsive = None, False
         self._retry_ns = self.greeting.due_ns = self._room_ns = 0
 
     def welcomed(self, heartbeat_ms: float) -> None:
-        """Note the server's welcome: the server's heartbeat counts from now on."""
+        """Process the server's welcome message: use the server's heartbeat interval, and reset the retry pauses."""
         self.open, self.heartbeat.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
-        # Not in `connected`: a server that turns the client away would get ten hellos a second.
+        # Not reset in `connected`, since a server that refuses the client would then get ten hellos a second.
         self._lost.attempts = self.greeting.refused.attempts = 0
 
     def lost(self, now_ns: int, why: str) -> None:
-        """Note that the connection is down or did not come up; a new one is made after a pause."""
+        """Process that the connection is lost, or that an attempt failed: reconnect after a pause."""
         self.unresponsive = self.unresponsive or not (self.up or self._retry_ns)
         self.leave(now_ns, why)
 
     def leave(self, now_ns: int, why: str, at_once: bool = False) -> None:
-        """Close the connection, and make another one after a pause (`at_once`: without a pause)."""
+        """Close the connection and reconnect after a pause (`at_once`: without a pause)."""
         self.trouble, self.up = why, False
         if not self._retry_ns:
             self._retry_ns = now_ns + (0 if at_once else self._lost.pause_ns())
 
     def none_named(self, now_ns: int, why: str, least_s: float) -> None:
-        """Note that /connect named no server: ask again after a pause of at least `least_s`."""
+        """Process that /connect returned no server: request again after a pause of at least `least_s`."""
         self.leave(now_ns, why)
         self._retry_ns = max(self._retry_ns, now_ns + int(least_s * S))
 
     def dials(self, now_ns: int) -> None:
-        """Note that /connect named a server, and that connecting to this server starts now."""
+        """Process that /connect returned a server, and that the client starts to connect to it now."""
         self._opened_ns = now_ns
 
     def silent(self, now_ns: int) -> bool:
@@ -136,7 +135,7 @@ class ServerConnection:
         return True
 
     def opens(self, now_ns: int) -> bool:
-        """Return whether to make another connection now."""
+        """Return whether to start another connection attempt now."""
         if self.up or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
             return False
         self.unresponsive = self.unresponsive or not self._retry_ns
@@ -144,17 +143,17 @@ class ServerConnection:
         return True
 
     def has_room(self, now_ns: int) -> bool:
-        """Return whether more can be sent now, that is, some time after `full`."""
+        """Return whether messages can be sent: False for a moment after the send buffer was `full`."""
         return now_ns >= self._room_ns
 
     def full(self, now_ns: int) -> None:
-        """Note that there was no room for a message: send the rest a moment later."""
+        """Process that the send buffer is full: send the rest a moment later."""
         self._room_ns = now_ns + ROOM_AGAIN_NS
         if not self.open:
             self.greeting.due_ns, self.greeting.started_ns = self._room_ns, None
 
     def wake_ns(self, sends: bool) -> int | None:
-        """Return when something becomes due without an event; `sends`: messages wait for room."""
+        """Return when the next timer ends (None: no timer); `sends` is whether messages wait to be sent."""
         if not self.up:
             return self._retry_ns or None
         if not self.open:

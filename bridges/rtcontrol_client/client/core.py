@@ -1,7 +1,8 @@
 """The client's side of the protocol, without a socket and without a clock.
 
-The shell reports what happens and when (`connected`, `lost`, `receive`, `expire`), and asks what to do (`due`,
-`reconnects`, `take`, `wake_ns`). All instants are from one monotonic clock. Not thread-safe: link.py holds a lock.
+`Link` (link.py) passes events with their times (`connected`, `lost`, `receive`, `expire`), and calls methods that
+return what to do (`due`, `reconnects`, `take`, `wake_ns`). All times are from one monotonic clock. Not thread-safe: the
+link holds a lock.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
 from rtcontrol_client.wire.messages import Executed, Instruct, Observe, Outcomes, Ping, Pong, Reset, is_supported
 
 QUEUE = 256
-SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # useless if sent later
+SHORT_LIVED = (Observe, messages.ObserveMany, Ping, Pong)  # messages that are dropped if they cannot be sent at once
 
 
 @dataclass
 class CallCounts:
-    """Counters of a client; `ignored` counts messages by the reason for ignoring them."""
+    """Statistics of a client; `ignored` counts the messages that were ignored, by reason."""
 
     count: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
@@ -35,7 +36,7 @@ class CallCounts:
 
 @dataclass
 class SessionState:
-    """The newest session: the server's welcome message, the token, and whether the server still knows the session."""
+    """The newest session: the server's welcome message, the session's token, and whether the session can be resumed."""
 
     welcome: messages.Welcome | None = None
     token: str = "-" * 16
@@ -44,8 +45,8 @@ class SessionState:
 
 @dataclass
 class Goal:
-    """The instruction that is `active` according to the server; the newest one `wanted` by the user and not refused;
-    and the `greeting`, the instruction in this connection's hello, which is repeated unchanged."""
+    """Instructions: `active` is the server's current one, `wanted` the user's newest one that was not refused, and
+    `greeting` the one in the hello messages of this connection."""
 
     active: str | None = None
     wanted: str | None = None
@@ -54,8 +55,8 @@ class Goal:
 
 @dataclass
 class Looks:
-    """Observations: the last number, the newest stamps by number, and the observation that decide() waits for (sent
-    again after a reconnect), or why that observation was refused."""
+    """Observations: the last number, the capture times of the newest observations by number, and the observation that
+    decide() waits for (sent again after a reconnect), or the reason why it was refused."""
 
     seq: int = 0
     stamps: dict[int, int] = field(default_factory=dict)
@@ -69,13 +70,13 @@ class Core:
     def __init__(self, options: Options, now_ns: int) -> None:
         self.options = options
         self.connection = ServerConnection(options.backoff_s, now_ns)
-        self.waiting: deque[Message] = deque()  # to be sent, in order
-        # Reading `options.calls` raises errors in the options before anything is connected.
+        self.waiting: deque[Message] = deque()  # messages to send, in order
+        # `options.calls` validates the options, so that errors are raised before the client connects.
         self.active = ActiveStanding(0, options.calls, options.ttl_ms)
         self.handover = CallQueue(options.on_call is not None, options.on_safe is not None)
         self.ticks, self.tally = ServerTicks(), CallCounts()
-        self.error: ClientError | None = None  # why the client ended; then no message is sent any more
-        self.version = 0  # grows with each call message and each change of what is active
+        self.error: ClientError | None = None  # why the client has ended (None: it has not); then it sends no messages
+        self.version = 0  # increases with each call message and each change of the active call
         self.session, self.goal, self.looks = SessionState(), Goal(), Looks()
 
     def safe_calls(self) -> tuple[messages.FunctionCall, ...]:
@@ -90,17 +91,17 @@ class Core:
 
     @property
     def period_ns(self) -> int:
-        """The period of the server's ticks; a tenth of a second until it is known."""
+        """The period of the server's ticks; 0.1 s before the welcome message."""
         return S // 10 if self.session.welcome is None else max(1, int(self.session.welcome.period_ms * 1e6))
 
     @property
     def trouble(self) -> str:
-        """Why the session is not live, as far as is known: the server's error text, or the connection's state."""
+        """The reason why there is no session: the server's last error text, or the state of the connection."""
         words = self.tally.last_error
         return f"the server answered {words.removesuffix('.')}" if words else self.connection.trouble
 
     def unwelcomed(self, where: str, seconds: float) -> ClientError:
-        """Return the error to raise if no welcome came from the address `where` within `seconds`."""
+        """Return the error to raise if no welcome message arrived from the address `where` within `seconds`."""
         if self.trouble == NO_ANSWER:
             return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
         hint = "Correct that, or give another server's address (with keys if that server uses --keys)."
@@ -109,7 +110,7 @@ class Core:
     # What the user does.
 
     def observe(self, look: Observe) -> Observe:
-        """Queue an observation and return it with its number; if the server paces, it replaces an unsent one."""
+        """Queue an observation and return it with its number; if the server sets the pace, replace an unsent one."""
         self.tally.count["observed"] += 1
         unsent = [message for message in self.waiting if isinstance(message, Observe)]
         if unsent and (self.options.pacing == "server" or len(self.waiting) >= QUEUE):
@@ -125,13 +126,13 @@ class Core:
         return look
 
     def request(self, look: Observe) -> None:
-        """Queue an observation that stays `unanswered` until its call comes. Raises ClientError if one is pending."""
+        """Queue the observation of a decide() call. Raises ClientError if another decide() is running."""
         if self.looks.unanswered is not None:
             raise ClientError("decide() is running already.", "Wait until that call returns.")
         self.looks.unanswered, self.looks.refused = self.observe(look), None
 
     def decided(self, now_ns: int) -> Standing:
-        """End the wait of decide() and return its answer: the active call only if it answers that observation."""
+        """End a decide() call; return the active call, or a safe call if no call came for the observation."""
         why = "no_answer" if self.looks.unanswered is not None else self.looks.refused
         self.looks.unanswered = None
         return self.active.at(now_ns) if why is None else self.active.safe(why)
@@ -142,10 +143,10 @@ class Core:
         self.goal.wanted = instruction
 
     def reset(self, ended: messages.Outcome | None = None) -> int:
-        """Start a new epoch: calls and observations of the old one no longer count."""
+        """Start a new epoch (episode) and drop calls and observations of the previous one."""
         self.drop(Observe)
         self.active.reset(self.epoch + 1)
-        # A reset without room in the queue is sent when the session is resumed.
+        # If the queue is full, `_resume` sends this reset later.
         self.send(Reset(session=self.session.token, epoch=self.epoch, ended=ended))
         self.handover.owed.clear()
         self.looks.unanswered = None
@@ -162,16 +163,16 @@ class Core:
         self.waiting = deque(message for message in self.waiting if not isinstance(message, kinds))
 
     def take(self, of_safe: bool, now_ns: int) -> Standing | None:
-        """Return what a handler must do now; a call that came too late is acknowledged as expired."""
+        """Return the next call for a handler, or None; acknowledge a call that is no longer active as expired."""
         standing, late = self.handover.take(of_safe, self.active.at(now_ns))
         if late is not None:
             self.acknowledge(late, "expired", now_ns, error="no longer active when the handler could start")
         return standing
 
     def acknowledge(self, done: Standing, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
-        """Report the outcome of a call of this epoch (`result`, `error`) once, if the client acknowledges calls.
+        """Report the outcome of a call to the server once, if the client acknowledges calls.
 
-        A failed call ends, since otherwise the previous action would continue until that call expires.
+        If the active call failed, make the safe call active, since the previous action may still continue.
         """
         tick, call = done.tick, done.call
         if tick is None:
@@ -187,14 +188,14 @@ class Core:
             self._hand_out(self.active.end("failed"), now_ns)
 
     def _hand_out(self, starts: bool, now_ns: int) -> None:
-        """Queue the active call for the handlers if it `starts` to act."""
+        """Queue the active call for the user's handlers if it has just become active (`starts`)."""
         if not starts:
             return
         self.version += 1
         standing = self.active.at(now_ns)
         for superseded in self.handover.offer(standing):
             self.acknowledge(superseded, "expired", now_ns, error="superseded while the handler was busy")
-        if standing.tick is not None:  # last: a superseded call of an earlier session may have the same number
+        if standing.tick is not None:  # after the loop above: a call of an earlier session may have the same tick
             self.handover.owe(standing.tick, standing.call)
 
     def end(self, error: ClientError, now_ns: int) -> None:
@@ -209,26 +210,26 @@ class Core:
     # What becomes of the connection, and what is due.
 
     def connected(self, now_ns: int) -> None:
-        """Note that a connection is up, so that a hello is sent."""
+        """Process that the connection is up: a hello is due."""
         self.connection.connected(now_ns)
 
     def lost(self, now_ns: int, why: str) -> None:
-        """Note that the connection is down: connect again after a pause. The active call runs until it expires."""
+        """Process that the connection is lost: reconnect after a pause. The active call continues until it expires."""
         self._close_session(now_ns)
         self.connection.lost(now_ns, why)
 
     def elsewhere(self) -> None:
-        """Note that the next connection goes to another server, with another clock and without the session."""
+        """Forget the session and the clock offset, since the next connection goes to another server."""
         self.session.known = False
         self.ticks, self.connection.heartbeat.pinged_ns = ServerTicks(), 0
 
     def _close_session(self, now_ns: int) -> None:
-        """Note that the session is not live any more, so that a hello is sent again."""
+        """Mark the session as not connected, so that a hello is sent in the next connection."""
         if self.connection.open:
             self.tally.count["reconnects"] += 1
             self._hand_out(self.active.disconnect(), now_ns)
         self.connection.open, self.connection.greeting.started_ns = False, None
-        # Observations from before the reconnect are too old; the one that decide() waits for is sent again.
+        # Observations from before a reconnect are too old; `_welcomed` sends that of decide() again.
         self.drop(*SHORT_LIVED)
 
     def reconnects(self, now_ns: int) -> bool:
@@ -252,7 +253,7 @@ class Core:
         if not again:
             connection.greeting.started_ns, self.goal.greeting = now_ns, self.goal.wanted
         hello = self.options.hello(now_ns, self.session.token if self.session.known else None, self.goal.greeting)
-        # A welcome may take a while, but a ping shows early whether there is a server.
+        # A welcome may take seconds, but the pong shows at once that there is a server.
         return [hello, connection.heartbeat.ping(now_ns)] if again else [hello]
 
     def _due(self, now_ns: int) -> list[Message]:
@@ -265,16 +266,16 @@ class Core:
         return due
 
     def unsent(self, rest: Sequence[Message], now_ns: int) -> None:
-        """Queue the unsent messages again, since the connection is not up yet, or full.
+        """Queue messages again that could not be sent, because the connection is not up or its send buffer is full.
 
-        If a reset were lost, for example, the server would stay in an episode that is over.
+        If a reset was lost, for example, the server would continue with the previous episode.
         """
         if self.connection.open:
             self.waiting.extendleft(message for message in reversed(rest) if not isinstance(message, SHORT_LIVED))
         self.connection.full(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
-        """Return when something becomes due without an event, at the latest in half a second."""
+        """Return when the link must wake up without an event: at the next timer, at most half a second from now."""
         times = [now_ns + S // 2]
         if self.active.expires_ns is not None:
             times.append(self.active.expires_ns + 1)
@@ -283,13 +284,13 @@ class Core:
         return max(now_ns, min(times))
 
     def expire(self, now_ns: int) -> None:
-        """End the active call if its time-to-live is over."""
+        """Make the safe call active if the time-to-live of the active call has ended."""
         if self.active.expire(now_ns):
             self.tally.count["expired"] += 1
             self._hand_out(True, now_ns)
 
     def timed(self, now_ns: int) -> bool:
-        """Return whether the instants of the server's ticks are known."""
+        """Return whether the times of the server's ticks are known."""
         return self.connection.open and self.ticks.known(now_ns)
 
     def next_observation_ns(self, now_ns: int) -> int | None:
@@ -334,7 +335,7 @@ class Core:
             self._try_later(now_ns)
 
     def _try_later(self, now_ns: int) -> None:
-        """Note that the server accepts no client now: try another server if there are several, else try again later."""
+        """Process that the server accepts no client now: try another server, or this one later if there is no other."""
         if self.connection.several:
             self._leave(now_ns, "the server takes no client now")
         else:
@@ -345,13 +346,13 @@ class Core:
         self.connection.leave(now_ns, why)
 
     def _outdated(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
-        """Return whether `answer` is to a hello of an earlier greeting, whose epoch may be over by now."""
+        """Return whether `answer` responds to a hello of an earlier connection."""
         stamp_ns, greeted_ns = answer.t_client_ns, self.connection.greeting.started_ns
         return stamp_ns is not None and (greeted_ns is None or stamp_ns < greeted_ns)
 
     def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
         if self.connection.open or self._outdated(welcome):
-            self.tally.ignored["welcome"] += 1  # the answer to a hello sent twice, or before
+            self.tally.ignored["welcome"] += 1  # the response to a repeated or earlier hello
             return
         if not is_supported(welcome.protocol):
             text = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
@@ -367,7 +368,7 @@ class Core:
         self.ticks.release_ns = welcome.release_ns
         if self.goal.wanted is not None and not welcome.resumed and self.goal.wanted == sent:
             self.goal.wanted = welcome.instruction  # as the server understood the hello's instruction
-        # The user gave this goal before the welcome, or it was lost with the connection.
+        # The user set this goal before the welcome, or the message with it was lost with the connection.
         if self.goal.wanted is not None and self.goal.wanted not in (sent, welcome.instruction):
             self.drop(Instruct)
             self.instruct(self.goal.wanted)
@@ -386,9 +387,9 @@ class Core:
 
     def _start_session(self, welcome: messages.Welcome, now_ns: int) -> None:
         self.tally.count["sessions"] += 1
-        self.elsewhere()  # this may be another server on another machine
+        self.elsewhere()  # the server may have restarted on another machine
         self.session.known, self.session.token = True, welcome.session
-        # Queued messages were for the old session; only the unsent observation is still useful.
+        # Drop queued messages of the previous session, except unsent observations.
         looks = [message for message in self.waiting if isinstance(message, Observe)]
         for gone in (self.waiting, self.looks.stamps, self.handover.owed):
             gone.clear()
@@ -420,7 +421,7 @@ class Core:
 
     def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         connection = self.connection
-        # Before the welcome these errors answer messages that were sent before the hello.
+        # Before the welcome, such errors are about messages that were sent before the hello.
         stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
         if self._outdated(message) or (stray and not connection.open):
             self.tally.ignored["error"] += 1
@@ -428,7 +429,7 @@ class Core:
         self.tally.count["errors"] += 1
         self.tally.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
         if message.code == Code.INSTRUCTION and self.goal.active is not None and self.goal.wanted != self.goal.active:
-            # A later hello with the refused goal would end the client, so keep the previous goal.
+            # Use the previous goal again: a later hello with the refused goal would end the client.
             self.goal.wanted = self.goal.active
             if not connection.open:
                 connection.greeting.due_ns, connection.greeting.started_ns = now_ns, None
@@ -447,8 +448,7 @@ class Core:
             self.version += 1
 
     def _session_refused(self, message: messages.ErrorMessage, unknown: bool, now_ns: int) -> None:
-        """Send a hello again. A live session is resumed, since the server sees a new connection. A session that the
-        server does not know when it is to be resumed is replaced by a new one."""
+        """Send a hello again, to resume the session, or to start a new one if the server no longer knows it."""
         connection = self.connection
         if message.fatal:
             self._hand_out(self.active.end("session_ended"), now_ns)

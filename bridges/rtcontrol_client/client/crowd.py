@@ -246,8 +246,7 @@ class Crowd(ClientBase):
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
         """Connect to a server and wait for the welcome. The endpoint and the options are those of `Client`, as defaults
-        for all members, and `members`: how many there will be at most. Raises ClientError and Refused like
-        `Client`."""
+        for all members, and `members`: how many there will be at most. Raises ClientError and Refused like `Client`."""
         return cls(endpoint, options)._ready()
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:

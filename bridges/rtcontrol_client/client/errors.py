@@ -1,4 +1,4 @@
-"""The errors that a caller of the client can get, which say what happened and what to do."""
+"""The errors that the client raises."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rtcontrol_client.wire.messages import ErrorMessage
 
 
 class ClientError(RemedyError):
-    """An error in the arguments, or a server that cannot be used; `what` and `remedy` are sentences."""
+    """Raised for wrong arguments, or a server that cannot be used; `what` is the problem, and `remedy` a hint."""
 
 
 class Refused(ClientError):
-    """The server refused the client; `code` is a `rtcontrol_client.wire.Code`, or a code of a newer server."""
+    """Raised if the server refused the client; `code` is a `rtcontrol_client.wire.Code`, or one of a newer server."""
 
     def __init__(self, error: ErrorMessage) -> None:
         super().__init__(f"The server refused ({error.code}): {error.message}", error.remedy)
@@ -26,17 +26,17 @@ class Refused(ClientError):
 
 
 class Closed(ClientError):
-    """The client was closed before the server's welcome came."""
+    """Raised if the client was closed before the server's welcome message arrived."""
 
 
 class Declined(Exception):
-    """Raise this in `on_call` to decline a call that is outside of the client's bounds: the client reports the call to
-    the server as refused, with the exception's text."""
+    """Raise this in `on_call` to refuse a call, for example for safety: the client reports the call to the server as
+    refused, with the exception's text."""
 
 
 @contextmanager
 def checked(message: str) -> Iterator[None]:
-    """Turn the errors of a message that the protocol forbids into a ClientError that names the field."""
+    """Convert validation errors of a message of this type to a ClientError, which names the wrong field."""
     try:
         yield
     except (WireError, ValidationError) as error:

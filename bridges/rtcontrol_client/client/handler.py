@@ -1,4 +1,4 @@
-"""Run a user's functions on separate threads, so that a slow function delays neither heartbeats nor expiry."""
+"""Run a user's functions on separate threads, so that slow functions do not delay heartbeats or expiry."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ from rtcontrol_client.client.errors import Declined
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire.messages import Outcomes
 
-AGAIN_S = 0.1  # how soon a safe call that raised is tried again, if no session has a period
-SELDOM_S = 1.0  # the longest such pause
-CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to start, and in all while it runs
-NOT_LIVE_S = 0.02  # how often the looker checks whether the session is live
-LOOK_ERROR_S = 10.0  # how often an error in `look` is logged
+AGAIN_S = 0.1  # pause before a failed safe call is retried, if there is no session
+SELDOM_S = 1.0  # the longest such pause; in a session it is the tick period
+CLOSE_S, SAFE_S = 1.0, 5.0  # how long `wait` waits for the safe call to start, and in total while it runs
+NOT_LIVE_S = 0.02  # interval at which a Looker checks whether there is a session
+LOOK_ERROR_S = 10.0  # minimum interval between two log entries for errors in `look`
 log = logging.getLogger(__name__)
 
 
 class Handler:
-    """A thread that calls `handle` with each call that starts to act (`of_safe`: with safe calls only), one at a time.
-
-    Each of several safe calls is handled separately. A safe call whose handler raises is tried again each period, until
-    the handler returns or another call is active.
+    """A thread that calls the user's function `handle` with each new active call, one at a time; if `of_safe`, only
+    with safe calls. Of several safe calls, each is handled separately. If `handle` raises for a safe call, it is called
+    again each period, until it returns or another call is active.
     """
 
     def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any]) -> None:
         self._link, self._core, self._of_safe, self._handle = link, link.core, of_safe, handle
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
-        self._failed: list[Standing] = []  # safe calls that have not returned yet
-        self._again_s = 0.0  # when failed safe calls are tried again
+        self._failed: list[Standing] = []  # safe calls that the handler has not executed successfully
+        self._again_s = 0.0  # when to retry these
         self.wake = self._event.set
         self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait, after the core has ended, until the safe call's handler returns: CLOSE_S, or SAFE_S while it runs."""
+        """After the core has ended, wait until the safe call is executed: CLOSE_S, or SAFE_S while it runs."""
         if threading.current_thread() is self._thread:
-            return  # the thread would wait for itself
+            return  # called from the handler: the thread cannot wait for itself
         self._thread.join(CLOSE_S)
         self._idle.wait(SAFE_S - CLOSE_S)
         if self._pending:
-            log.error("The client is closed, and its handler has not carried out the safe call.")
+            log.error("The client is closed, but its handler has not executed the safe call.")
 
     @property
     def _pending(self) -> bool:
@@ -62,11 +61,11 @@ class Handler:
                 self._act()
 
     def _continues(self) -> bool:
-        with self._link.lock:  # the core ends and queues the safe call under one lock
+        with self._link.lock:  # with this lock, the core ends and queues the safe call at the same time
             return self._pending or self._core.error is None
 
     def _act(self) -> None:
-        """Handle the queued call, or else retry the safe calls that failed."""
+        """Execute the queued call, or retry failed safe calls if the queue is empty."""
         with self._link.lock:
             taken = self._core.take(self._of_safe, clock.now_ns())
             active = self._core.active.at(clock.now_ns())
@@ -84,7 +83,7 @@ class Handler:
             try:
                 result = self._handle(standing)
                 if inspect.isawaitable(result):
-                    raise TypeError("the handler returned an awaitable, which is never awaited: give a plain function")
+                    raise TypeError("the handler returned an awaitable, which is never awaited: use a plain function")
                 results.append(result)
                 self._failed = [failed for failed in self._failed if failed is not standing]
             except BaseException as error:
@@ -109,21 +108,22 @@ class Handler:
 
 
 def _text(values: Sequence[Any], limit: int) -> str | None:
-    """Return the values as one text, or None if it is empty; errors are shown with their type."""
+    """Join values into one text of at most `limit` characters, or None if empty; errors are shown with their type."""
     try:
         failed = [isinstance(value, BaseException) and not isinstance(value, Declined) for value in values]
         words = [f"{type(v).__name__}: {v}" if error else str(v) for v, error in zip(values, failed, strict=True)]
         text = "; ".join(words)[:limit]
-    except BaseException as error:  # a value's __str__ failed, but the call was carried out
+    except BaseException as error:  # a value's __str__ raised an error, but the call was executed
         text = f"no text ({type(error).__name__})"
-    # Text that is not valid Unicode (a file name may hold lone surrogates) cannot be sent.
+    # Replace lone surrogates (in file names, for example), which a message cannot contain.
     return text.encode("utf-8", "replace").decode("utf-8") or None
 
 
 class Looker:
-    """A thread that calls `look` and sends the returned observation, stamped with the instant before the call.
+    """A thread that calls the user's function `look` before each tick and sends the observation that it returns.
 
-    `close` ends the thread; a `look` that does not return is left running.
+    The time stamp of an observation is the time just before `look` was called. `close` ends the thread, but cannot stop
+    a `look` that does not return.
     """
 
     def __init__(self, client: Any, look: Callable[[], Any]) -> None:
@@ -139,7 +139,7 @@ class Looker:
 
     def _run(self) -> None:
         client, over = self._client, self._over
-        due_ns = 0  # the first look is at once: the server's ticks start with it
+        due_ns = 0  # observe at once, since the server's ticks start with the first observation
         while not over.is_set() and client.error is None:
             if not client.connected:
                 over.wait(NOT_LIVE_S)
@@ -158,7 +158,7 @@ class Looker:
                 self._client.observe(data=look, t_ns=t_ns)
             elif look is not None:
                 self._client.observe(look, t_ns=t_ns)
-        except Exception:  # also errors of the user's function: the server misses a tick without an observation
+        except Exception:  # also of the user's function; this tick then has no new observation
             if time.monotonic() > self._logged_s + LOOK_ERROR_S:
                 log.exception("look() returned no observation.")
                 self._logged_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The core's shell: one thread owns the socket, connects, sends due messages, receives, and ends expired calls."""
+"""Run a client's core on a thread, which owns the socket: it connects, sends, receives, and ends expired calls."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Link:
-    """Connects a core to the server over `wires`, with a new socket for each connection.
+    """Connects a core to the server, with a new socket for each connection.
 
-    `lock` guards the core. `changed` is called without the lock, in the link's thread, whenever something that a user
-    may wait for has changed. Raises ClientError if `endpoint` is not an endpoint, or key files cannot be used.
+    `lock` protects the core. The link's thread calls `changed`, without the lock, after each change that a user may
+    wait for. Raises ClientError if `endpoint` is not an endpoint, or key files cannot be used.
     """
 
     def __init__(self, endpoint: str, core: Core, changed: Callable[[], None]) -> None:
@@ -47,11 +47,11 @@ class Link:
 
     @property
     def address(self) -> str:
-        """The server address of the newest connection."""
+        """The server's address in the current or last connection."""
         return self.wires.address or self._entry
 
     def close(self) -> None:
-        """Say goodbye and end the thread; takes milliseconds."""
+        """Send bye and end the thread; takes milliseconds."""
         self._closing = True
         self.wake()
         if threading.current_thread() is not self._thread:
@@ -62,7 +62,7 @@ class Link:
         try:
             while not self._closing:
                 self._turn()
-        except Exception as error:  # a bug in the client must end with the safe call, and not silently
+        except Exception as error:  # after a bug in the client, log it and make the safe call active
             log.exception("The client's thread failed.")
             why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report this bug.")
         with self.lock:
@@ -71,7 +71,7 @@ class Link:
                     bye = Bye(session=self.core.session.token, reason="closed")
                     self._send([*self.core.due(clock.now_ns()), bye])
             except Exception as error:
-                log.warning("The goodbye could not be sent (%s: %s).", type(error).__name__, error)
+                log.warning("The bye message could not be sent (%s: %s).", type(error).__name__, error)
             finally:
                 self.core.end(why, clock.now_ns())
         self._changed()
@@ -81,7 +81,7 @@ class Link:
         core = self.core
         events = list(self.wires.events(core.connection.up))
         if any(why is not None for why in events):
-            self._receive_all()  # messages that came before the connection was lost, such as a bye
+            self._receive_all()  # first handle messages that arrived before the connection was lost, such as a bye
         now_ns = clock.now_ns()
         with self.lock:
             for why in events:
@@ -102,7 +102,7 @@ class Link:
         self._tell()
 
     def _receive_all(self) -> None:
-        """Handle messages that have arrived, a bounded number, so that a flood cannot keep an expired call active."""
+        """Handle received messages, but at most HIGH_WATER, so that a flood of messages cannot delay expiry."""
         for _ in range(HIGH_WATER):
             if not (parts := self.wires.receive()):
                 break
@@ -118,7 +118,7 @@ class Link:
                 self.core.expire(clock.now_ns())
 
     def _tell(self) -> None:
-        """Log each warning in a welcome once, and notify the client of changes."""
+        """Log new warnings of the welcome message, and notify the client if the core has changed."""
         if (version := self.core.version) == self._version:
             return
         self._version = version
@@ -135,7 +135,7 @@ class Link:
                 return
 
     def _open(self) -> None:
-        """Connect to the server, or ask /connect which server to use."""
+        """Connect to the server, or request a server's address from the /connect URL."""
         if not self._entry.startswith(HTTP_SCHEMES):
             self._connect(self._entry, None)
             return
@@ -148,7 +148,7 @@ class Link:
         self._request = ConnectRequest(self._entry, given, self.wake, **keys)
 
     def _take_answer(self, request: ConnectRequest, now_ns: int) -> None:
-        """Connect to the server that /connect named; if it named none, ask again later. No answer yet: do nothing."""
+        """If /connect has responded, connect to the server in the response, or retry later if there was none."""
         server = request.result
         if server is None:
             return

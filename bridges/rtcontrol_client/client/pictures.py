@@ -1,4 +1,4 @@
-"""Send pictures of the client's world to the server on a separate connection, so that no observation waits."""
+"""Send pictures of the client's world on a separate connection, so that they do not delay observations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, form
 
 
 def picture(data: Any, t_ns: int | None) -> Picture:
-    """Return the picture file as a message without a session. Raises ClientError if `data` is not a picture or is too
-    large, TypeError if it is not bytes."""
+    """Return a picture message without a session. Raises ClientError if `data` is not a picture file or is too large,
+    and TypeError if it is not bytes."""
     file = memoryview(data).tobytes()
     with checked("picture"):
         form = format_of(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
@@ -28,7 +28,7 @@ def picture(data: Any, t_ns: int | None) -> Picture:
 
 
 class PictureSender:
-    """Send pictures at once or drop them; answers are not read. `counts`: `sent`, `dropped`. Thread-safe."""
+    """Send pictures at once or drop them; `counts` has the numbers of `sent` and `dropped` ones. Thread-safe."""
 
     def __init__(self, link: Link) -> None:
         self.counts: Counter[str] = Counter()
@@ -38,7 +38,7 @@ class PictureSender:
         self._address, self._next_s = "", 0.0
 
     def send(self, message: Picture) -> bool:
-        """Send a picture; return False without room or a session, or if the server accepts no pictures."""
+        """Send a picture; return False if that is not possible at once, or the server accepts no pictures."""
         with self._lock:
             sent = self._wanted() and self._send(message)
             self.counts["sent" if sent else "dropped"] += 1

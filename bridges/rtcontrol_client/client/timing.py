@@ -11,71 +11,69 @@ from dataclasses import dataclass
 from rtcontrol_client.wire.messages import CallMessage
 
 MS = 1_000_000
-WINDOW, MAX_AGE_NS = 16, 60_000 * MS  # number and age of the exchanged stamps that count
-KEPT, YOUNG_NS = 64, 10_000 * MS  # number and age of the latencies that count
-LEAST = 8  # with fewer latencies, the longest one is used
-FIRST_NS = 5 * MS  # assumed time to capture and send, while no latency is known
-MARGIN_NS = MS  # between two threads of the server
-HANDOVER_NS = 5 * MS  # an observation that arrives this long before a tick is used by that tick
+WINDOW, MAX_AGE_NS = 16, 60_000 * MS  # maximum number and age of the ping exchanges that are used
+KEPT, YOUNG_NS = 64, 10_000 * MS  # maximum number and age of the latencies that are used
+LEAST = 8  # with fewer latencies than this, the longest one is used
+FIRST_NS = 5 * MS  # assumed time to capture and send an observation, before a latency is measured
+MARGIN_NS = MS  # margin for the server to pass an observation between its threads
+HANDOVER_NS = 5 * MS  # an observation that arrives this long before a tick is certainly used by that tick
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The server's clock minus the client's, in ns; the true offset is within +- half of the round trip."""
+    """An estimate of the server's clock minus the client's, in ns; its error is at most half of the round-trip time."""
 
     offset_ns: int
     rtt_ns: int
 
 
 class OffsetFilter:
-    """Keeps the newest exchanges and trusts the one with the shortest round trip, which has the smallest error."""
+    """Estimates the clock offset from ping exchanges: the one with the shortest round trip has the smallest error."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Offset]] = deque(maxlen=WINDOW)
 
     def add(self, t0_ns: int, t1_ns: int, t2_ns: int, t3_ns: int) -> None:
-        """Add an exchange: sent at t0 and answered at t3 on our clock, received at t1 and answered at t2 on theirs.
-
-        Stamps that contradict each other (a round trip below zero) are dropped.
-        """
+        """Add a ping exchange: ping sent at t0 and pong received at t3 by our clock, ping received at t1 and pong sent
+        at t2 by the server's clock. An exchange with contradictory times is ignored."""
         rtt_ns = (t3_ns - t0_ns) - (t2_ns - t1_ns)
         if rtt_ns >= 0 and t3_ns >= t0_ns and t2_ns >= t1_ns:
-            # Integers only: instants as floats would lose nanoseconds.
+            # Use integers only, since floats cannot represent such times to the nanosecond.
             self._samples.append((t3_ns, Offset(((t1_ns - t0_ns) + (t2_ns - t3_ns)) // 2, rtt_ns)))
 
     def now(self, now_ns: int) -> Offset | None:
-        """Return the best offset at `now_ns` of our clock; None while no exchange is young enough."""
+        """Return the best estimate of the offset at `now_ns` of our clock, or None if all exchanges are too old."""
         young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
         return min(young, key=lambda offset: offset.rtt_ns, default=None)  # the newest of equal ones: clocks drift
 
 
 class PhaseLock:
-    """Learns when to capture an observation, so that it arrives just in time for the server's next tick.
+    """Learns when to capture an observation so that it arrives just before the server's next tick.
 
-    A latency is the time from when an observation was due, by the client's clock, to its arrival, by the server's
-    clock: so it includes the clocks' offset, which must be known at the start only. The lead over a tick is the latency
-    that makes observations youngest on average. A late observation waits for a whole period, so the lead allows for
-    delays that are frequent, and not for rare ones. All instants are in ns.
+    A latency is the time from the due time of an observation (client's clock) to its arrival (server's clock). It
+    includes the clock offset, which must therefore be known only at the start. An observation is due one "lead" before
+    a tick. The lead is the measured latency that minimises the average age of observations at their ticks: too short a
+    lead makes some observations late, and these wait for a whole period. All times are in ns.
     """
 
     def __init__(self) -> None:
-        self._latencies = deque[tuple[int, int]](maxlen=KEPT)  # (when it was learnt, the latency)
-        self._started: dict[int, int] = {}  # when each observation was due, by seq
+        self._latencies = deque[tuple[int, int]](maxlen=KEPT)  # (time of the measurement, latency)
+        self._started: dict[int, int] = {}  # the due time of each observation, by seq
         self._due_ns: int | None = None
         self._aimed_ns: int | None = None  # the tick that `_due_ns` aims at, by the server's clock
         self._taken_ns: int | None = None  # the tick that the last observation aimed at
-        self._newest = -1  # the seq of the last observation that gave a latency
-        self.waits_ns = deque[int](maxlen=KEPT)  # from an observation's arrival to its tick
+        self._newest = -1  # the seq of the last observation whose latency was measured
+        self.waits_ns = deque[int](maxlen=KEPT)  # times from an observation's arrival to its tick
 
     @property
     def learnt(self) -> bool:
-        """Whether any latency is known."""
+        """Whether a latency has been measured."""
         return bool(self._latencies)
 
     def next_ns(self, release_ns: int, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
-        """Return when to capture the next observation; the same instant until then, or until `observed`.
+        """Return when to capture the next observation, or None if neither a latency nor the clock offset is known.
 
-        `release_ns` is any tick of the grid. None while neither a latency nor the clocks' offset is known.
+        `release_ns` is the time of any tick. The result stays the same until that time, or until `observed` is called.
         """
         lead_ns = self._lead_ns(period_ns, offset, now_ns)
         if lead_ns is None:
@@ -87,7 +85,7 @@ class PhaseLock:
         return self._due_ns
 
     def observed(self, seq: int, period_ns: int, now_ns: int) -> None:
-        """Note that an observation is sent; it counts as started when due, or now if none was due in this period."""
+        """Store the start of an observation that is sent now: its due time, or now if none was due in this period."""
         started_ns = now_ns
         if self._due_ns is not None and 0 <= now_ns - self._due_ns < period_ns:
             started_ns, self._taken_ns, self._due_ns = self._due_ns, self._aimed_ns, None
@@ -96,7 +94,7 @@ class PhaseLock:
             del self._started[next(iter(self._started))]
 
     def receive(self, call: CallMessage, period_ns: int, now_ns: int) -> None:
-        """Learn from a fresh call when the observation arrived; a further call for it teaches nothing new."""
+        """Measure the latency of an observation from the first call that the server decided for it."""
         age_ms, release_ns, seq = call.timing.age_ms, call.release_ns, call.seq_obs
         if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._newest:
             return
@@ -106,10 +104,12 @@ class PhaseLock:
             return
         arrived_ns = call.t_server_ns - round(age_ms * MS)
         before_ns = release_ns - period_ns
-        if arrived_ns + HANDOVER_NS < before_ns:  # such as a plan's step: an earlier tick had it already
+        if (
+            arrived_ns + HANDOVER_NS < before_ns
+        ):  # an earlier tick used it already, for example if this call is of a plan
             self._latencies.append((now_ns, arrived_ns - started_ns))
             return
-        # The previous tick did not have the observation yet, whatever the arrival stamp says.
+        # The previous tick did not use the observation, so it cannot have arrived before that tick.
         self._latencies.append((now_ns, max(arrived_ns, before_ns) - started_ns))
         self.waits_ns.append(release_ns - arrived_ns)
 
@@ -119,20 +119,20 @@ class PhaseLock:
             return None if offset is None else offset.offset_ns + offset.rtt_ns // 2 + FIRST_NS
         n, best = len(latencies), len(latencies) - 1
         if n >= LEAST:
-            # Mean age = latency + share of later arrivals * period; among equal ages, take the longer latency.
+            # Mean age = latency + (share of later arrivals) * period. Among equal ages, take the longer latency.
             best = max(range(n), key=lambda i: (-(n * latencies[i] + (n - 1 - i) * period_ns), i))
         return latencies[best] + MARGIN_NS
 
 
 class ServerTicks:
-    """The times of the server's ticks: the clocks' offset, the phase, and the instant of any one tick."""
+    """The times of the server's ticks: the clock offset, the latency, and the time of any one tick."""
 
     def __init__(self) -> None:
         self.offset, self.phase = OffsetFilter(), PhaseLock()
-        self.release_ns: int | None = None  # the instant of any tick, by the server's clock
+        self.release_ns: int | None = None  # the time of any tick, by the server's clock
 
     def known(self, now_ns: int) -> bool:
-        """Return whether the instants of the ticks are known."""
+        """Return whether the times of the ticks can be computed."""
         return self.release_ns is not None and (self.phase.learnt or self.offset.now(now_ns) is not None)
 
     def next_observation_ns(self, period_ns: int, now_ns: int) -> int | None:

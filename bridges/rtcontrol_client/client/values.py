@@ -1,6 +1,6 @@
-"""Convert a caller's values for the wire, also numpy and torch arrays and pydantic models.
+"""Convert a caller's values (also numpy and torch arrays and pydantic models) to types that messages can carry.
 
-A value that cannot be sent raises an error on the caller's thread that names the value's place.
+For other values an error with the path of the value is raised, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rtcontrol_client.wire.messages import DTYPES, Observe
 
 BYTES = (bytes, bytearray, memoryview)
 NATIVE = ("", "@", "=", "<") if sys.byteorder == "little" else ("<",)
-ENVELOPE_BYTES = 256  # size that the session's token and numbers may add
+ENVELOPE_BYTES = 256  # bytes that the session's token and numbers may add to a message
 KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u"), **dict.fromkeys("efd", "f")}
 Data = Mapping[str, Any] | None
 
 
 def plain(value: Any, name: str) -> Any:
-    """Return a copy made of None, bool, int, float, str, list and dict, within the wire's limits.
+    """Return a copy of a value that consists of None, bool, int, float, str, list and dict, and check the size limits.
 
-    Raises WireError that names the wrong place, starting with `name`.
+    Raises WireError with the path of the wrong value, which starts with `name`.
     """
     copied = _plain(value, name, 1)
     check_value({name: copied}, LIMITS)
@@ -37,11 +37,11 @@ def plain(value: Any, name: str) -> Any:
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    if depth > LIMITS.max_depth + 1:  # the value may contain itself
+    if depth > LIMITS.max_depth + 1:  # stop here, since the value may contain itself
         raise too_large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
-    # numpy's `tolist` would turn a time into an integer
+    # For numpy's dates and durations, `tolist` would return an integer.
     if hasattr(value, "tolist") and getattr(getattr(value, "dtype", None), "kind", "") not in ("m", "M"):
         value = value.tolist()
     if value is None or isinstance(value, bool):
@@ -65,7 +65,7 @@ def _kind(value: Any) -> str:
 
 
 def instant(t_ns: Any) -> Any:
-    """Return `t_ns`, the instant of a capture, or now if it is None. Raises ClientError if it lies in the future."""
+    """Return the capture time `t_ns`, or now if it is None. Raises ClientError for a time in the future."""
     now_ns = time.monotonic_ns()
     captured_ns = now_ns if t_ns is None else plain(t_ns, "t_ns")
     if isinstance(captured_ns, int | float) and captured_ns > now_ns:
@@ -74,20 +74,20 @@ def instant(t_ns: Any) -> Any:
 
 
 def observation(text: str | None, data: Data, arrays: Data, t_ns: int | None) -> Observe:
-    """Return an observation, in which the core fills in session, seq and epoch. Raises ClientError."""
+    """Return an observe message, whose session, seq and epoch the core sets later. Raises ClientError."""
     with checked("observe"):
         fields = {"session": "-" * 16, "seq": 0, "epoch": 0, "text": plain(text, "text"), "data": plain(data, "data")}
         look = Observe.model_validate({**fields, "t_ns": instant(t_ns), "arrays": to_arrays(arrays or {})})
-        # Encode once here, so that the caller gets the error if this cannot be sent.
+        # Encode the message once here, so that the caller gets the error if it is too large.
         header, *buffers = map(len, encode_msgpack(look))
         check_size([header + ENVELOPE_BYTES, *buffers], LIMITS)
         return look
 
 
 def to_arrays(named: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return copies of the named buffers as arrays for the wire (C order, little endian). Raises ClientError."""
+    """Convert named buffers to the arrays of a message (copies, C order, little endian). Raises ClientError."""
     if not isinstance(named, Mapping):
-        raise ClientError(f"arrays is a {type(named).__name__}.", "Give a map of names to arrays.")
+        raise ClientError(f"arrays is a {type(named).__name__}.", "Pass a mapping of names to arrays.")
     return [_array(name, value) for name, value in named.items()]
 
 
@@ -102,5 +102,5 @@ def _array(name: str, value: Any) -> dict[str, Any]:
     if dtype not in DTYPES or order not in NATIVE:
         text = f"arrays[{name!r}] has items of the format {view.format!r}."
         raise ClientError(text, f"Convert it to one of {', '.join(DTYPES)}.")
-    # tobytes() copies any strides to C order
+    # tobytes() returns the items in C order, whatever the strides are.
     return {"name": name, "dtype": dtype, "shape": list(view.shape or ()), "data": view.tobytes()}

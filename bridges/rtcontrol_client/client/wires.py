@@ -1,4 +1,4 @@
-"""The ZeroMQ socket of a client's connection, the socket's monitor, and a pipe that wakes the waiting thread."""
+"""Manage the ZeroMQ socket of a client, the socket's monitor, and a pipe that wakes the waiting thread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rtcontrol_client.wire.curve import KeyPair
 from rtcontrol_client.wire.endpoint import Endpoint
 
 HIGH_WATER = 64
-PICTURE_BUFFER = 1 << 18  # send buffer for pictures in bytes: with more, pictures would be old when they arrive
-LINGER_MS = 200  # how long sending the last message may take
+PICTURE_BUFFER = 1 << 18  # size of the send buffer for pictures in bytes; with a larger one, pictures would arrive late
+LINGER_MS = 200  # maximum time to send the last messages when the client closes
 UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -25,16 +25,16 @@ Keys = tuple[KeyPair, str]  # the client's pair, and the server's public key
 
 
 class Wires:
-    """One DEALER socket at a time; `address` is that of the newest one.
+    """Holds one DEALER socket at a time; `address` is the address that the newest socket connects to.
 
-    Only one thread may use this, except for `wake` and `picture_socket`.
+    Only one thread may use this object, except for `wake` and `picture_socket`.
     """
 
     def __init__(self) -> None:
         self.address = ""
         self._keys: Keys | None = None
         self._ipv6 = True
-        # A separate context, so that closing it waits until the last messages are sent.
+        # With a separate context, `close` can wait until the last messages are sent.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._wake_in, self._wake_out = sockets.socketpair()
         self._wake_in.setblocking(False)
@@ -42,7 +42,7 @@ class Wires:
         self._watch(self._context.socket(zmq.DEALER))
 
     def reset(self) -> None:
-        """Replace the socket by a new one without a connection."""
+        """Replace the socket by a new one that is not connected."""
         self._close_socket()
         self._watch(self._context.socket(zmq.DEALER))
 
@@ -50,16 +50,16 @@ class Wires:
         """Replace the socket by one that connects to the address. Raises zmq.ZMQError."""
         self._close_socket()
         self.address, self._keys, ipv6 = address, keys, Endpoint.parse(address).ipv6
-        # libzmq tries only one address of a host name, so use IPv6 every other time.
+        # libzmq tries only one address of a host name, so alternate between IPv4 and IPv6.
         self._ipv6 = not self._ipv6 if ipv6 is None else ipv6
         socket = self._dealer(self._context, HIGH_WATER, LINGER_MS)
         socket.immediate = True
-        socket.reconnect_ivl = -1  # the core reconnects, with a back-off
+        socket.reconnect_ivl = -1  # libzmq must not reconnect, since the core does
         self._watch(socket)
         socket.connect(address)
 
     def picture_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-        """Return a second connection to the same server, which reconnects by itself and queues at most one message."""
+        """Return a second socket for the same server, which reconnects by itself and queues at most one message."""
         socket = self._dealer(context, 1, 0)
         socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, PICTURE_BUFFER
         socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000  # reconnect to a silent server
@@ -89,7 +89,7 @@ class Wires:
         self._socket.close(linger=0)
 
     def close(self) -> None:
-        """Close the socket once all messages have left, or after LINGER_MS."""
+        """Close the socket when all messages are sent, or after LINGER_MS."""
         self._monitor.close(linger=0)
         self._context.destroy()
         self._wake_in.close()
@@ -97,27 +97,27 @@ class Wires:
 
     def wake(self) -> None:
         """End the current or the next `wait`."""
-        # A full pipe wakes as well; a closed one needs no waking.
+        # Errors can be ignored: a full pipe wakes the thread as well, and with a closed one there is no thread.
         with contextlib.suppress(OSError):
             self._wake_in.send(b"\0")
 
     def wait(self, most_ns: int) -> None:
         """Wait at most `most_ns` for a message, a connection event or `wake`."""
-        # Rounded up: a timer that fires too early would spin.
+        # Round up to milliseconds, since after a timeout that is too short the caller would wait again and again.
         if self._wake_out.fileno() in dict(self._poller.poll(-(-most_ns // 1_000_000))):
             with contextlib.suppress(BlockingIOError):
                 while self._wake_out.recv(4096):
                     pass
 
     def send(self, parts: list[bytes]) -> bool:
-        """Send a message; return False if there was no room."""
+        """Send a message; return False if the send buffer is full."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart(parts, zmq.NOBLOCK)
             return True
         return False
 
     def receive(self) -> list[bytes]:
-        """Return the parts of one message, or an empty list; parts far beyond the limit are dropped."""
+        """Return the parts of the next message, or an empty list if there is none; drop parts above the limit."""
         parts: list[bytes] = []
         with contextlib.suppress(zmq.Again):
             while not parts or self._socket.rcvmore:
@@ -127,7 +127,7 @@ class Wires:
         return parts
 
     def events(self, up: bool) -> Iterator[str | None]:
-        """Yield None when the connection comes up, or else the reason why it is down; `up`: whether it was up."""
+        """Yield for each event None if the connection is up, else why it is down; `up`: whether it was up before."""
         while self._monitor.poll(0):
             kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if kind == UP:

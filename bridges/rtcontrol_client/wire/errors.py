@@ -42,11 +42,10 @@ class RemedyError(Exception):
 
 @dataclass(eq=False)
 class WireError(Exception):
-    """The refusal of a message. The sender of the message gets these fields as an `error` message.
-
-    `field` is the path of the wrong field, `seq` the number of the refused observation, `t_client_ns` that of the hello.
-    If `fatal`, the session ends, or cannot start. If `retryable`, the same message may succeed later. `members` has the
-    refused parts of a crowd's message (`messages.MemberError`), `remedy` a hint for people.
+    """The refusal of a message; its sender gets these fields as an `error` message. `remedy` is a hint for people,
+    `field` the path of the wrong field, `seq` the number of the refused observation. If `fatal`, the session ends, or
+    cannot start. If `retryable`, the same message may succeed later. `members` has the refused parts of a crowd's
+    message.
     """
 
     code: Code

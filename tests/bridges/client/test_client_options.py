@@ -174,7 +174,7 @@ def test_value_with_buffer_becomes_array() -> None:
         ({"t": np.array(["2020-01-01"], "datetime64[D]")}, "arrays['t'] is a ndarray of datetime64[D]"),
         ({"t": np.zeros(2, ">f4")}, "arrays['t'] has items of the format"),
         ({"t": np.zeros(2, [("a", "f4")])}, "arrays['t'] has items of the format"),
-        ([np.zeros(2)], "arrays is a list. Give a map"),
+        ([np.zeros(2)], "arrays is a list. Pass a mapping"),
         ({"t": np.zeros((600, 600, 3))}, "above the limit max_message_bytes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
