@@ -13,7 +13,7 @@ from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.crowd import CrowdCore, CrowdOptions
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import WireError, decode_msgpack, encode_json
-from rtcontrol_client.wire.messages import MemberObservation, Observe, Outcome
+from rtcontrol_client.wire.messages import ObservationPart, Observe, Outcome
 from tests.bridges.behaviour import MS, START_MS, Seen, Shell, cases, check, options_of
 
 
@@ -118,7 +118,7 @@ class PythonCrowd(PythonCore):
         if "leave" in step:
             self._core.leave([step["leave"]])
         for name, text in step.get("looks", {}).items():
-            self._core.see(MemberObservation(id=name, seq=0, t_ns=now_ns, text=text))
+            self._core.see(ObservationPart(id=name, seq=0, t_ns=now_ns, text=text))
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
         observed = super().turn(now_ns, net, full, busy)

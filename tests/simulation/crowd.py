@@ -33,7 +33,7 @@ from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.members import Members
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import Message
-from rtcontrol_client.wire.messages import Join, Leave, Member, MemberCall, MemberObservation, ObserveMany
+from rtcontrol_client.wire.messages import Join, Leave, Member, MemberCall, ObservationPart, ObserveMany
 
 TOKEN = "s" * 16
 PERIODS = 300

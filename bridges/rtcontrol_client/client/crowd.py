@@ -18,7 +18,7 @@ from rtcontrol_client.client.options import CallLike, Options, call_list
 from rtcontrol_client.client.values import instant, plain
 from rtcontrol_client.wire import LIMITS, Message, encode_msgpack, messages
 from rtcontrol_client.wire.limits import check_size
-from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, MemberObservation, ObserveMany, in_batches
+from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, ObservationPart, ObserveMany, in_batches
 
 EXPIRE_NS = S // 50  # how often to check for expired calls of members
 STAMPS, REFUSALS = 64, 256
@@ -56,7 +56,7 @@ class CrowdCore(Core):
         self.news: set[str] = set()
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
         self._lives = itertools.count()  # each member that joins gets a higher epoch than all before
-        self._looks: dict[str, MemberObservation] = {}  # the newest unsent observation of each member
+        self._looks: dict[str, ObservationPart] = {}  # the newest unsent observation of each member
         self._left: deque[str] = deque(maxlen=messages.MEMBERS)
         self._expired_ns = 0
 
@@ -88,7 +88,7 @@ class CrowdCore(Core):
             member.terms = member.terms.model_copy(update=terms)
         self._send_terms(ids)
 
-    def see(self, look: MemberObservation) -> None:
+    def see(self, look: ObservationPart) -> None:
         """Number and queue a member's observation, in place of an unsent one; ignore one of a refused member.
 
         Raises ClientError if the member is unknown.
@@ -335,7 +335,7 @@ class Crowd(ClientBase):
         for name, look in looks.items():
             with checked("observe_many"):
                 shown = {"text" if isinstance(look, str) else "data": plain(look, str(name))}
-                parts.append(MemberObservation(id=name, seq=0, t_ns=captured_ns, **shown))
+                parts.append(ObservationPart(id=name, seq=0, t_ns=captured_ns, **shown))
                 if "data" in shown:
                     alone = ObserveMany(session="-" * 16, looks=[parts[-1]])
                     check_size([len(each) for each in encode_msgpack(alone)], LIMITS)

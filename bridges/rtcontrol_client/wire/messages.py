@@ -149,7 +149,7 @@ class Member(MessagePart):
     safe_calls: SafeCalls | None = None
 
 
-class MemberObservation(MessagePart):
+class ObservationPart(MessagePart):
     """The observation of one member: `text`, or `data` that the agent converts to text."""
 
     id: Name
@@ -254,8 +254,8 @@ class ObserveMany(MessageWithParts):
 
     type: Literal["observe_many"] = "observe_many"
     parts_field: ClassVar[str] = "looks"
-    part: ClassVar[Any] = MemberObservation
-    looks: Annotated[list[MemberObservation], Field(max_length=PARTS)]
+    part: ClassVar[Any] = ObservationPart
+    looks: Annotated[list[ObservationPart], Field(max_length=PARTS)]
 
 
 class CallMany(MessageWithParts):

@@ -25,7 +25,7 @@ from rtcontrol_client.wire.messages import (
     Join,
     Leave,
     Member,
-    MemberObservation,
+    ObservationPart,
     ObserveMany,
     RefusedPart,
 )
@@ -132,7 +132,7 @@ class CrowdMember:
         """Set the number of periods until the next tick. `decided` is True if the last tick ended with a decision."""
         self.periods = min(2 * self.periods, MAX_PERIODS) if decided and self.unchanged else 1
 
-    def store_observation(self, observation: MemberObservation, text: str, data: Any, now_ns: int) -> None:
+    def store_observation(self, observation: ObservationPart, text: str, data: Any, now_ns: int) -> None:
         """Store an observation as the newest one."""
         self.superseded += not self.used
         self.seq, self.used = observation.seq, False
@@ -220,7 +220,7 @@ class Members:
         """Store the observations of a message. Return their members, and the refused parts of the message."""
         return _process_parts(partial(self._observe, now_ns=now_ns), message.looks, message.faults)
 
-    def _observe(self, part: MemberObservation, now_ns: int) -> CrowdMember:
+    def _observe(self, part: ObservationPart, now_ns: int) -> CrowdMember:
         member = self.by_id.get(part.id)
         if member is None:
             problem = f"The crowd has no member {echo(part.id)!r}."
@@ -245,7 +245,7 @@ class Members:
 
 def _process_parts(
     process: Callable[[Any], CrowdMember],
-    parts: Sequence[Member] | Sequence[MemberObservation],
+    parts: Sequence[Member] | Sequence[ObservationPart],
     faults: Sequence[RefusedPart],
 ) -> tuple[list[CrowdMember], list[RefusedPart]]:
     """Call `process` with each part of a message. Return the resulting members, and `faults` with the faults of parts

@@ -13,7 +13,7 @@ from rtcontrol_client import ClientError, Crowd
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.crowd import CrowdCore, CrowdOptions
 from rtcontrol_client.wire import decode_json, encode_json
-from rtcontrol_client.wire.messages import MemberObservation, ObserveMany, Welcome
+from rtcontrol_client.wire.messages import ObservationPart, ObserveMany, Welcome
 from tests.bridges.client.worlds import Process, free_port
 from tests.conformance import load
 from tests.helpers.processes import until
@@ -110,7 +110,7 @@ def test_many_members_are_split_into_messages_within_limits() -> None:
     core.receive(Welcome(**{**vector, "t_client_ns": S, "resumed": False}), S)
     for i in range(1500):
         core.join({"id": f"m{i}"})
-        core.see(MemberObservation(id=f"m{i}", seq=0, t_ns=S, text="\x01" * 400))
+        core.see(ObservationPart(id=f"m{i}", seq=0, t_ns=S, text="\x01" * 400))
     looks = [m for m in core.due(S) if isinstance(m, ObserveMany)]
     assert sum(len(m.looks) for m in looks) == 1500 and len(looks) > 1
     for message in looks:

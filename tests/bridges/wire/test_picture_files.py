@@ -111,7 +111,8 @@ def test_picture_of_too_many_or_no_pixels_is_refused(width: int, height: int) ->
 def test_too_large_or_mislabelled_picture_is_refused() -> None:
     largest = enlarged(jpeg(), MAX_PICTURE_BYTES)
     assert check_picture("jpeg", largest) == (64, 48)
-    for form, data, remedy in (("jpeg", enlarged(jpeg(), MAX_PICTURE_BYTES + 1), ""), ("png", jpeg(), 'Set format to "jpeg".')):
+    hint = 'Set format to "jpeg".'
+    for form, data, remedy in (("jpeg", enlarged(jpeg(), MAX_PICTURE_BYTES + 1), ""), ("png", jpeg(), hint)):
         with pytest.raises(WireError) as caught:
             check_picture(form, data)  # type: ignore[arg-type]
         assert (caught.value.code == Code.TOO_LARGE) if not remedy else (caught.value.remedy == remedy)

@@ -37,7 +37,7 @@ from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol_client.wire import WireError
-from rtcontrol_client.wire.messages import CrowdRequest, Join, Leave, Member, MemberCall, MemberObservation, ObserveMany
+from rtcontrol_client.wire.messages import CrowdRequest, Join, Leave, Member, MemberCall, ObservationPart, ObserveMany
 from tests.rtcontrol.serve.test_negotiate import terms
 from tests.simulation.crowd import AGENT, call_of, terms_of
 
@@ -124,7 +124,7 @@ class CrowdBench:
 
     def see(self, **texts: str) -> None:
         self.seq += 1
-        looks = [MemberObservation(id=name, seq=self.seq, t_ns=self.seq, text=text) for name, text in texts.items()]
+        looks = [ObservationPart(id=name, seq=self.seq, t_ns=self.seq, text=text) for name, text in texts.items()]
         self.handle(ObserveMany(session=TOKEN, looks=looks))
 
     def say(self, word: str) -> None:
