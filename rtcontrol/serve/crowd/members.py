@@ -244,9 +244,7 @@ class Members:
 
 
 def _process_parts(
-    process: Callable[[Any], CrowdMember],
-    parts: Sequence[Member] | Sequence[ObservationPart],
-    faults: Sequence[RefusedPart],
+    process: Callable[[Any], CrowdMember], parts: Sequence[Member | ObservationPart], faults: Sequence[RefusedPart]
 ) -> tuple[list[CrowdMember], list[RefusedPart]]:
     """Call `process` with each part of a message. Return the resulting members, and `faults` with the faults of parts
     for which `process` raised a WireError."""
