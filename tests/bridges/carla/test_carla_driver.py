@@ -274,7 +274,7 @@ def seen(own: Body, others: list[Body], *calls: tuple[str, dict[str, Any]]) -> d
         assert driver.obey(name, arguments) is None
     data = observe(scene, driver)
     # The observation is valid for the agent, and its text loses little by rounding.
-    words = agent.read_back(agent.observe(data))
+    words = agent.parse_observation(agent.observe(data))
     assert words["lane"] == data["lane"] and words["lanes"] == data["lanes"]
     return data
 
