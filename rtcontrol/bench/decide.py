@@ -1,9 +1,9 @@
-"""`rtcontrol bench decide`: one packed pass against its own floor, token-by-token decoding and generated JSON.
+"""`rtcontrol bench decide`: compare methods of decoding a call: one packed pass, token by token, and generated JSON.
 
 Each method has a session of the same model. All methods decide each situation, in an order that rotates, and reuse the
-tokens that the prompt shares with their previous tick. Times run from observation text to typed call, including
-tokenising and parsing. The floor is a bare forward pass over the uncached prompt tokens and only the nodes that lead to
-this call; everything else is prepared outside the measured time.
+cached tokens that the prompt shares with their previous tick. A time is measured from the observation text to the typed
+call, including tokenising and parsing. The lower bound ("floor") is a bare forward pass over the uncached prompt tokens
+and only those tree nodes that lead to the call; everything else is prepared before the measurement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import llguidance
 import numpy as np
 
 from rtcontrol.bench.situations import Situation, schemas, situations
-from rtcontrol.bench.timing import Progress, Stopwatch, like, rotated, summaries
+from rtcontrol.bench.timing import Progress, Stopwatch, loop_conditions, rotated, summaries
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
@@ -38,7 +38,7 @@ WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, *JSON)
 
 
 class DecideBench:
-    """A benchmark of all decoding methods for one list of tools."""
+    """The benchmark of all decoding methods for one list of tools."""
 
     def __init__(self, spec: DeciderSpec) -> None:
         self._ways = {way: spec.build() for way in ("one_pass", *TOKEN_BY_TOKEN)}
@@ -58,10 +58,10 @@ class DecideBench:
         self._round = 0
 
     def measure(self, situation: Situation) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return milliseconds by method and counts for one situation, and advance to the next tick."""
+        """Let all methods decide one situation. Return the milliseconds by method, and counts of tokens and passes."""
         texts = (situation.observation, situation.instruction)
         prompt = self._prompt(situation)
-        call = self._scout.decide(*texts).call  # selects the nodes of the floor, before anything is measured
+        call = self._scout.decide(*texts).call  # this decision, which is not measured, selects the floor's nodes
         walked = self._walked()
         assert call is not None, "the benches' agents always call"
         self._floor.start(prompt, len(walked))
@@ -95,7 +95,7 @@ class DecideBench:
         return [*self._prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]
 
     def _walked(self) -> list[Node]:
-        """Return the nodes at which the scout's walk made choices, and the nodes that lead to them."""
+        """Return the tree nodes at which the scout's decision made choices, and the nodes that lead to them."""
         nodes: list[Node] = []
         placed: dict[HeadNode, tuple[int, ...]] = {}
         for k, n in self._scout.decoding.visited:
@@ -110,9 +110,9 @@ class DecideBench:
 
 
 def measure(model: str, agent: str, dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
-    """Return the document of `bench decide`, from deciding the situations of an agent with its own tools.
+    """Return the result document of `bench decide` for the situations and tools of an agent.
 
-    The situations of the lander are also decided with the long tools.
+    The lander's situations are also decided with the tools of `schemas/long.json`.
     """
     names = ("bundled", "long") if agent == "lander" else ("bundled",)
     each = situations(agent, decisions + WARM_UP)
@@ -128,7 +128,7 @@ def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[],
     """Return percentiles and counts for one list of tools."""
     bench = DecideBench(spec)
     measured: list[tuple[dict[str, float], dict[str, Any]]] = []
-    with like(bench.runner) as threads:
+    with loop_conditions(bench.runner) as threads:
         for situation in each:
             measured.append(bench.measure(situation))
             step()
@@ -145,8 +145,8 @@ def bench_tools(spec: DeciderSpec, each: Sequence[Situation], step: Callable[[],
 
 
 class JsonWriter:
-    """A baseline that writes calls as JSON after a prompt, in a separate sequence. With `skip`, text that the tools'
-    grammar forces shares the pass of the next choice; otherwise each token takes a pass."""
+    """A baseline that generates calls as JSON text after a prompt. Each token takes a forward pass. With `skip`, tokens
+    that the tools' grammar forces are added to the pass of the next free token."""
 
     def __init__(
         self, runner: Runner, tokenizer: STTokenizer, tools: Sequence[ToolSchema], prefix: Sequence[int], skip: bool
@@ -158,9 +158,9 @@ class JsonWriter:
         self.passes = self.nodes = 0  # forward passes and tokens of the last call
 
     def write(self, prompt: Sequence[int], call: Call) -> Call:
-        """Write `call` as JSON after `prompt`, and return the parsed text."""
+        """Generate `call` as JSON after `prompt`, and return the call parsed from the text."""
         self.passes = self.nodes = 0
-        # The prompt's last token is the first whose scores are requested.
+        # The first pass begins with the prompt's last token, to get the scores of the first generated token.
         self._handle.start(prompt[:-1], reserve=1)
         text = json.dumps(call.to_dict())
         write = self._choices if self._skip else self._tokens
@@ -178,13 +178,13 @@ class JsonWriter:
         matcher, chain = self._matcher.deep_copy(), [last]
         written: list[int] = []
         while True:
-            certain = forced(matcher, self._tokenizer)
+            certain = forced_tokens(matcher, self._tokenizer)
             written += certain
             chain += certain
             if matcher.is_accepting():
                 return written
             token = self._tokenizer.encode(text[len(self._tokenizer.decode(written)) :])[0]
-            stop = ChoicePoint(legal(matcher))
+            stop = ChoicePoint(legal_tokens(matcher))
             assert stop.legal[token], f"{text!r} is no text of the grammar at {token}"
             self._pass(chain, token, stop.few)
             matcher.consume_token(token)
@@ -192,7 +192,7 @@ class JsonWriter:
             chain = [token]
 
     def _pass(self, chain: Sequence[int], token: int, few: Sequence[int] = ()) -> None:
-        """Run a forward pass over `chain`, and choose `token` as the next one, from all tokens or a few."""
+        """Run a forward pass over the tokens of `chain`, and choose `token` next, from `few` tokens or from all."""
         first, last = self.nodes, [len(chain) - 1]
         self.nodes = end = first + len(chain)
         if few:
@@ -208,7 +208,7 @@ class JsonWriter:
 
 
 def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
-    """Return a matcher for the grammar of all calls as `json.dumps` writes them."""
+    """Return a matcher for the JSON texts of all calls of the tools, in the style of `json.dumps`."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
     matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).tables.tokens, grammar)
@@ -216,19 +216,19 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
     return matching
 
 
-def legal(matcher: Any) -> np.ndarray:
-    """Return an array that says for each token id whether that token may come next."""
+def legal_tokens(matcher: Any) -> np.ndarray:
+    """Return a boolean array by token id: True if the token may come next."""
     return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little").view(bool)
 
 
-def forced(matcher: Any, tokenizer: STTokenizer) -> list[int]:
-    """Return the tokens that must follow, and advance the matcher past them. If the legal tokens only differ in how
-    they split the same text, the longest one counts as forced."""
+def forced_tokens(matcher: Any, tokenizer: STTokenizer) -> list[int]:
+    """Return the tokens that the grammar forces next, and advance the matcher past them. If all legal tokens are
+    beginnings of the same forced text, the longest of them counts as forced."""
     found: list[int] = []
     while True:
         certain = list(matcher.compute_ff_tokens())
         text = "" if certain else matcher.compute_ff_bytes().decode(errors="ignore")
-        if text and len(ids := np.flatnonzero(legal(matcher))) <= FEW:
+        if text and len(ids := np.flatnonzero(legal_tokens(matcher))) <= FEW:
             pieces = {tokenizer.decode([int(i)]): int(i) for i in ids}
             if all(map(text.startswith, pieces)):
                 certain = [pieces[max(pieces, key=len)]]

@@ -1,4 +1,4 @@
-"""`rtcontrol bench load`: count and time the calls that many server-paced clients of one server receive."""
+"""`rtcontrol bench load`: count and time the calls that one server sends to many clients."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ WELCOME_S = 120.0
 
 
 class LoadClient:
-    """A server-paced client, which observes twice a period and keeps the calls that it receives."""
+    """A client that sends two observations per period of the server's ticks, and stores the calls that it receives."""
 
     def __init__(self, endpoint: str, hz: float) -> None:
         self.socket = dealer(endpoint)
         self.due = time.monotonic()
         self._hz = hz
         self.session: WireSession | None = None
-        self.calls: list[tuple[CallMessage, float]] = []  # each with the milliseconds from sending to receiving
+        self.calls: list[tuple[CallMessage, float]] = []  # calls, and milliseconds from sending to receiving each
         self._send(hello("lander", pacing="server", hz=hz))
 
     def observe(self) -> None:
         if self.session is not None:
             self._send(self.session.observe(TEXT))
-        # A load generator that was late must not send a burst.
+        # If this program was late, it must not send a burst of observations.
         self.due = max(self.due + 0.5 / self._hz, time.monotonic())
 
     def receive(self) -> None:
@@ -55,17 +55,17 @@ class LoadClient:
         elif isinstance(message, ErrorMessage):
             raise UserError(f"The server refused a client: {message.message}", message.remedy)
         elif isinstance(message, Bye):
-            raise UserError(f"The server ended a session ({message.reason}).", "Run `rtcontrol serve` by hand.")
+            raise UserError(f"The server ended a session ({message.reason}).", "See its log lines above.")
 
     def missing(self) -> int:
-        """Return how many ticks between the first call and the last one had no call."""
+        """Return the number of ticks between the first and the last received call whose call did not arrive."""
         ticks = {call.tick for call, _ in self.calls}
         return max(ticks) - min(ticks) + 1 - len(ticks) if ticks else 0
 
 
 def measure(clients: int, hz: float, seconds: float, model: str, progress: Progress) -> dict[str, Any]:
-    """Return the document of `bench load`: the calls of all clients after a warm-up, with the milliseconds from sending
-    a call to receiving it (on one machine with one clock)."""
+    """Return the result document of `bench load`: counts of all clients' calls after a warm-up, and the milliseconds
+    from sending a call to receiving it."""
     port = free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
     with Servers() as servers:
@@ -73,7 +73,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
         opened = [LoadClient(endpoint, hz) for _ in range(clients)]
         _drive(opened, lambda: all(c.session for c in opened), WELCOME_S, lambda s: None)
         if not all(c.session for c in opened):
-            raise UserError(f"Not every client was welcomed in {WELCOME_S:g} s.", "Give fewer bench.clients.")
+            raise UserError(f"Some clients got no welcome within {WELCOME_S:g} s.", "Reduce bench.clients.")
         _drive(opened, lambda: False, WARM_UP_S, lambda s: None)
         for client in opened:
             client.calls.clear()
@@ -98,7 +98,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
 def _drive(
     clients: Sequence[LoadClient], done: Callable[[], bool], seconds: float, step: Callable[[float], None]
 ) -> None:
-    """Let all clients observe and receive until `done`, or for `seconds`. `step` gets the elapsed seconds."""
+    """Let all clients observe and receive calls until `done()`, or for `seconds`. `step` gets the elapsed seconds."""
     poller = zmq.Poller()
     for client in clients:
         poller.register(client.socket, zmq.POLLIN)

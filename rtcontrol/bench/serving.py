@@ -1,4 +1,4 @@
-"""`rtcontrol bench serving`: compare one packed pass with vLLM, for the weights and prompts of the bundled lander."""
+"""`rtcontrol bench serving`: compare rtcontrol's decoding with vLLM, for the weights and prompts of the lander."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rtcontrol.bench.situations import Situation, schemas, situations
-from rtcontrol.bench.timing import Progress, Stopwatch, like, rotated, summaries
+from rtcontrol.bench.timing import Progress, Stopwatch, loop_conditions, rotated, summaries
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 
@@ -27,7 +27,7 @@ INSTALL = (
 
 
 def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
-    """Return the document of `bench serving`, timing each method from text to call. Raises UserError without vLLM."""
+    """Return the result document of `bench serving`: each method's times from text to call. Raises UserError."""
     if find_spec("vllm") is None:
         raise UserError(f"{sys.executable} has no vllm.", INSTALL)
     from rtcontrol.bench.vllm_ways import BestForm, InProcess, JsonForm
@@ -46,7 +46,7 @@ def measure(dtype: str, decisions: int, progress: Progress) -> dict[str, Any]:
     watch = Stopwatch(torch.device("cpu"))
     rounds: list[dict[str, float]] = []
     counts: list[dict[str, float]] = []
-    with like(ours.runner) as our_threads:  # type: ignore[arg-type]
+    with loop_conditions(ours.runner) as our_threads:  # type: ignore[arg-type]
         for i, one in enumerate(each):
             decided, times, count = dict[str, Any](), dict[str, float](), dict[str, float]()
             for way in rotated(ways, -i):

@@ -1,4 +1,4 @@
-"""Situations for benchmarks: instructions and observations of consecutive ticks in which an agent's expert acts."""
+"""Situations for benchmarks: instructions and observations of consecutive ticks, while a scripted expert acts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rtcontrol.envs.skill import StepAccumulator
 from rtcontrol.models.errors import UserError
 
 HZ = 16
-TICKS = 40  # ticks of an episode, which has one instruction
+TICKS = 40  # most ticks of an episode; an episode has one instruction
 FIRST_SEED = 3000
 
 
@@ -24,16 +24,16 @@ class Situation(NamedTuple):
 
 
 def agent_of(model: str, agent: str | None = None) -> str:
-    """Return the name of the agent whose situations a model decides: `agent`, else the agent of a bundled model, else
-    the lander. Raises UserError for an unknown agent."""
+    """Return the agent for a benchmark of a model: `agent` if not None, else the agent of a bundled model, else lander.
+    Raises UserError for an unknown agent."""
     if agent not in (None, *registry.AGENTS):
         raise UserError(f"Unknown agent {agent!r}.", f"Choose {', '.join(registry.AGENTS)}.")
     return agent or (model if model in registry.AGENTS else "lander")
 
 
 def situations(agent: str, count: int) -> list[Situation]:
-    """Return `count` consecutive ticks at 16 Hz from episodes with each of the agent's goals. The scripted expert acts,
-    and reads the observation text."""
+    """Return `count` situations of consecutive ticks at 16 Hz. Each episode has the next of the agent's goals. The
+    scripted expert acts, and reads the state from the observation text."""
     skill, found = registry.BY_AGENT[agent].skill(), list[Situation]()
     for episode, goal in enumerate(cycle(skill.goals)):
         world = skill.make()
@@ -55,9 +55,9 @@ def situations(agent: str, count: int) -> list[Situation]:
 
 
 def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:
-    """Return two lists of tools: `bundled` are the agent's own, and `long` is from `rtcontrol/bench/schemas/long.json`.
+    """Return two lists of tools: `bundled` are the agent's, and `long` are from `rtcontrol/bench/schemas/long.json`.
 
-    The long tools have 20 function names and three enums, whose values branch at token depths 1, 3 and 6 of the
-    lander's tokenizer (bottleneck head of 8 tokens)."""
+    The long tools have 20 function names and three enums. With the lander's tokenizer, the longest enum value has 8
+    tokens, and the values differ from the 1st, 3rd or 6th token on."""
     text = resources.files("rtcontrol.bench").joinpath("schemas/long.json").read_text("utf-8")
     return {"bundled": registry.BY_AGENT[agent].controller().tools.openai(), "long": json.loads(text)}

@@ -1,4 +1,4 @@
-"""Timing under equal conditions for all measured methods: threads, garbage collection and a GPU's queue."""
+"""Measure times under equal conditions for all methods: number of threads, no garbage collection, empty GPU queue."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ Progress = Callable[[int, int], None]  # steps done, and in total
 
 
 class Stopwatch:
-    """A stopwatch for functions that compute on one device."""
+    """A stopwatch for functions that compute on a device, such as a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def time(self, run: Callable[[], T]) -> tuple[T, float]:
-        """Return the result of `run`, and the milliseconds until the device has finished."""
-        wait(self.device)
+        """Call `run`. Return its result, and the milliseconds until the device has finished the computation."""
+        wait_for_device(self.device)
         began = time.perf_counter()
         result = run()
-        wait(self.device)
+        wait_for_device(self.device)
         return result, (time.perf_counter() - began) * 1e3
 
 
-def wait(device: torch.device) -> None:
+def wait_for_device(device: torch.device) -> None:
     """Wait until the device's queue is empty."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @contextmanager
-def like(runner: TorchRunner) -> Iterator[int]:
-    """Run the block with the runner's number of threads, which is yielded, and without automatic garbage collection, as
-    in the control loop."""
+def loop_conditions(runner: TorchRunner) -> Iterator[int]:
+    """Run the block under the conditions of the control loop: with the runner's number of threads, which is yielded,
+    and without automatic garbage collection."""
     before = torch.get_num_threads()
     torch.set_num_threads(runner.threads or before)
     gc.collect()
@@ -54,12 +54,12 @@ def like(runner: TorchRunner) -> Iterator[int]:
 
 
 def summaries(ways: Iterable[str], rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return the percentiles of the milliseconds of each method."""
+    """Return the percentiles of the times (ms) of each method; `rounds` has the times by method of each round."""
     return {way: Histogram(ms[way] for ms in rounds).summary() for way in ways}
 
 
 def rotated(ways: Iterable[T], offset: int) -> list[T]:
-    """Return the methods as a list that is rotated left by `offset`."""
+    """Return the methods as a list, rotated to the left by `offset`."""
     order = list(ways)
     first = offset % len(order)
     return order[first:] + order[:first]

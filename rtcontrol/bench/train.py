@@ -1,7 +1,7 @@
-"""`rtcontrol bench train`: compare packed-tree training with the paper's separate sequences, on the same rows.
+"""`rtcontrol bench train`: compare the speed of packed-tree training with that of the paper's separate sequences.
 
-The model has random weights in the shape of Qwen2.5-0.5B, with the paper's LoRA and trainable tied embeddings: two
-layers in fp32 on a CPU, all layers in bf16 on a GPU. A sample has tools, a prompt and eight heads.
+Both train on the same rows. The model has random weights in the shape of Qwen2.5-0.5B, with the paper's LoRA and
+trainable tied embeddings: two layers in fp32 on a CPU, all layers in bf16 on a GPU. A row has a prompt and eight heads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from rtcontrol.bench.timing import Progress, wait
+from rtcontrol.bench.timing import Progress, wait_for_device
 from rtcontrol.models.train.encode import EncodedRow, HeadTarget
 from rtcontrol.models.train.finetune import trainable
 from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_together, separate, tree_loss
@@ -26,9 +26,9 @@ PROMPTS = 200, 400  # shortest and longest prompt in tokens; packing saves more 
 
 
 def measure(samples: int | None, progress: Progress) -> dict[str, Any]:
-    """Return the document of `bench train`: the samples per second of each method.
+    """Return the result document of `bench train`: the samples per second of each method.
 
-    A measurement is forward and backward over all samples, which gathers gradients as an optimizer step does.
+    Each method is timed for one forward and backward pass over all samples, without an optimizer step.
     """
     gpu = torch.cuda.is_available()
     count = samples or (64 if gpu else 4)
@@ -61,8 +61,8 @@ def _model(gpu: bool) -> Any:
 
 
 def random_groups(count: int) -> list[EncodedRow]:
-    """Return random samples that resemble single calls of the public sets. No two prompts start alike; a call has a
-    name of 4 to 9 tokens, two or three values of 1 to 6, each with an end token, and null heads."""
+    """Return random samples of the size of single calls in public data sets. Prompts share no beginning. A call has a
+    name of 4 to 9 tokens and two or three values of 1 to 6 tokens, each with an end token; other heads are null."""
     rng = random.Random(0)
 
     def ids(least: int, most: int) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def random_groups(count: int) -> list[EncodedRow]:
 
 
 def _batches(groups: Sequence[EncodedRow]) -> dict[str, list[PackedBatch]]:
-    """Return the batches of each method. Separate sequences are sorted by length, to need little padding."""
+    """Return the batches of each method. Separate sequences are sorted by length, so that they need little padding."""
     sequences = sorted(separate((1,), groups), key=lambda one: one.tokens.shape[1])
     ways: dict[str, list[PackedBatch]] = {}
     for n in (8, 32, 64):
@@ -100,9 +100,9 @@ def _seconds(model: Any, batches: Sequence[PackedBatch]) -> float:
 
     step(max(batches, key=lambda batch: batch.tokens.numel()))  # warm-up with the batch that needs most memory
     model.zero_grad()
-    wait(batches[0].tokens.device)
+    wait_for_device(batches[0].tokens.device)
     began = time.perf_counter()
     for batch in batches:
         step(batch)
-    wait(batches[0].tokens.device)
+    wait_for_device(batches[0].tokens.device)
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Baselines that use vLLM, each in its best form: SimpleTool's heads, and a JSON call under a grammar."""
+"""Baselines that use vLLM, each in its fastest form: SimpleTool's heads in parallel, and a JSON call with a grammar."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from rtcontrol.models.runners.vllm_runner import threads_kept
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 END = "<|im_end|>"
 STOPS = (NULL, *map(head_end, HEADS), END)
-MOST = 32  # tokens of a head, as in SimpleTool's server
+MOST = 32  # most tokens of a head, as in SimpleTool's server
 JSON_MOST = 256
 BLOCK = 32  # the smallest block size of attention on a CPU
 
 
 class InProcess:
-    """vLLM's engine core in this process, in its fastest form: token ids, small blocks, no text, final outputs only."""
+    """vLLM's engine in this process with the fastest settings: token ids, small blocks, no text, only final outputs."""
 
     def __init__(self, folder: Path, dtype: str, threads: int) -> None:
-        # Only the tokenizer's files: next to a `config.json`, transformers 5 takes the tokenizer of the architecture,
-        # which splits text differently (138 tokens of the bundled lander's became 458).
+        # The folder has only the tokenizer's files. If there were a `config.json`, transformers 5 would use the default
+        # tokenizer of the architecture, which splits text differently (458 tokens instead of the lander's 138).
         with threads_kept(threads) as self.threads, tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as tokenizer:
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 shutil.copy(folder / name, tokenizer)
@@ -61,10 +61,10 @@ class InProcess:
             )
             self._engine = LLMEngine.from_engine_args(args)
         self._numbers = count()
-        self.steps = 0  # engine steps of the last call
+        self.steps = 0  # number of engine steps in the last `run`
 
     def run(self, prompts: Sequence[list[int]], params: SamplingParams, salt: str) -> list[list[int]]:
-        """Return the tokens that follow each prompt. `salt` separates the prompt caches of different methods."""
+        """Return the tokens generated for each prompt. Methods with a different `salt` have separate prompt caches."""
         outputs: dict[str, list[int]] = {}
         self.steps = 0
         with thread_limit(self.threads):
@@ -88,7 +88,7 @@ def _params(most: int, stops: list[int], **more: Any) -> SamplingParams:
 
 
 class BestForm:
-    """SimpleTool's heads as parallel requests that start in the same step and end at stop tokens."""
+    """SimpleTool's heads as parallel requests, which start in the same engine step and end at stop tokens."""
 
     def __init__(self, decider: STDecider, engine: InProcess) -> None:
         self._decider, self._engine = decider, engine
@@ -106,7 +106,7 @@ class BestForm:
 
 
 class JsonForm:
-    """A JSON call that is constrained by vLLM's grammar of all calls of the tools."""
+    """A method that generates a call as JSON; vLLM's grammar allows only calls of the tools."""
 
     def __init__(self, decider: STDecider, engine: InProcess) -> None:
         self._decider, self._engine = decider, engine
@@ -115,7 +115,7 @@ class JsonForm:
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
 
     def decide(self, one: Situation) -> Call | None:
-        """Return the call that follows SimpleTool's prompt; None if the text is not a call."""
+        """Return the call generated after SimpleTool's prompt; None if the text is not a valid call."""
         suffix = self._decider.template.suffix_ids(one.instruction, one.observation)
         (ids,) = self._engine.run([[*self._prefix, *suffix]], self._params, "json")
         text = self._decider.tokenizer.decode(ids).removesuffix(END)

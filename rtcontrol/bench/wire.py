@@ -1,4 +1,4 @@
-"""`rtcontrol bench wire`: time round trips from observation to call, and a bare echo of the same bytes.
+"""`rtcontrol bench wire`: measure round trips from observation to call, and a bare echo of the same bytes.
 
 `python -m rtcontrol.bench.wire PORT` runs the echo server.
 """
@@ -26,7 +26,7 @@ TIMEOUT_MS = 30_000
 
 
 class Servers(ExitStack):
-    """The servers and other resources of a benchmark, which all end with the `with` block."""
+    """A context manager for the server processes of a benchmark, which end with the `with` block."""
 
     def start(self, port: int, *arguments: str) -> None:
         """Run `python ARGUMENTS`, and wait until the process listens on the port. Raises UserError."""
@@ -38,7 +38,7 @@ class Servers(ExitStack):
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     return
             time.sleep(0.1)
-        raise UserError("A server of the benchmark ended, or did not listen in time.", "Run `rtcontrol serve` by hand.")
+        raise UserError("A server of the benchmark ended, or did not listen in time.", "See its log lines above.")
 
 
 def _end(process: Popen[bytes]) -> None:
@@ -58,7 +58,7 @@ def free_port() -> int:
 
 
 def dealer(endpoint: str) -> Any:
-    """Return a connected DEALER socket with a timeout of `TIMEOUT_MS`."""
+    """Return a DEALER socket that is connected to `endpoint`, with a timeout of `TIMEOUT_MS`."""
     dealing: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     dealing.linger, dealing.rcvtimeo, dealing.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
     dealing.connect(endpoint)
@@ -71,24 +71,24 @@ TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
 
 
 def hello(agent: str, **options: Any) -> messages.Hello:
-    """Return a hello of the benchmark, client-paced by default."""
+    """Return the benchmark's hello, the first message of a client; by default the client sets the pace."""
     client = messages.Program(name="bench", language="python")
     named = {"pacing": "client", **options}
     return messages.Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
 
 
 def pong(ping: Ping) -> messages.Pong:
-    """Return the answer to a ping, which keeps a session alive while it opens."""
+    """Return the answer to a ping. Without answers, the server closes the session."""
     now = time.monotonic_ns()
     return messages.Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
 
 
 class WireSession:
-    """The client's side of a session, without a transport."""
+    """The client's side of a session: makes observations and recognizes their calls, without a transport."""
 
     def __init__(self, welcome: Message) -> None:
         if not isinstance(welcome, Welcome):
-            raise UserError(f"The server answered {welcome}.", "See the server's own lines above.")
+            raise UserError(f"The server sent no welcome, but {welcome}.", "See the server's log lines above.")
         self.welcome = welcome
         self._seq = 0
 
@@ -105,7 +105,7 @@ class WireSession:
 
 
 class Echo:
-    """The floor: a DEALER sends bytes to a ROUTER, which returns them without packing or reading a message."""
+    """The lower bound of round trips: a DEALER sends bytes to a ROUTER, which returns them without decoding them."""
 
     def __init__(self, endpoint: str, body: bytes) -> None:
         self._socket, self._body = dealer(endpoint), body
@@ -165,9 +165,9 @@ class WebSocket(ZeroMQ):
 
 
 def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
-    """Return the document of `bench wire`, timing round trips of all methods in alternating blocks."""
+    """Return the result document of `bench wire`: the round-trip times of all methods, which alternate in blocks."""
     with Servers() as servers:
-        ways = _ways(servers, model)
+        ways = _connect_methods(servers, model)
         for way in ways.values():
             servers.callback(way.close)
         for _ in range(WARM_UP):
@@ -177,7 +177,7 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
         watch = Stopwatch(torch.device("cpu"))
         while len(ms["echo"]) < trips:
             for name, way in ways.items():
-                # The first trip of a block wakes sleeping processes, so it is not timed.
+                # The first trip of a block is not measured, because it wakes sleeping processes.
                 way.trip()
                 ms[name] += [watch.time(way.trip)[1] for _ in range(BLOCK)]
             progress(len(ms["echo"]), trips)
@@ -185,8 +185,8 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
     return {"bench": "wire", "model": model, "ms": times, "bytes": len(_sample_bytes()), "trips": trips}
 
 
-def _ways(servers: Servers, model: str) -> dict[str, Echo | ZeroMQ]:
-    """Start all servers and then return the connected clients, as a session that waits too long is lost."""
+def _connect_methods(servers: Servers, model: str) -> dict[str, Echo | ZeroMQ]:
+    """Start all servers, and then connect a client of each method; earlier clients would be dropped as silent."""
     port, ports = free_port(), {name: (free_port(), free_port()) for name in ("null", "model")}
     servers.start(port, "-m", "rtcontrol.bench.wire", str(port))
     for name, (wire, web) in ports.items():
@@ -206,7 +206,7 @@ def _sample_bytes() -> bytes:
 
 
 def echo(port: int) -> None:
-    """Return every message to its sender, by a bare ROUTER socket."""
+    """Run the echo server: return every message to its sender, by a bare ROUTER socket."""
     router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     router.bind(f"tcp://127.0.0.1:{port}")
     while True:

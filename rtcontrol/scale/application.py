@@ -1,4 +1,4 @@
-"""The Ray Serve application: one deployment, with settings for placing, checking, draining and scaling replicas."""
+"""The Ray Serve application: one deployment, with the settings of placement, health checks, draining and scaling."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
 from rtcontrol.settings import required, settings_of
 
 NAME = "Server"
-MAX_WAITING = 64  # requests that wait while all replicas are full; an open WebSocket counts as a request
-END_S, LOOK_S = 9.0, 0.2  # the longest shutdown, including the sessions' reports
+MAX_WAITING = 64  # most requests in the queue while all replicas are full; an open WebSocket counts as a request
+END_S, LOOK_S = 9.0, 0.2  # longest shutdown after the grace, including the sessions' reports; interval of its checks
 HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
 UP_S, DOWN_S = 3.0, 60.0
-TARGET = 0.6  # the planned busy share of a decoder: three quarters of the default `busy_max`
+TARGET = 0.6  # the share of its time that a decoder should be busy: three quarters of the default `busy_max`
 
 
 def options_of(args: dict[str, Any]) -> ServeOptions:
     """Return server options from arguments, which may be text or typed values. Raises UserError."""
     words = {name.replace("-", "_"): value for name, value in {"replicas": "1", **args}.items() if value is not None}
     if "http" in words:
-        raise UserError("http is not an argument of rtcontrol.scale.", "Give Serve's `http_options` the address.")
+        raise UserError("http is not an argument of rtcontrol.scale.", "Set the address in Serve's `http_options`.")
     settings, values = settings_of(ServeOptions), {}
     for word, value in words.items():
         origin = f"rtcontrol.scale: {word}"
@@ -65,7 +65,7 @@ def application(options: ServeOptions, cpus: float = 1.0) -> Any:
         health_check_period_s=HEALTH_S,
         health_check_timeout_s=SICK_S,
         max_constructor_retry_count=3,
-        max_surge_percent=100,  # a changed model is loaded before the old replicas end
+        max_surge_percent=100,  # after a change of the model, new replicas load it before the old replicas end
         request_router_config=RequestRouterConfig(
             request_router_class="rtcontrol.scale.router.ReplicaRouter",
             request_routing_stats_period_s=STATS_S,
@@ -79,6 +79,6 @@ def application(options: ServeOptions, cpus: float = 1.0) -> Any:
 
 
 def replicas_for(context: Any) -> tuple[int, dict[str, Any]]:
-    """Return the number of replicas that keeps decoders at the busy share TARGET. Serve adds bounds and delays."""
+    """Return how many replicas are needed to keep decoders busy for the share TARGET of their time."""
     shares = (context.aggregated_metrics or {}).get("busy", {})
     return max(1, math.ceil(sum(shares.values()) / TARGET - 1e-9)), {}

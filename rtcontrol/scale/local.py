@@ -1,4 +1,4 @@
-"""`rtcontrol serve --replicas`: run the application on this machine, in a Ray instance started for this purpose."""
+"""`rtcontrol serve --replicas`: run the Ray Serve application on this machine, in a new Ray instance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RayS
     session = RaySession()
     try:
         session.start(stopped)
-        servers = application(options, cpus=0.0)  # replicas share the machine, also while one replaces another
+        servers = application(options, cpus=0.0)  # without reserved CPUs, new replicas can start before old ones end
         from ray import serve
         from ray.serve.schema import LoggingConfig
 
@@ -43,7 +43,7 @@ def serving(options: ServeOptions, stopped: Callable[[], bool]) -> Iterator[RayS
                 f"The servers did not start: {str(error)[-500:]}", "Correct the error and start again."
             ) from None
         yield session
-        with contextlib.suppress(Exception):  # if Ray has ended, so have the replicas
+        with contextlib.suppress(Exception):  # if Ray has already ended, the replicas have ended as well
             serve.delete(NAME)
             serve.shutdown()
     finally:

@@ -1,4 +1,4 @@
-"""A replica is a whole server: HTTP and WebSocket arrive through Serve's proxy, ZeroMQ directly."""
+"""A replica of Ray Serve, a complete server. HTTP and WebSocket pass Serve's proxy; ZeroMQ connects directly."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rtcontrol_client.wire.endpoint import Endpoint
 TOKEN, LOCAL, ANYWHERE = "RTCONTROL_TOKEN", "127.0.0.1:0", "0.0.0.0:0"
 RETRY_AFTER_S = 1
 BUSY = {"error": {"message": "All servers are full, draining or starting.", "type": "busy"}}
-GRACE_S = 1.0  # time between draining and sending sessions to other servers
-HEARTBEAT_S = 0.5  # clients leave a frozen server after three missed heartbeats
+GRACE_S = 1.0  # time from the start of draining until sessions change to other servers
+HEARTBEAT_S = 0.5  # clients of a frozen server connect to another one after three missed heartbeats
 LOOK_S = 0.05
 
 
 class Replica:
-    """The class of Serve's replicas. The server has its own threads; Serve's event loop only passes requests on."""
+    """The deployment class of Ray Serve. The server has its own threads; Serve's event loop only passes requests."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = replace(options, host="inprocess", heartbeat_s=HEARTBEAT_S)
@@ -50,17 +50,17 @@ class Replica:
         await asyncio.to_thread(self._close)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the load for `replicas_for`."""
+        """Return the load, from which `application.replicas_for` computes the number of replicas."""
         return {"busy": 0.0 if self._server is None else self._server.sessions.busy()}
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Return the figures by which `ReplicaRouter` chooses; `t_s` shows that the replica is not frozen."""
+        """Return the figures by which `ReplicaRouter` chooses a replica. A frozen replica sends no newer `t_s`."""
         address = None if self._server is None else self._server.router.endpoints[0]
         full = self.connect_info() is None
         return {"address": address, "full": full, "t_s": time.time(), **self.record_autoscaling_stats()}
 
     def connect_info(self) -> dict[str, Any] | None:
-        """Return the server's address and key for /connect; None if new sessions are refused."""
+        """Return the server's ZeroMQ address and public key for /connect; None if new sessions are refused."""
         if self._server is None or not self._server.sessions.has_room():
             return None
         return {"address": self._server.router.endpoints[0], "server_key": self._key}
@@ -71,11 +71,11 @@ class Replica:
         options = self._options
         if options.out.parts:
             options = replace(options, out=options.out / serve.get_replica_context().replica_id.unique_id)
-        gate = gate_of(options)
+        gate = gateway_options(options)
         with self._stack as stack:
             folder = stack.enter_context(RunFolder(options.out, timestamped_folder("serve"), overwrite=True))
             http = lambda sessions, pool: GatewayApp(sessions, pool, gate)  # noqa: E731
-            server = Server(replace(options, out=folder.path), [endpoint_for(options)], keys=options.keys, http=http)
+            server = Server(replace(options, out=folder.path), [bind_endpoint(options)], keys=options.keys, http=http)
             stack.enter_context(server)
             self._stack = stack.pop_all()
         return server
@@ -106,16 +106,16 @@ class ReplicaApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
-            scope = at_root(scope)
+            scope = without_route_prefix(scope)
         if scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", "/connect"):
-            await connect_answer(self._replica.connect_info())(scope, receive, send)
+            await connect_response(self._replica.connect_info())(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A WebSocket whose peer does not answer must be ended here, or its request would occupy this replica for ever.
+        # A WebSocket whose client does not answer is cancelled here; otherwise its request would never end.
         task, aborted = asyncio.current_task(), asyncio.Event()
 
         def abort() -> None:
@@ -131,26 +131,26 @@ class ReplicaApp:
                 raise
 
 
-def connect_answer(info: dict[str, Any] | None) -> JSONResponse:
-    """Return the response to /connect: the server's address, or status 503 if new sessions are refused."""
+def connect_response(info: dict[str, Any] | None) -> JSONResponse:
+    """Return the response to /connect: the server's address, or status 503 if `info` is None."""
     headers = {"cache-control": "no-store"}
     if info is None:
         return JSONResponse(BUSY, 503, {**headers, "retry-after": str(RETRY_AFTER_S)})
     return JSONResponse(info, headers=headers)
 
 
-def at_root(scope: Scope) -> Scope:
-    """Return the scope without Serve's route prefix, as the gate's rules apply to bare paths."""
+def without_route_prefix(scope: Scope) -> Scope:
+    """Return the ASGI scope without Serve's route prefix, because `AccessGate` compares paths without a prefix."""
     root, path = scope.get("root_path", ""), scope["path"]
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :] or "/"
     return {**scope, "root_path": "", "path": path}
 
 
-def gate_of(options: ServeOptions) -> GatewayOptions:
-    """Return the gateway's options. If there is a token, every request needs it: behind a proxy none is local."""
-    if options.token_file is not None and not options.token_file.exists():  # or each replica would create its own
-        raise UserError(f"token_file {options.token_file} is missing at a replica.", "Copy it to each machine.")
+def gateway_options(options: ServeOptions) -> GatewayOptions:
+    """Return the gateway's options. If there is a token, every request needs it: those of Serve's proxy look local."""
+    if options.token_file is not None and not options.token_file.exists():  # each replica would create another token
+        raise UserError(f"token_file {options.token_file} is missing on a replica's machine.", "Copy the file there.")
     token = os.environ.get(TOKEN, "").strip() or None
     guarded = token is not None or options.token_file is not None
     if not guarded and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1":
@@ -159,8 +159,8 @@ def gate_of(options: ServeOptions) -> GatewayOptions:
     return GatewayOptions.of(replace(options, require_token=guarded), ANYWHERE if guarded else LOCAL, token)
 
 
-def endpoint_for(options: ServeOptions) -> str:
-    """Return the address to bind; 0.0.0.0 is replaced by this node's address, which clients can reach."""
+def bind_endpoint(options: ServeOptions) -> str:
+    """Return the ZeroMQ address to bind. Clients cannot connect to 0.0.0.0, so this node's address replaces it."""
     import ray
 
     where = Endpoint.parse(options.bind[0])

@@ -1,7 +1,7 @@
-"""Choose the replica for a request. Serve's proxies load this module, so it imports nothing else of the project.
+"""Choose the replica for a request. Serve's proxies load this module, so it imports no other module of the project.
 
-A consistent hash of the client's tools selects the replica, unless that replica is much busier than the others
-(consistent hashing with bounded loads). Requests without tools go to the least loaded replica.
+A consistent hash of the client's tools selects a replica, unless this replica is much busier than the others
+(consistent hashing with bounded loads). Requests without tools are sent to the least busy replica.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 
-LIGHT, ABOVE_MEAN = 0.4, 1.25  # a replica keeps its tools up to this busy share, or this multiple of the mean
-SESSION = 0.05  # assumed busy share of a session that its replica has not measured yet
-STALE_S = 3.0  # a replica with older figures may be frozen
+LIGHT, ABOVE_MEAN = 0.4, 1.25  # the hash decides up to this busy share of a replica, or this multiple of the mean share
+SESSION = 0.05  # assumed busy share of a session that its replica has not reported yet
+STALE_S = 3.0  # a replica whose figures are older may be frozen
 
 
 class ReplicaRouter(ConsistentHashRouter):
-    """A router that places /connect by tools and load, other requests by `x-session-id`, or else by load."""
+    """A router that chooses the replica for /connect by tools and load, else by `x-session-id` or by load."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._assigned: Counter[Any] = Counter()  # new sessions that a replica does not report yet
-        self._reports: dict[Any, tuple[dict[str, Any], float]] = {}  # the newest figures and the time of their arrival
+        self._assigned: Counter[Any] = Counter()  # new sessions of a replica that its figures do not include yet
+        self._reports: dict[Any, tuple[dict[str, Any], float]] = {}  # newest figures, and when they arrived
 
     async def choose_replicas(self, candidate_replicas: Sequence[Any], pending_request: Any = None) -> list[list[Any]]:
         path, headers = request_of(pending_request)
@@ -42,11 +42,11 @@ class ReplicaRouter(ConsistentHashRouter):
             lost = headers.get("x-lost")
             order.sort(key=lambda replica: lost is not None and replica.routing_stats.get("address") == lost)
             self._assigned[order[0].replica_id] += 1
-        # Each rank has one replica: from a rank of several, Serve would take the one with the fewest requests.
+        # Each rank has one replica, because Serve would choose within a rank by the number of requests.
         return [[replica] for replica in order]
 
     def _by_tools(self, tools: str, order: list[Any]) -> list[Any]:
-        """Return the replicas, starting with the first one on the hash ring that is not too busy."""
+        """Return `order` with the replica first that the hash of the tools selects, unless it is too busy."""
         most = max(LIGHT, ABOVE_MEAN * sum(self._load(replica)[1] for replica in order) / len(order))
         by_id = {replica.replica_id: replica for replica in order}
         for replica_id in self._lookup_ranked_replicas(tools) if tools else ():
@@ -55,7 +55,7 @@ class ReplicaRouter(ConsistentHashRouter):
         return order
 
     def _update_reports(self, replicas: Sequence[Any]) -> None:
-        """Store changed figures with their time; new figures include the sessions assigned before."""
+        """Store the replicas' figures that have changed, with the time. New figures include all assigned sessions."""
         for replica in replicas:
             if self._reports.get(replica.replica_id, (None,))[0] != replica.routing_stats:
                 self._reports[replica.replica_id] = dict(replica.routing_stats), time.monotonic()
@@ -64,7 +64,7 @@ class ReplicaRouter(ConsistentHashRouter):
             del self._reports[gone], self._assigned[gone]
 
     def _load(self, replica: Any) -> tuple[bool, float]:
-        """Return whether a replica should get no session, and its busy share with the sessions assigned since."""
+        """Return whether a replica must get no new session, and its busy share including newly assigned sessions."""
         figures, came_s = self._reports[replica.replica_id]
         stale = bool(figures) and time.monotonic() - came_s > STALE_S
         busy = figures.get("busy", 0.0) + SESSION * self._assigned[replica.replica_id]
@@ -72,7 +72,7 @@ class ReplicaRouter(ConsistentHashRouter):
 
 
 def request_of(pending_request: Any) -> tuple[str, dict[str, str]]:
-    """Return path and headers of an HTTP request that Serve's proxy is about to send; empty for other requests."""
+    """Return the path and headers of an HTTP request of Serve's proxy; both are empty for other requests."""
     scope: dict[str, Any] = {}
     with contextlib.suppress(Exception):
         # Unpickling is safe: the request was pickled in this process, which is the proxy.

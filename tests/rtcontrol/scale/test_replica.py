@@ -18,7 +18,7 @@ from rtcontrol.gateway.http_server import ABORT
 from rtcontrol.models.errors import UserError
 from rtcontrol.scale import router as module
 from rtcontrol.scale.application import TARGET, application, options_of, replicas_for
-from rtcontrol.scale.replica import TOKEN, ReplicaApp, at_root, gate_of
+from rtcontrol.scale.replica import TOKEN, ReplicaApp, gateway_options, without_route_prefix
 from rtcontrol.scale.router import LIGHT, STALE_S, ReplicaRouter
 from rtcontrol.serve.options import ServeOptions
 from tests.helpers.processes import python
@@ -65,21 +65,21 @@ def test_invalid_option_is_refused(arguments: dict[str, Any], words: str) -> Non
 
 def test_token_is_read_at_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = options_of({"allow_origin": ["http://a.example"], "token_file": str(tmp_path / "token")})
-    with pytest.raises(UserError, match="is missing at a replica"):
-        gate_of(options)
+    with pytest.raises(UserError, match="is missing on a replica"):
+        gateway_options(options)
     assert not (tmp_path / "token").exists(), "each replica would make its own"
     monkeypatch.setenv(TOKEN, SECRET)
-    gate = gate_of(options_of({"allow_origin": ["http://a.example"]}))
+    gate = gateway_options(options_of({"allow_origin": ["http://a.example"]}))
     assert (gate.token, gate.require_token, gate.origins) == (SECRET, True, frozenset({"http://a.example"}))
     assert SECRET not in repr(gate) and SECRET not in repr(options)
 
 
 def test_proxy_that_hides_the_client_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
-    assert not gate_of(ServeOptions()).require_token
+    assert not gateway_options(ServeOptions()).require_token
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
     with pytest.raises(UserError, match="HAProxy"):
-        gate_of(ServeOptions())
+        gateway_options(ServeOptions())
 
 
 # Kludex/starlette#2599: what only starts with the same letters is not a prefix.
@@ -93,7 +93,7 @@ def test_proxy_that_hides_the_client_needs_a_token(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_gate_gets_paths_without_prefix(root: str, path: str, shown: str) -> None:
-    scope = at_root({"type": "http", "path": path, "root_path": root})
+    scope = without_route_prefix({"type": "http", "path": path, "root_path": root})
     assert (scope["path"], scope["root_path"]) == (shown, "")
 
 
