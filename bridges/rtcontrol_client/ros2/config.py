@@ -68,12 +68,14 @@ class FieldSpec(ConfigPart):
 
 
 class TopicSpec(ConfigPart):
-    """A topic that the bridge subscribes to. Messages older than `max_age_ms` are ignored. Without a message on a
-    `required` topic no observation is sent, so the server misses its ticks and the robot falls back to the safe call;
-    the fields of other topics are then null."""
+    """A topic that the bridge subscribes to. Messages older than `max_age_ms` are ignored; the age counts from
+    `header.stamp` if the message has one, unless `header_stamp` is false. Without a message on a `required` topic no
+    observation is sent, so the server misses its ticks and the robot falls back to the safe call; the fields of other
+    topics are then null."""
 
     type: str
     max_age_ms: Positive = 500.0
+    header_stamp: bool = True
     required: bool = True
     qos: Qos = Qos()
     fields: Annotated[dict[Name, FieldSpec], Field(min_length=1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable
@@ -19,12 +19,14 @@ PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic: its name in the file, its type and its quality of service."""
+    """A topic: its name in the file, its type and its quality of service. `stamped`: ages count from the messages'
+    `header.stamp`."""
 
     name: str
     type: str
     cls: Any
     qos: Qos
+    stamped: bool = False
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class Mapper:
 
     def _source(self, name: str, spec: TopicSpec) -> Source:
         key = f"observe.topics.{name}"
-        topic = self._topic(name, spec.type, spec.qos, key)
+        topic = replace(self._topic(name, spec.type, spec.qos, key), stamped=spec.header_stamp)
         return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
 
     def _action_source(self, name: str, spec: ActionSpec) -> Source:

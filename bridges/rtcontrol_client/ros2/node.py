@@ -32,18 +32,28 @@ log = logging.getLogger("rtcontrol.ros2")
 
 
 class RosInput:
-    """A subscription that keeps its newest messages, each with the instant at which it was sent."""
+    """A subscription that keeps its newest messages, each with the instant at which it was sent, or measured by its
+    `header.stamp` if that is earlier: a sensor that hangs may repeat its last measurement."""
 
     def __init__(self, node: Node, topic: Topic) -> None:
         self.topic = topic
         self._lock = threading.Lock()
-        self._delays = Delays()
+        self._delays, self._measured, self._clock = Delays(), Delays(), node.get_clock()
         self._newest: deque[tuple[Any, int]] = deque(maxlen=topic.qos.depth)
         subscription = node.create_subscription(topic.cls, topic.name, self._receive, _qos(topic, "best_effort"))
         self.resolved = subscription.topic_name
 
     def _receive(self, message: Any, info: dict[str, Any]) -> None:
-        captured_ns = self._delays.captured_ns(info["source_timestamp"], time.time_ns(), clock.now_ns())
+        now_ns, wall_ns = clock.now_ns(), time.time_ns()
+        captured_ns = self._delays.captured_ns(info["source_timestamp"], wall_ns, now_ns)
+        if self.topic.stamped and (header := getattr(message, "header", None)) is not None:
+            stamp_ns = header.stamp.sec * 10**9 + header.stamp.nanosec
+            if self._clock.ros_time_is_active:  # simulated time, in which the age is counted
+                simulated_ns = int(self._clock.now().nanoseconds)
+                age_ns = simulated_ns - self._measured.captured_ns(stamp_ns, simulated_ns, simulated_ns)
+            else:
+                age_ns = now_ns - self._measured.captured_ns(stamp_ns, wall_ns, now_ns)
+            captured_ns = min(captured_ns, now_ns - age_ns)
         with self._lock:
             self._newest.append((message, captured_ns))
 

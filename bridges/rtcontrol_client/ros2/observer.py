@@ -92,17 +92,16 @@ BACK_NS = 200_000_000  # a sender's clock was set back by more than this; less h
 
 
 class Delays:
-    """Estimates how much later than usual a topic's messages arrive.
+    """Estimates how much later than usual a topic's messages arrive, by the instants at which they were stamped.
 
     The smallest delay in the last 30 to 60 s counts as the difference between the clocks. So a constant delay cannot be
-    detected, but a growing one can. The estimate restarts after the sender's clock was set back.
+    detected, but a growing one can. The estimate restarts after the sender's clock was set back. The sender's clock is
+    compared with our wall clock, which is right on the same machine, and with our monotonic clock, which is right while
+    only our wall clock is being slewed; the smaller delay counts.
     """
 
     def __init__(self) -> None:
-        self._least: int | None = None
-        self._before: int | None = None
-        self._since_ns = 0
-        self._source_ns = 0
+        self._by_wall, self._by_monotonic = _Delay(), _Delay()
         self._skew_ns: int | None = None  # our wall clock minus our monotonic one
 
     def captured_ns(self, source_ns: int, wall_ns: int, now_ns: int) -> int:
@@ -113,15 +112,29 @@ class Delays:
         if source_ns <= 0:
             return now_ns
         skew_ns = wall_ns - now_ns
-        ours_was_set = self._skew_ns is None or abs(skew_ns - self._skew_ns) > STEP_NS
-        # Messages of a sender arrive in the order in which they were sent.
-        theirs_was_set = source_ns < self._source_ns - BACK_NS
-        if ours_was_set or theirs_was_set:
+        if self._skew_ns is not None and abs(skew_ns - self._skew_ns) > STEP_NS:  # our wall clock was set
+            self._by_wall = _Delay()
+        self._skew_ns = skew_ns
+        late_ns = self._by_wall.late_ns(source_ns, wall_ns, now_ns)
+        return now_ns - min(late_ns, self._by_monotonic.late_ns(source_ns, now_ns, now_ns))
+
+
+class _Delay:
+    """The smallest delay between the sender's stamps and one of our clocks."""
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+        self._before: int | None = None
+        self._since_ns = 0
+        self._source_ns = 0
+
+    def late_ns(self, source_ns: int, ours_ns: int, now_ns: int) -> int:
+        """Return how much more than the smallest delay a message needed that arrived at `ours_ns` by our clock."""
+        if source_ns < self._source_ns - BACK_NS:  # messages of a sender arrive in the order in which they were sent
             self._least = self._before = None
-        self._skew_ns, self._source_ns = skew_ns, source_ns
-        delay_ns = wall_ns - source_ns
-        if self._least is None or now_ns - self._since_ns > WINDOW_NS:
+        delay_ns = ours_ns - source_ns
+        if self._least is None or (now_ns - self._since_ns > WINDOW_NS and source_ns != self._source_ns):
             self._before, self._least, self._since_ns = self._least, delay_ns, now_ns
+        self._source_ns = source_ns
         self._least = min(self._least, delay_ns)
-        usual_ns = self._least if self._before is None else min(self._least, self._before)
-        return now_ns - (delay_ns - usual_ns)
+        return delay_ns - (self._least if self._before is None else min(self._least, self._before))

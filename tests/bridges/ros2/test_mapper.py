@@ -434,3 +434,18 @@ def test_setting_our_wall_clock_does_not_change_ages() -> None:
     for i in range(100, 200):
         now = i * 50 * MS
         assert delays.captured_ns(WALL + now - 2 * MS, WALL + now, now) == now
+
+
+def test_repeated_stamp_becomes_older_without_end() -> None:
+    ages = ages_ms(WALL + min(i, 20) * 50 * MS for i in range(2000))
+    assert ages[:21] == [0] * 21 and ages[-1] == (1999 - 20) * 50
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_slewed_wall_clock_does_not_make_messages_late(remote: bool) -> None:
+    delays = Delays()
+    for i in range(1000):
+        now = i * 50 * MS
+        wall = WALL + now + now // 20  # our wall clock runs 5 % fast
+        source = WALL + now if remote else wall  # by the sender's own clock, or by ours
+        assert now - delays.captured_ns(source - 2 * MS, wall, now) == 0
