@@ -84,7 +84,7 @@ class PeerHeartbeat:
 
 class ServerConnection:
     """The state of the connection to a server. `up` is whether there is a connection, `open` whether the server's
-    welcome has arrived; before that, `trouble` is a text for people with the reason. `several` is whether the next
+    welcome has arrived; before that, an attribute has the reason as a text for people. `several` is whether the next
     connection may go to another server, `unresponsive` whether the server was silent or a connection attempt failed.
     """
 

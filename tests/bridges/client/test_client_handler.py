@@ -180,7 +180,7 @@ def test_close_gives_up_hanging_handler_and_works_inside_handler(
     stand.call(stand.observation(), ttl_ms=LONG_MS)
     assert begun.wait(10)
     client.close()
-    assert not go.is_set() and "has not carried out the safe call" in caplog.text
+    assert not go.is_set() and "has not executed the safe call" in caplog.text
     go.set()
     assert closed.wait(10)
 
