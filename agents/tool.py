@@ -16,11 +16,11 @@ from pydantic_core import PydanticSerializationError
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free
+from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, FreeDomain
 from rtcontrol.models.schema.json_schema import normalise
-from rtcontrol.models.schema.limits import Room, check_count, check_size
+from rtcontrol.models.schema.limits import Allowance, check_count, check_size
 from rtcontrol.models.schema.parameters import Parameter
-from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema, checked, tool_schemas
+from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema, check_tools, tool_schemas
 from rtcontrol.models.schema.validator import Validator
 
 
@@ -158,7 +158,7 @@ def tool(function: Callable[..., Any]) -> Tool:
     return Tool(schema, function, adapters)
 
 
-def remote_tool(definition: Mapping[str, Any], room: Room | None = None) -> Tool:
+def remote_tool(definition: Mapping[str, Any], room: Allowance | None = None) -> Tool:
     """Return a tool for an OpenAI-style definition. Another program executes it; calling it here raises RuntimeError.
 
     Arguments stay plain JSON values. `room` is the remaining size limit for the whole set of tools. Raises UserError
@@ -193,10 +193,10 @@ def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], wher
     domain = parameter.domain
     values = list(domain.values) if isinstance(domain, ClosedDomain) else []
     default = [parameter.schema["default"]] if "default" in parameter.schema else []
-    if default and isinstance(domain, ClosedDomain) and not domain.holds(default[0]):
+    if default and isinstance(domain, ClosedDomain) and not domain.contains(default[0]):
         shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
         raise UserError(f"{where}: the default {default[0]!r} is not one of its values.", f"Use one of: {shown}.")
-    if default and (fault := Validator(parameter.schema, where).fault(default[0])) is not None:
+    if default and (fault := Validator(parameter.schema, where).violation(default[0])) is not None:
         problem = f"{where}: the default {default[0]!r} is not allowed ({fault})."
         raise UserError(problem, "Use an allowed default.")
     for value in values + default:
@@ -244,7 +244,7 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _tool_of(source: Any, room: Room) -> Tool:
+def _tool_of(source: Any, room: Allowance) -> Tool:
     """Return the tool of a function, a pydantic model (named like its class; fields are parameters), or an OpenAI-style
     definition."""
     if isinstance(source, Tool):
@@ -275,9 +275,9 @@ class Tools:
         else:
             check_size([t for t in tools if isinstance(t, Mapping)])
             check_count(len(tools))
-            room = Room()
+            room = Allowance()
             entries = [_tool_of(t, room) for t in tools]
-        self.schemas = checked([t.schema for t in entries])
+        self.schemas = check_tools([t.schema for t in entries])
         self._tools = {t.name: t for t in entries}
 
     def __iter__(self) -> typing.Iterator[Tool]:
@@ -317,7 +317,7 @@ class Tools:
                 reason = str(error).splitlines()[-1].strip()
                 raise InvalidCall(f"{call.name}: {p.name}={value!r}: {reason}") from None
         rules = entry.schema.rules
-        if rules is not None and (fault := rules.fault(call.arguments)) is not None:
+        if rules is not None and (fault := rules.violation(call.arguments)) is not None:
             raise InvalidCall(f"{call.name}: {fault}")
         return call
 
@@ -327,8 +327,8 @@ class Tools:
         if value is None and p.nullable:
             return None
         if isinstance(p.domain, ClosedDomain):
-            return None if p.domain.holds(value) else " is not one of its values"
-        fault = p.domain.judge.fault(value)
+            return None if p.domain.contains(value) else " is not one of its values"
+        fault = p.domain.validator.violation(value)
         return None if fault is None else f": {fault}"
 
     def convert(self, call: Call) -> dict[str, Any]:
@@ -360,14 +360,14 @@ def hints_of(tool: ToolSchema) -> list[str]:
     slots = tool.slots()
     for p in tool.parameters:
         default = p.schema.get("default")
-        if default is not None and isinstance(p.domain, ClosedDomain) and not p.domain.holds(default):
+        if default is not None and isinstance(p.domain, ClosedDomain) and not p.domain.contains(default):
             problem = f"its default {json.dumps(default)[:40]} is not one of its values, and is ignored"
             sentences.append(f"parameter {p.name}: {problem}. Hint: correct the default.")
-        if isinstance(p.domain, Free):
+        if isinstance(p.domain, FreeDomain):
             values = "values are not listed" if p.domain.grid is None else f"{p.domain.grid.count} values are too many"
             sentences.append(f"parameter {p.name}: its {values}, {TOKEN_COST}. Hint: use {USE_LISTED_VALUES}.")
     for slot in slots:
-        if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
+        if isinstance(slot.domain, FreeDomain) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
             names = ", ".join(p.name for p in slot.parameters)
             sentences.append(
                 f"parameters {names}: together in one head they have over {MAX_CLOSED} values, {TOKEN_COST}. "

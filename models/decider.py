@@ -19,7 +19,7 @@ from rtcontrol.models.decode.protocol import Budget, Runner
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, run_to_end
 from rtcontrol.models.runners import registry
-from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class DeciderSpec:
         """Return the checkpoint and its runner. Raises UserError."""
         from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 
-        registry.check(self.engine)
+        registry.check_engine(self.engine)
         checkpoint = Checkpoint.open(self.model)
         return checkpoint, registry.load(self.engine, checkpoint.folder, self.dtype, self.device, self.threads)
 
@@ -78,7 +78,7 @@ def build_core(
     if spec.hysteresis is not None:
         problem = f"loop.hysteresis needs a checkpoint with heads, but {spec.model} is a chat model."
         raise UserError(problem, "Remove loop.hysteresis, or use a checkpoint with heads (docs/engines.md).")
-    free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
+    free = any(isinstance(p.domain, FreeDomain) for tool in tools for p in tool.parameters)
     grammars = Grammars(tokenizer, vocabulary) if free else None
     chat = ChatPlan(tools, tokenizer, template.syntax, grammars)
     return ChatCore(chat, tokenizer, grammars, spec.value_tokens)

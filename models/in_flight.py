@@ -24,13 +24,13 @@ _slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # tokens that the
 @dataclass
 class InFlightDecode:
     """A decision in progress. `handle` is its place in the runner's cache, which had `reused` tokens of the prompt and
-    computes `fresh` ones. Setting `stop` cancels the decision. `error` is the exception that ended it."""
+    computes `new` ones. Setting `stop` cancels the decision. `error` is the exception that ended it."""
 
     steps: Any  # a `DecisionSteps` of the decoder core
     handle: Any
     stop: threading.Event
     reused: int
-    fresh: int
+    new: int
     error: Exception | None = None
 
     @property
@@ -45,7 +45,7 @@ class InFlightDecode:
         except Exception as error:
             self.error = error
             if isinstance(error, NotFinite):
-                self.handle.forget()  # discard the cache, which may have NaN too
+                self.handle.invalidate()  # discard the cache, which may have NaN too
 
     def decision(self) -> Decision:
         """Return the finished decision, or raise the error that ended it."""
@@ -53,8 +53,8 @@ class InFlightDecode:
             raise self.error
         decision = self.steps.decision
         assert decision is not None
-        fresh = self.fresh if decision.forward_passes else 0
-        return replace(decision, tokens=decision.tokens + fresh, reused_tokens=self.reused)
+        new = self.new if decision.forward_passes else 0
+        return replace(decision, tokens=decision.tokens + new, reused_tokens=self.reused)
 
 
 def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[None, None, None]:
@@ -95,7 +95,7 @@ def record_slice_time(runner: Runner, tokens: int, seconds: float) -> None:
 
 def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
     """Compute a long prompt except its last slice, which the next pass computes; yield after each slice."""
-    while handle.fresh > (size := min(slice_tokens(runner), MAX_SLICE)):
+    while handle.uncomputed > (size := min(slice_tokens(runner), MAX_SLICE)):
         started = time.perf_counter()
         runner.prefill(handle, size)
         record_slice_time(runner, size, time.perf_counter() - started)

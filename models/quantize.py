@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.models.checkpoint.checkpoint import is_chat_model, read_config
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners.torch_runner import ONE_THREAD
+from rtcontrol.models.runners.torch_runner import ONE_THREAD_BYTES
 
 SCHEMES = ("awq", "gptq", "int8")
 PYTHON = "RTCONTROL_QUANT_PYTHON"
@@ -66,7 +66,7 @@ def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]],
         job = {"model": str(folder), "out": str(fresh), "scheme": scheme, "ids": [list(i) for i in ids], "group": group}
         file.write_text(json.dumps(job))
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        if weight_bytes(folder) < ONE_THREAD:
+        if weight_bytes(folder) < ONE_THREAD_BYTES:
             env.setdefault("OMP_NUM_THREADS", "1")  # on two busy cores: 20 s instead of 203
         program = Path(__file__).with_name("quantizer.py")
         process = subprocess.run([str(python), str(program), str(file)], env=env, capture_output=True, text=True)

@@ -216,7 +216,7 @@ class QuestionDecider:
             handle.start([*prompt, *now[0].prompt_part], reserve=len(tree.tokens))
             if sliced:
                 yield from prefill_in_slices(runner, handle)
-            started, count = time.perf_counter(), handle.fresh + len(tree.tokens)
+            started, count = time.perf_counter(), handle.uncomputed + len(tree.tokens)
             (answers,) = runner.run([Work(handle, tree)])
             if count >= MIN_PASS_TOKENS:  # a smaller pass has mostly fixed costs
                 record_slice_time(runner, count, time.perf_counter() - started)
@@ -224,7 +224,7 @@ class QuestionDecider:
             for branch, places in zip(now, rows, strict=True):
                 scores = {path: by_ids[ids][row] for path, (ids, row) in places.items()}
                 if not math.isfinite(sum(map(sum, scores.values()))):
-                    handle.forget()
+                    handle.invalidate()
                     raise NotFinite
                 probabilities.append(branch.probabilities(scores))
             tokens, passes = tokens + len(now[0].prompt_part) + len(tree.tokens), passes + 1

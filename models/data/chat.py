@@ -12,7 +12,7 @@ from rtcontrol.models.conversation import CallWithResult, ConversationTurn, Unpa
 from rtcontrol.models.data.sample import DroppedSample, Sample, UnusableSample
 from rtcontrol.models.data.types import parse_arguments, parse_list, tool_definition
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import definition
+from rtcontrol.models.schema.definition import read_definition
 
 CONTEXT_ROLES = ("system", "developer")
 RESULT_ROLES = ("tool", "function")
@@ -132,7 +132,7 @@ def _weight(item: Mapping[str, Any]) -> float:
 
 def _tool(value: Any) -> dict[str, Any]:
     try:
-        body = definition(_drop_nulls(value))
+        body = read_definition(_drop_nulls(value))
     except UserError as error:
         raise UnusableSample("a tool that cannot be decoded", error.what) from None
     return tool_definition(body.name, body.description, body.schema)

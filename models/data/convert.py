@@ -15,7 +15,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.data.sample import LONE_SURROGATE, DroppedSample, Sample, Tally, UnusableSample
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
-from rtcontrol.models.schema.json_schema import as_declared
+from rtcontrol.models.schema.json_schema import to_declared_types
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
@@ -156,7 +156,7 @@ def with_declared_types(call: Call, tool: ToolSchema) -> Call:
     for p in tool.parameters:
         if p.name in arguments:
             try:
-                arguments[p.name] = as_declared(arguments[p.name], p.schema)
+                arguments[p.name] = to_declared_types(arguments[p.name], p.schema)
             except OverflowError:
                 raise UnusableSample(INVALID_VALUE, f"{tool.name}.{p.name}") from None
             if arguments[p.name] is None and not p.required:
@@ -176,7 +176,7 @@ def check_call(call: Call, tool: ToolSchema) -> None:
         if p.name in call.arguments and not _accepts(p, call.arguments[p.name]):
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
             raise UnusableSample(INVALID_VALUE, detail)
-    if tool.rules is not None and tool.rules.fault(call.arguments) is not None:
+    if tool.rules is not None and tool.rules.violation(call.arguments) is not None:
         raise UnusableSample("arguments that may not be combined", f"{tool.name}: {tool.rules.keywords}")
 
 
@@ -184,7 +184,7 @@ def _accepts(parameter: Parameter, value: Any) -> bool:
     if value is None and parameter.nullable:
         return True
     domain = parameter.domain
-    return domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.takes(value)
+    return domain.contains(value) if isinstance(domain, ClosedDomain) else domain.validator.accepts(value)
 
 
 def parse_shares(text: str) -> dict[int, float]:

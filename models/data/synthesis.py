@@ -131,7 +131,7 @@ def sample_value(parameter: Parameter, rng: Random) -> Any:
     if isinstance(domain, ClosedDomain):
         return rng.choice(domain.values)
     if domain.grid is not None:
-        return domain.grid.at(rng.randrange(domain.grid.count))
+        return domain.grid.number_at(rng.randrange(domain.grid.count))
     schema = domain.schema
     if {"pattern", "not", "format", "multipleOf", "minLength", "maxLength"} & schema.keys():
         raise UnusableSample(NOT_SAMPLED, parameter.name)

@@ -335,7 +335,7 @@ class ChatSteps(DecisionSteps):
         names = ["function", *(f"arg{k + 1}" for k in range(len(tool.parameters)))]
         sure = {name: self._confidence[k] for k, name in enumerate(names) if k in self._confidence}
         call = Call(tool.name, {p.name: self._arguments[p.name] for p in tool.parameters if p.name in self._arguments})
-        if tool.rules is not None and (problem := tool.rules.fault(call.arguments)) is not None:
+        if tool.rules is not None and (problem := tool.rules.violation(call.arguments)) is not None:
             raise DecodeError(f"Tool {tool.name}: {problem}")
         return Decision(call, sure, self.passes, self.nodes, 0)
 

@@ -18,7 +18,7 @@ from rtcontrol.models.checkpoint.chat_template import CallSyntax, call_value_tex
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import TokenTrie, TrieNode
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
@@ -74,7 +74,7 @@ class FreeText:
 
     tool: int
     decides: int
-    domain: Free
+    domain: FreeDomain
     grammar: str
     ends: np.ndarray
     then: Choice
@@ -115,7 +115,8 @@ class ChatPlan:
         """Return whether all values are strings, so that the quote before a value can be a part of the key's text."""
         if p.nullable:
             return False
-        return p.domain.is_string if isinstance(p.domain, Free) else all(isinstance(v, str) for v in p.domain.values)
+        domain = p.domain
+        return domain.is_string if isinstance(domain, FreeDomain) else all(isinstance(v, str) for v in domain.values)
 
     def _key(self, p: Parameter) -> str:
         written = self.syntax.key.replace("{}", _escaped(self.syntax, p.name))
@@ -149,7 +150,7 @@ class ChatPlan:
         """Return the position where the k-th value is chosen. `then(is_string)` returns the choice after the value."""
         p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
-        if isinstance(p.domain, Free):
+        if isinstance(p.domain, FreeDomain):
             if p.nullable:
                 raise UserError(
                     f"{where}: a chat model cannot decode a value that may be null, unless all values are listed.",

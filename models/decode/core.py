@@ -319,7 +319,7 @@ class HeadSteps(DecisionSteps):
                 if value is not ABSENT:
                     arguments |= slot.arguments(value)
             rules = self.plan.tools[tool].rules
-            if rules is not None and (fault := rules.fault(arguments)) is not None:
+            if rules is not None and (fault := rules.violation(arguments)) is not None:
                 raise DecodeError(f"Tool {self.plan.tools[tool].name}: {fault}")
             call = Call(self.plan.tools[tool].name, arguments)
         kept = {} if self._hysteresis is None else self._hysteresis.kept

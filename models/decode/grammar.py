@@ -15,10 +15,10 @@ import numpy as np
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import Free
-from rtcontrol.models.schema.json_schema import as_declared
-from rtcontrol.models.schema.mask import FORMATS, mask_of
-from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
+from rtcontrol.models.schema.domain import FreeDomain
+from rtcontrol.models.schema.json_schema import to_declared_types
+from rtcontrol.models.schema.mask import FORMATS, compile_mask
+from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER
 
 MAX_TOKENS = 64  # default limit for the tokens of a free value
 MAX_ENDING = 256  # further tokens that may complete a JSON value which has reached its limit
@@ -70,7 +70,7 @@ class Grammars:
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
         (self.quote, *_) = tokenizer.encode('"')
 
-    def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
+    def compile(self, domain: FreeDomain, where: str, quoted: bool = False, space: str = "") -> str:
         """Return the grammar of a domain. Raises UserError (`where` names tool and argument) if its schema has none.
 
         A `quoted` value is a string within JSON quotes, and has no characters that need an escape. `space` precedes
@@ -83,9 +83,9 @@ class Grammars:
                 f"{PLAIN_TEXT}start: TEXT\nTEXT: /(?:{UNESCAPED if quoted else ANY_CHARACTER}){{{least},{most}}}/\n"
             )
         elif domain.is_string:
-            grammar = f"{JSON_TEXT}{mask_of(domain, where).grammar}"
+            grammar = f"{JSON_TEXT}{compile_mask(domain, where).grammar}"
         else:
-            grammar = mask_of(domain, where, space).grammar
+            grammar = compile_mask(domain, where, space).grammar
         self._check_compiled(grammar, where)
         return grammar
 
@@ -273,7 +273,7 @@ def _with_short_texts(schema: Any, most: int) -> Any:
 def _integer(digits: str) -> int:
     """Parse an integer. Raises ValueError if it does not fit in 64 bits."""
     number = int(digits)
-    if not LEAST_INTEGER <= number <= MOST_INTEGER:
+    if not MIN_INTEGER <= number <= MAX_INTEGER:
         raise ValueError("an integer of more than 64 bits")
     return number
 
@@ -286,7 +286,7 @@ def _float(digits: str) -> float:
     return number
 
 
-def parse_free(domain: Free, text: str) -> Any:
+def parse_free(domain: FreeDomain, text: str) -> Any:
     """Return the typed value of decoded text. Duplicates in lists of unique items are dropped. Raises DecodeError if
     the text does not parse, or violates a rule of the schema that the grammar does not enforce."""
     value: Any = text
@@ -295,10 +295,10 @@ def parse_free(domain: Free, text: str) -> Any:
             value = json.loads(text, parse_int=_integer, parse_float=_float)
         except (ValueError, RecursionError) as error:
             raise DecodeError(f"{text!r} is not JSON ({error})") from None
-        value = as_declared(value, domain.schema)
-    if (fault := domain.judge.fault(value)) is not None:
+        value = to_declared_types(value, domain.schema)
+    if (fault := domain.validator.violation(value)) is not None:
         value = _drop_duplicates(value, domain.schema)
-        fault = domain.judge.fault(value)
+        fault = domain.validator.violation(value)
     if fault is not None:
         raise DecodeError(f"{text[:200]!r} violates its schema ({fault})")
     return value

@@ -10,8 +10,8 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, FUNCTION, NULL, head_end, head_start
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import ClosedDomain, Free, json_text
-from rtcontrol.models.schema.json_schema import as_declared
+from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain, json_text
+from rtcontrol.models.schema.json_schema import to_declared_types
 from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
 
 TrieNode = tuple[int, ...]  # a node is the tuple of tokens after the head token that lead to it
@@ -101,7 +101,7 @@ class HeadPlan:
     end_id: int
     null_id: int
     trie: TokenTrie
-    free: Mapping[int, Free]
+    free: Mapping[int, FreeDomain]
 
     @property
     def free_mask(self) -> int:
@@ -148,7 +148,7 @@ class SchemaPlan:
                 if known == value and isinstance(known, bool) == isinstance(value, bool):
                     return text
             raise ValueError(f"{self.tools[tool].name}: {value!r} is not in the domain of argument {k + 1}")
-        return value if domain.is_string else json_text(as_declared(value, domain.schema))
+        return value if domain.is_string else json_text(to_declared_types(value, domain.schema))
 
 
 def compile_plan(
@@ -169,7 +169,7 @@ def compile_plan(
         heads[0].trie.insert([null_id], ANY_TOOL, NO_TOOL)
     for k in range(max((len(s) for s in slots), default=0)):
         local = {i: s[k] for i, s in enumerate(slots) if k < len(s)}
-        free = {i: s.domain for i, s in local.items() if isinstance(s.domain, Free)}
+        free = {i: s.domain for i, s in local.items() if isinstance(s.domain, FreeDomain)}
         heads.append(active := _head(tokenizer, ARGUMENTS[k], free))
         for index, slot in local.items():
             if isinstance(slot.domain, ClosedDomain):
@@ -189,6 +189,6 @@ def compile_plan(
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)
 
 
-def _head(tokenizer: STTokenizer, name: str, free: Mapping[int, Free]) -> HeadPlan:
+def _head(tokenizer: STTokenizer, name: str, free: Mapping[int, FreeDomain]) -> HeadPlan:
     start, end, null = map(tokenizer.special_id, (head_start(name), head_end(name), NULL))
     return HeadPlan(name, start, end, null, TokenTrie(start), free)

@@ -18,7 +18,7 @@ import numpy as np
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.intervals import share
-from rtcontrol.models.schema.domain import same
+from rtcontrol.models.schema.domain import is_same
 
 RULES = ("exact", "strict")
 TOLERANCE = 1e-6  # largest difference between numbers that count as equal
@@ -86,7 +86,7 @@ def _is_argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
     if name not in right.arguments:
         return name not in call.arguments
     value, expected = call.arguments.get(name, EMPTY), right.arguments[name]
-    return nearly_equal(value, expected) if rule == "strict" else name in call.arguments and same(value, expected)
+    return nearly_equal(value, expected) if rule == "strict" else name in call.arguments and is_same(value, expected)
 
 
 def nearly_equal(a: Any, b: Any) -> bool:

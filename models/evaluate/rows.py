@@ -22,7 +22,7 @@ from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.evaluate.judge import Answer, judge_rows, scores
 from rtcontrol.models.runners import registry
-from rtcontrol.models.runners.prefix_store import nothing_kept
+from rtcontrol.models.runners.prefix_store import saving_disabled
 from rtcontrol.models.runners.weights import fingerprint
 
 DOCUMENT_VERSION = 3
@@ -127,7 +127,7 @@ class Answerer:
         metadata = self._metadata if self._metadata is not None and self._metadata.knows(tools) else None
         allow_null, gate = (metadata.allow_null, metadata.gate or 0.0) if metadata is not None else (False, 0.0)
         spec = replace(self._spec, tools=tuple(tool.exact() for tool in tools), allow_null=allow_null)
-        with nothing_kept():  # write no prefix to disk, since these tools are not used again
+        with saving_disabled():  # write no prefix to disk, since these tools are not used again
             self._deciders[key] = spec.build(), gate
         return self._deciders[key]
 

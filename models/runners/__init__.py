@@ -1,1 +1,1 @@
-"""Engines that evaluate the token trees of a decision. Each one implements the protocol of `decode.protocol`."""
+"""Engines that run a model for decisions. Each implements `Runner` of `decode.protocol`."""

@@ -1,7 +1,7 @@
-"""A runner over Hugging Face transformers, which evaluates a tree in one pass of any causal model whose attention takes
-a mask.
+"""A runner for Hugging Face transformers: evaluates a tree in one pass with any causal model that accepts an attention
+mask.
 
-Loading checks the model: the scores of a tree must equal the scores that forwards of whole sequences give.
+When a model is loaded, a trial checks that the scores of a tree equal those of separate forward passes.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.runners.handle import Handle, pass_cost
-from rtcontrol.models.runners.packed import answered
+from rtcontrol.models.runners.packed import compute_answers
 from rtcontrol.models.runners.torch_runner import choose_device, choose_dtype, choose_threads, thread_limit
-from rtcontrol.models.runners.weights import shared, unchanged
+from rtcontrol.models.runners.weights import files_key, get_or_create
 
 SLOTS = 8192
-PIECE = 1024  # tokens of a pass without nodes: a mask is so many times as long as what it looks at
-SIZES = (1, 4, 16)  # nodes of the measured passes
-LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and a sliding window's while it lasts
-LONGEST = 1024  # tokens of the longest trial prompt, for models with other windows
-# The mean distance of scores, in standard deviations, that counts as rounding; or so many times the distance between
-# the model's own two forwards.
+CHUNK = 1024  # prompt tokens per pass, since the mask grows with the tokens of the pass
+SIZES = (1, 4, 16)  # nodes of the passes that are measured
+LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and of a sliding window during the trial
+LONGEST = 1024  # most tokens of a trial's prompt, for models with other windows
+# Differences that count as rounding: a mean difference of scores of so many standard deviations, or so many times the
+# difference between two forward passes of the model itself.
 ROUNDING, TIMES = {torch.float32: 1e-3}, 4.0
 ROUNDING_16 = 2e-2
-# The parents in the trial's tree, which takes two passes; the nodes of the second pass follow those of the first.
+# The parents of the nodes in the trial's tree, which is evaluated in two passes; node numbers continue.
 TREES = ([-1, 0, 0, 1, -1, 4], [2, 6, 3])
 LEAVES = (5, 7, 8)
 
 
 class HFSequence(Handle):
-    """A cache of the prompt and of the decision's nodes. The cache is cropped to what the next prompt has in common."""
+    """A handle with a transformers cache, which is cropped to the tokens that the next prompt has in common."""
 
     def __init__(self, slots: int, cache: Any) -> None:
         super().__init__(slots)
         self.cache = cache
 
-    def keep(self, count: int, total: int) -> int:
+    def keep_prefix(self, count: int, total: int) -> int:
         length: int = self.cache.get_seq_length()
         if length > count:
             self.cache.crop(count - length)
@@ -52,9 +52,9 @@ class HFSequence(Handle):
 
 
 class HFRunner:
-    """A transformers model in one dtype on one device. `threads` limits torch's threads during a pass (None: torch's
-    default). `kinds` are the layer types that the model takes a mask for (empty: the model takes one mask). `window`
-    limits how far a row of a sliding layer, or of the one mask, sees."""
+    """A runner for a transformers model. `threads` limits torch's threads during a pass (None: torch's default).
+    `kinds` are the layer types that need separate masks (empty: there is one mask). `window` is the size of the sliding
+    window, which applies to sliding layers, or to the one mask."""
 
     def __init__(
         self, model: Any, threads: int | None = None, kinds: Sequence[str] = (), window: int | None = None
@@ -69,41 +69,41 @@ class HFRunner:
         self._costs: dict[int, PassCost] = {}
         takes = signature(model.forward).parameters
         self._keeps = "logits_to_keep" in takes
-        self._cache = "cache" if "cache" in takes else "past_key_values"  # since transformers 5.24 all call it `cache`
+        self._cache = "cache" if "cache" in takes else "past_key_values"  # renamed in transformers 5.24
 
     def open(self, prefix: Sequence[int]) -> tuple[HFSequence, PrefixInfo]:
         """Compute the KV of `prefix`; return a handle for prompts that start with `prefix`."""
         from transformers import DynamicCache
 
-        # A plain cache, since the model's own cache may have a window, which drops what another branch still sees.
+        # A plain cache, since the model's own cache may have a window and drop tokens that other branches need.
         handle = HFSequence(self.slots, DynamicCache())
         handle.start(prefix, 1)
-        self.prefill(handle, handle.fresh)
+        self.prefill(handle, handle.uncomputed)
         return handle, PrefixInfo(len(prefix), "computed")
 
     def copy(self, handle: HFSequence, prefix: Sequence[int]) -> HFSequence:
         """Return another handle for the same prefix."""
         other = HFSequence(self.slots, deepcopy(handle.cache))
-        other.prompt, other.done, other.paths = list(handle.prompt), handle.done, list(handle.paths)
+        other.prompt, other.computed, other.paths = list(handle.prompt), handle.computed, list(handle.paths)
         other.start(prefix, 1)
-        self.prefill(other, other.fresh)
+        self.prefill(other, other.uncomputed)
         return other
 
     def cost(self, handle: HFSequence) -> PassCost:
-        """Return the cost of a pass after the prompt of a handle, measured once for prompts of about this length."""
+        """Return the cost of a pass after a prompt about as long as the handle's, measured once."""
         about = len(handle.prompt).bit_length()
         if about not in self._costs:
             self._costs[about] = pass_cost(self, handle, SIZES)
         return self._costs[about]
 
     def prefill(self, handle: HFSequence, count: int) -> None:
-        """Compute the next `count` tokens of the handle's prompt, and no node."""
-        end = handle.done + count
-        while handle.done < end:
-            self._pass(handle, min(end - handle.done, PIECE), ())
+        """Compute the next `count` tokens of the handle's prompt."""
+        end = handle.computed + count
+        while handle.computed < end:
+            self._pass(handle, min(end - handle.computed, CHUNK), ())
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate one pass; return, for each work item, the answers to the asks of its tree."""
+        """Evaluate the work items; return for each the answers to the asks of its tree."""
         return [self._run(work) for work in batch]
 
     def _run(self, work: Work) -> list[Any]:
@@ -113,27 +113,27 @@ class HFRunner:
             rows = torch.tensor([*at], device=every.device)
             return every[rows] if ids is None else every[rows[:, None], torch.tensor([*ids], device=every.device)]
 
-        return answered([(work.tree.asks, scores)])[0]
+        return compute_answers([(work.tree.asks, scores)])[0]
 
     def _rows(self, handle: HFSequence, tree: Tree) -> torch.Tensor:
-        """Return fp32 logits [nodes, vocabulary]. Raises UserError if the nodes do not fit."""
+        """Evaluate a tree and return fp32 logits [nodes, vocabulary]. Raises UserError if the nodes do not fit."""
         base = len(handle.paths)
         if len(handle.prompt) + base + len(tree.tokens) > handle.slots:
             raise too_long(handle.slots, len(handle.prompt))
-        self.prefill(handle, handle.fresh - min(handle.fresh, PIECE))
+        self.prefill(handle, handle.uncomputed - min(handle.uncomputed, CHUNK))
         paths = list(handle.paths)
         for i, parent in enumerate(tree.parents, start=base):
             paths.append([*(paths[parent] if parent >= 0 else ()), i])
-        return self._pass(handle, handle.fresh, tree.tokens, paths)
+        return self._pass(handle, handle.uncomputed, tree.tokens, paths)
 
     def _pass(
         self, handle: HFSequence, fresh: int, nodes: Sequence[int], paths: Sequence[list[int]] = ()
     ) -> torch.Tensor:
-        """Evaluate `fresh` prompt tokens and the `nodes`; return fp32 logits of the nodes, or without nodes of the last
-        token."""
-        done, before, end = handle.done, len(handle.paths), handle.done + fresh
+        """Run the model on the next `fresh` prompt tokens and the `nodes`, whose paths are in `paths`. Return fp32
+        logits of the nodes, or, without nodes, of the last token."""
+        done, before, end = handle.computed, len(handle.paths), handle.computed + fresh
         new = paths[before:]
-        # Cached positions come first, then those of this pass: the nodes of a decision follow the whole prompt.
+        # Positions of cached tokens, then of this pass's. Nodes of the decision follow the whole prompt.
         places = [*range(done), *(end + len(p) - 1 for p in paths[:before]), *range(done, end)]
         places += [end + len(path) - 1 for path in new]
         at = torch.tensor(places)
@@ -147,11 +147,11 @@ class HFRunner:
         inputs = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": self._masks(see, at)}
         tokens = [*handle.prompt[done:end], *nodes]
         try:
-            logits = self.called(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **inputs)
-        except BaseException:  # some layers may have it, others not
-            handle.cache, handle.done, handle.paths = type(handle.cache)(), 0, []
+            logits = self.logits(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **inputs)
+        except BaseException:  # only some layers of the cache may be updated, so discard it
+            handle.cache, handle.computed, handle.paths = type(handle.cache)(), 0, []
             raise
-        handle.done, handle.paths = end, list(paths)
+        handle.computed, handle.paths = end, list(paths)
         return logits
 
     def _masks(self, see: torch.Tensor, at: torch.Tensor) -> Any:
@@ -167,8 +167,8 @@ class HFRunner:
         return {kind: sliding if kind == "sliding_attention" else whole for kind in self.kinds}
 
     @torch.no_grad()
-    def called(self, tokens: Sequence[int], keep: int = 0, **inputs: Any) -> torch.Tensor:
-        """Run the model; return fp32 logits of the last `keep` tokens (0: all)."""
+    def logits(self, tokens: Sequence[int], keep: int = 0, **inputs: Any) -> torch.Tensor:
+        """Run the model on `tokens`; return fp32 logits of the last `keep` tokens (0: of all)."""
         ids = torch.tensor([list(tokens)], device=self.model.device)
         if keep and self._keeps:
             inputs["logits_to_keep"] = keep
@@ -182,13 +182,14 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
     place = choose_device(device)
     if read_config(folder).get("quantization_config"):
         raise UserError(
-            f"{folder} is quantised; the engine transformers runs it in full precision alone.",
-            "Use host.engine=torch (it is dequantised) or host.engine=vllm.",
+            f"{folder} is quantised, which the engine transformers does not support.",
+            "Use host.engine=torch, which dequantises it, or host.engine=vllm.",
         )
     kind = choose_dtype(dtype, folder, place)
-    files = unchanged(sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]))
+    files = files_key(sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]))
     threads = choose_threads(threads, files)
-    return shared(("transformers", files, kind, place, threads), lambda: runner(_model(folder, kind, place), threads))
+    key = ("transformers", files, kind, place, threads)
+    return get_or_create(key, lambda: checked_runner(_model(folder, kind, place), threads))
 
 
 def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
@@ -202,38 +203,38 @@ def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(
             f"transformers cannot load {folder} ({type(error).__name__}: {reason}).",
-            "Restore the checkpoint, or choose a causal model of an architecture that transformers has.",
+            "Restore the checkpoint, or choose a causal model with an architecture that transformers supports.",
         ) from None
 
 
-def runner(model: Any, threads: int | None = None) -> HFRunner:
-    """Return the runner of a model. Raises UserError if the scores of a tree differ from those of whole sequences."""
+def checked_runner(model: Any, threads: int | None = None) -> HFRunner:
+    """Return a runner for a model, after a trial. Raises UserError if scores of trees differ from separate passes'."""
     model.eval()
     config = model.config.get_text_config()
     kinds = sorted(set(getattr(config, "layer_types", None) or ()))
     slides = getattr(config, "sliding_window", None) is not None and kinds != ["full_attention"]
-    why = "its scores of a tree are others than those of one token after another"
+    why = "the scores of a tree differ from those of separate sequences"
     other = _other_windows(config)
-    ways = [kinds, []] if len(kinds) > 1 else [[]]
-    for own in ways if other <= LONGEST else ():
+    candidates = [kinds, []] if len(kinds) > 1 else [[]]
+    for mask_kinds in candidates if other <= LONGEST else ():
         try:
             with _small_window(config):
                 agrees = _agrees(
-                    HFRunner(model, threads, own, config.sliding_window if slides else None), LENGTH + other
+                    HFRunner(model, threads, mask_kinds, config.sliding_window if slides else None), LENGTH + other
                 )
         except Exception as error:
             agrees, why = False, repr(error).splitlines()[0]
         if agrees:
-            return HFRunner(model, threads, own, config.sliding_window if slides else None)
+            return HFRunner(model, threads, mask_kinds, config.sliding_window if slides else None)
     raise UserError(
-        f"The {model.config.model_type} model cannot be asked for a tree: {why}.",
+        f"The {model.config.model_type} model cannot evaluate a tree: {why}.",
         "Use host.engine=vllm, or another model.",
     )
 
 
 def _other_windows(config: Any) -> int:
-    """Return the longest attention window of another name than `sliding_window`. Only a longer trial shows the effect
-    of such a window."""
+    """Return the largest setting that may be an attention window with another name than `sliding_window`. The trial
+    must be longer than such a window."""
     named = [v for k, v in config.to_dict().items() if any(w in k for w in ("window", "chunk", "block", "local"))]
     sizes = (v for v in named if type(v) is int and v != getattr(config, "sliding_window", None))
     return max(sizes, default=0)
@@ -241,7 +242,7 @@ def _other_windows(config: Any) -> int:
 
 @contextmanager
 def _small_window(config: Any) -> Iterator[None]:
-    """Shorten the model's sliding window during the trial, so that the window has an effect within few tokens."""
+    """Shorten the model's sliding window within a `with` block, so that it has an effect on short trials."""
     window = getattr(config, "sliding_window", None)
     if isinstance(window, int) and window > WINDOW:
         config.sliding_window = WINDOW
@@ -253,8 +254,8 @@ def _small_window(config: Any) -> Iterator[None]:
 
 
 def _agrees(trial: HFRunner, length: int) -> bool:
-    """Return whether a runner gives trees after two prompts with a common start the scores that forwards of whole
-    sequences give."""
+    """Return whether the scores of trees equal those of separate forward passes, for two prompts with a common start
+    and a copied handle."""
     length = min(length, trial.slots - 16)
     ids = torch.randint(trial.caps.vocabulary, (2 * length,), generator=torch.Generator().manual_seed(0)).tolist()
     prompts = [ids[:length], [*ids[: length // 2], *ids[length : length + length // 3]]]
@@ -268,23 +269,23 @@ def _agrees(trial: HFRunner, length: int) -> bool:
 def _scores_agree(trial: HFRunner, handle: Any, prompt: Sequence[int], columns: list[int], tokens: list[int]) -> bool:
     handle.start(prompt, 16)
     paths: list[list[int]] = []
-    got: list[list[float]] = []
+    actual: list[list[float]] = []
     for parents in TREES:
         base = len(paths)
         for i, parent in enumerate(parents, start=base):
             paths.append([*(paths[parent] if parent >= 0 else ()), tokens[i]])
         depths = [len(path) - 1 for path in paths[base:]]
         tree = Tree(tokens[base : len(paths)], parents, depths, [Ask(range(len(parents)), columns)])
-        got += trial.run([Work(handle, tree)])[0][0]
-    # The forward of a leaf also has the scores of all nodes that lead to the leaf.
+        actual += trial.run([Work(handle, tree)])[0][0]
+    # The forward pass of a leaf's path also gives the scores of all nodes on the path.
     expected = torch.empty(len(paths), len(columns))
     for leaf in LEAVES:
-        rows = trial.called([*prompt, *paths[leaf]], len(paths[leaf]))
+        rows = trial.logits([*prompt, *paths[leaf]], len(paths[leaf]))
         for i, path in enumerate(paths):
             if path == paths[leaf][: len(path)]:
                 expected[i] = rows[len(path) - 1, columns]
-    # The distance between two forwards of the model itself: with a node at the end, and within a longer sequence.
-    alone = trial.called([*prompt, *paths[0]], 1)
+    # Rounding of the model itself: the same node at the end of a sequence, and within a longer one.
+    alone = trial.logits([*prompt, *paths[0]], 1)
     noise = (alone[0, columns].cpu() - expected[0]).abs().mean()
-    far = (torch.tensor(got) - expected).abs().mean(-1).max()
-    return bool(far <= max(TIMES * noise, ROUNDING.get(trial.model.dtype, ROUNDING_16) * expected.std()))
+    difference = (torch.tensor(actual) - expected).abs().mean(-1).max()
+    return bool(difference <= max(TIMES * noise, ROUNDING.get(trial.model.dtype, ROUNDING_16) * expected.std()))

@@ -1,4 +1,4 @@
-"""A lean forward pass over a static KV cache: tokens in, hidden states of the wanted rows out."""
+"""A fast forward pass of a dense decoder model, with a preallocated KV cache for each sequence."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch.nn.functional as F
 
 from rtcontrol.models.runners.weights import Layer, ModelConfig, Weights
 
-SLOTS = 8192  # tokens of a sequence, at the most
-MASKS_CELLS = 1 << 23  # bytes of all caches that a model keeps for its sequences
-MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
+SLOTS = 8192  # most tokens of a sequence
+MAX_CACHED_CELLS = 1 << 23  # elements of all masks that a model caches
+MAX_MASK_CELLS = 1 << 19  # larger masks (of a long new prompt) are rare, and are neither cached nor repeated
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return zeros that take no memory on a CPU until they are written: most slots of a cache never are."""
+    """Return a tensor of zeros. On a CPU it takes no memory until it is written, as most slots of a cache never are."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap(-1, math.prod(shape) * dtype.itemsize)
@@ -32,7 +32,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
 def _rotations(
     positions: int, inv_freq: tuple[float, ...], scale: float, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosines and sines [positions, 1, head_dim], shared by all deciders of a model."""
+    """Return the cosines and sines [positions, 1, head_dim] of the rotary embedding, cached for all deciders."""
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * torch.tensor(inv_freq)
     both = torch.cat([angles, angles], 1)[:, None]
     cos, sin = both.cos() * scale, both.sin() * scale
@@ -40,70 +40,69 @@ def _rotations(
 
 
 class KVCache:
-    """The keys and values [layers, 1, kv_heads, slots, head_dim] of one sequence, which may be a tree."""
+    """The keys and values [layers, 1, kv_heads, slots, head_dim] of one sequence, which may end in a tree."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
         c, self.slots = model.config, slots
         shape = (c.layers, 1, c.kv_heads, slots, c.head_dim)
         self.keys, self.values = zeros(shape, model.dtype, model.device), zeros(shape, model.dtype, model.device)
-        # One view for each layer: indexing the big tensor on every pass costs more than the copy itself.
+        # One view for each layer, since indexing the big tensor in every pass is slow.
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
-    def first(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def first_slots(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of the first `count` slots."""
         return self.keys[..., :count, :], self.values[..., :count, :]
 
     def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Set the first slots to these keys and values."""
-        for mine, others in zip(self.first(keys.shape[-2]), (keys, values), strict=True):
-            mine.copy_(others)
+        for target, source in zip(self.first_slots(keys.shape[-2]), (keys, values), strict=True):
+            target.copy_(source)
 
-    def share(self, other: KVCache, count: int) -> None:
+    def copy_from(self, other: KVCache, count: int) -> None:
         """Copy the first `count` slots of another cache into this one."""
-        self.fill(*other.first(count))
+        self.fill(*other.first_slots(count))
 
-    def reserve(self, first: int, total: int, only: bool = False) -> None:
-        """Make slots up to `total` available, with those from `first` on to be written; with `only`, release all
-        further slots. A static cache has nothing to do."""
+    def reserve(self, first: int, total: int, release_rest: bool = False) -> None:
+        """Make slots up to `total` available, of which those from `first` on will be written. With `release_rest`,
+        release the slots after them. A preallocated cache has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The part of a pass that belongs to one sequence: `count` new tokens after `past` cached ones.
+class SequenceRows:
+    """The rows (tokens) of one sequence in a pass: `count` new tokens after `past` cached ones.
 
-    `mask` comes from the model; benchmarks leave it out, so that every row sees all. The first `hidden` rows are
-    computed for their keys and values only.
+    `mask` comes from `LeanModel.mask` (None: every row sees all slots, in benchmarks). For the first `skipped` rows
+    only keys and values are computed.
     """
 
     cache: Any
     past: int
     count: int
     mask: Any
-    hidden: int = 0
+    skipped: int = 0
 
 
 class LeanModel:
-    """A dense decoder model that keeps a static cache for each sequence."""
+    """A dense decoder model with a preallocated cache for each sequence."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config, self.weights = config, weights
-        self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of what is computed between the products
-        self.group = config.heads // config.kv_heads  # query heads to a key head
-        self._masks: dict[Any, torch.Tensor] = {}  # rotations of past passes, by shape
+        self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of all but the weights
+        self.group = config.heads // config.kv_heads  # query heads per key head
+        self._masks: dict[Any, torch.Tensor] = {}  # cached masks
         positions = min(SLOTS, config.context)
         self._cos, self._sin = _rotations(positions, config.inv_freq, config.rope_scale, self.device, self.dtype)
 
     def cache(self, slots: int) -> Any:
-        """Return an empty cache for a sequence."""
+        """Return an empty cache for a sequence of at most `slots` tokens."""
         return KVCache(self, slots)
 
     @torch.inference_mode()
-    def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
-        """Run `tokens` [n] at `positions` [n]: the rows of all `parts` in turn. Each part writes its slots
-        past..past+count. The parts share each product with the weights, and each part attends to its own cache.
+    def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[SequenceRows]) -> torch.Tensor:
+        """Run `tokens` [n] at `positions` [n], which are the rows of all `parts` one after another. All parts share the
+        matrix products with the weights; each part attends to its own cache, and writes its slots past..past+count.
 
-        Returns normalised states [rows, hidden] of the rows that are not `hidden`. Hidden rows skip the last layer
-        after their keys and values are written.
+        Returns normalised states [rows, hidden] of the rows that are not `skipped`.
         """
         x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding).to(self.dtype)
         places = torch.tensor(positions, device=self.device)
@@ -111,29 +110,29 @@ class LeanModel:
         last, one = len(self.weights.layers) - 1, len(parts) == 1
         counts = [p.count for p in parts]
         for i, layer in enumerate(self.weights.layers):
-            ends = i == last
-            qkv = self._projected(layer, x, cos, sin)
+            is_last = i == last
+            qkv = self._project(layer, x, cos, sin)
             if one:
-                attended = self._attention(i, parts[0], ends, *qkv)
+                attended = self._attention(i, parts[0], is_last, *qkv)
             else:
                 each = zip(parts, *(t.split(counts) for t in qkv), strict=True)
-                attended = torch.cat([self._attention(i, part, ends, q, k, v) for part, q, k, v in each])
-            if ends and one:
-                x = x[parts[0].hidden :]
-            elif ends:
-                x = torch.cat([rows[p.hidden :] for p, rows in zip(parts, x.split(counts), strict=True)])
-            x = self._behind(layer, x, attended)
+                attended = torch.cat([self._attention(i, part, is_last, q, k, v) for part, q, k, v in each])
+            if is_last and one:
+                x = x[parts[0].skipped :]
+            elif is_last:
+                x = torch.cat([rows[p.skipped :] for p, rows in zip(parts, x.split(counts), strict=True)])
+            x = self._after_attention(layer, x, attended)
         return self.norm(x, self.weights.norm)
 
-    def _behind(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def _after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         x = x + layer.out(attended)
         gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
         return x + layer.down(F.silu(gate) * up)
 
-    def _projected(
+    def _project(
         self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return rotated queries [n, heads, head_dim] and keys, and values [n, kv_heads, head_dim]."""
+        """Return rotated queries [n, heads, head_dim], rotated keys and values [n, kv_heads, head_dim]."""
         c = self.config
         qkv = layer.qkv(self.norm(x, layer.input_norm)).view(x.shape[0], c.heads + 2 * c.kv_heads, c.head_dim)
         qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], 1)
@@ -146,12 +145,11 @@ class LeanModel:
         return q, k, v
 
     def mask(self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]]) -> Any:
-        """Return the mask of a pass: `fresh` tokens of a prompt and nodes with these `ancestors` (slots after the
-        prompt), on top of `past` slots, of which the last `earlier` ones are nodes.
+        """Return the attention mask of a pass after `past` cached slots, the last `earlier` of which are nodes. The
+        pass has `fresh` prompt tokens, and nodes that see the prompt and their `ancestors` (slots after the prompt).
 
-        The mask is [1, 1, rows, past + rows] in the model's dtype, 0 if a row may see a slot, else -inf. A small mask
-        repeats its rows for all `group` query heads of a key head, so that the keys are read once for all of them, up
-        to 40 % faster for a few rows.
+        The mask [1, 1, rows, past + rows] is 0 where a row may see a slot, else -inf. The rows of a small mask are
+        repeated for all query heads of a key head, which is up to 40 % faster.
         """
         key = (past, fresh, earlier, ancestors)
         mask = self._masks.get(key)
@@ -167,39 +165,39 @@ class LeanModel:
                 row[past + fresh + i] = True
             bias = np.where(see, np.float32(0), np.float32(-np.inf))
             mask = torch.from_numpy(bias)[None, None].to(self.device, self.dtype)
-            if self.group > 1 and mask.numel() * self.group <= MASK_CELLS:
+            if self.group > 1 and mask.numel() * self.group <= MAX_MASK_CELLS:
                 mask = mask.repeat_interleave(self.group, 2)
-            if mask.numel() <= MASK_CELLS:
-                if sum(m.numel() for m in list(self._masks.values())) + mask.numel() > MASKS_CELLS:
+            if mask.numel() <= MAX_MASK_CELLS:
+                if sum(m.numel() for m in list(self._masks.values())) + mask.numel() > MAX_CACHED_CELLS:
                     self._masks.clear()
                 self._masks[key] = mask
         return mask
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Return fp32 logits [n, vocabulary], or [n, columns] for the given LM-head rows [columns, hidden]."""
+        """Return fp32 logits [n, vocabulary], or [n, columns] for some `rows` [columns, hidden] of the LM head."""
         head = self.weights.lm_head if rows is None else rows
         return F.linear(hidden.to(head.dtype), head).float()
 
     def _attention(
-        self, layer: int, part: Rows, ends: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, layer: int, part: SequenceRows, is_last: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        """Return the attention output [rows, heads * head_dim], in the last layer without the `hidden` rows; keys and
-        values of all rows are written."""
+        """Write keys and values of all rows to the cache, and return the attention output [rows, heads * head_dim], in
+        the last layer without skipped rows."""
         c, n, total = self.config, part.count, part.past + part.count
         mask = part.mask
         keys, values = part.cache.layers[layer]
         keys[0, :, part.past : total] = k.transpose(0, 1)
         values[0, :, part.past : total] = v.transpose(0, 1)
         keys, values = keys[:, :, :total], values[:, :, :total]
-        start = part.hidden if ends else 0
+        start = part.skipped if is_last else 0
         rows = n - start
         if not rows:
             return q.new_zeros(0, c.heads * c.head_dim)
         if start:
             q = q[start:]
             mask = None if mask is None else mask[:, :, start * (mask.shape[2] // n) :]
-        if mask is None or mask.shape[2] != rows:  # grouped: the query heads of a key head become further rows
+        if mask is None or mask.shape[2] != rows:  # treat the query heads of a key head as further rows
             q = q.reshape(rows, c.kv_heads, self.group, c.head_dim).transpose(0, 1)
             q = q.reshape(1, c.kv_heads, rows * self.group, c.head_dim)
             out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)

@@ -1,4 +1,4 @@
-"""The prefix cache on disk: KV tensors in safetensors files, verified by key and checksum."""
+"""A disk cache for the keys and values of prompt prefixes: safetensors files, verified by key and checksum."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from safetensors.torch import save_file
 
 from rtcontrol.models.errors import home
 
-LAYOUT = 1  # version of the stored keys and values: raise it when their meaning changes
-DAYS, MIB = 30, 2048  # days that an unused file is kept, and the size of all files
+LAYOUT = 1  # version of the stored tensors; increase it when their meaning changes
+DAYS, MIB = 30, 2048  # limits for the age of an unused file, and for the size of all files
 
 
 def cache_folder() -> Path:
-    """Return `$RTCONTROL_CACHE`, else the user's cache folder. Without a home folder, the path is one that cannot be
-    written."""
+    """Return `$RTCONTROL_CACHE`, or else the user's cache folder. Without a home folder, return a path that cannot be
+    written, so that nothing is cached."""
     base = os.environ.get("RTCONTROL_CACHE")
     if base:
         return Path(base)
@@ -30,28 +30,28 @@ def cache_folder() -> Path:
 
 
 def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: str) -> str:
-    """Return one hash of everything that the KV of a prefix depends on."""
-    what = json.dumps([weights, list(ids), str(dtype), settings, LAYOUT])
-    return hashlib.sha256(what.encode()).hexdigest()
+    """Return a hash of everything that the keys and values of a prefix depend on."""
+    fields = json.dumps([weights, list(ids), str(dtype), settings, LAYOUT])
+    return hashlib.sha256(fields.encode()).hexdigest()
 
 
 @contextlib.contextmanager
-def nothing_kept() -> Iterator[None]:
-    """Disable the writing of prefixes within a `with` block. An evaluation uses each set of tools once, and a file of a
-    large model takes a hundred megabytes."""
-    global _keeps
-    before, _keeps = _keeps, False
+def saving_disabled() -> Iterator[None]:
+    """Write no prefixes to disk within a `with` block. An evaluation uses each set of tools only once, and a prefix of
+    a large model takes a hundred megabytes."""
+    global _saving
+    before, _keeps = _saving, False
     try:
         yield
     finally:
-        _keeps = before
+        _saving = before
 
 
-_keeps = True
+_saving = True
 
 
 class PrefixStore:
-    """A store that saves and restores the KV of prefixes by key. Failures are returned as a reason and never raised."""
+    """Saves and restores the keys and values of prefixes by key. Errors are returned as texts, and never raised."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or cache_folder() / "prefix"
@@ -60,7 +60,7 @@ class PrefixStore:
         return self.folder / f"{key[:32]}.safetensors"
 
     def load(self, key: str, shape: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor] | str | None:
-        """Return (keys, values) of exactly `shape`, None without a file, or the reason why the file is refused."""
+        """Return (keys, values) of this `shape`; None if there is no file; or the reason why the file is not used."""
         path = self.path(key)
         try:
             if not path.is_file():
@@ -68,24 +68,23 @@ class PrefixStore:
             with safe_open(str(path), framework="pt") as file:
                 meta = file.metadata() or {}
                 keys, values = file.get_tensor("keys"), file.get_tensor("values")
-        except FileNotFoundError:  # another process has dropped it
+        except FileNotFoundError:  # another process has evicted the file
             return None
-        except Exception as error:  # for torn files the library raises its own exceptions and plain ones
+        except Exception as error:  # for damaged files the library raises various exceptions
             return f"{path} is unreadable ({error})"
         if meta.get("key") != key:
-            return f"{path} belongs to another model, prompt or setting"
+            return f"{path} is for another model, prompt or setting"
         if list(keys.shape) != list(shape) or list(values.shape) != list(shape):
             return f"{path} has shape {list(keys.shape)}, not {list(shape)}"
         if meta.get("sha256") != _checksum(keys, values):
-            return f"{path} fails its checksum"
-        with contextlib.suppress(OSError):  # a read-only disk
+            return f"{path} has a wrong checksum"
+        with contextlib.suppress(OSError):  # the disk may be read-only
             os.utime(path)
         return keys, values
 
     def save(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> str | None:
-        """Write a file atomically and evict old ones; return the reason if writing failed, for example on a full
-        disk."""
-        if not _keeps:
+        """Write a file atomically, and evict old files. Return None, or the reason why writing failed."""
+        if not _saving:
             return None
         keys, values = keys.cpu().contiguous(), values.cpu().contiguous()
         path = self.path(key)
@@ -95,25 +94,25 @@ class PrefixStore:
             meta = {"key": key, "sha256": _checksum(keys, values)}
             save_file({"keys": keys, "values": values}, str(temporary), metadata=meta)
             os.replace(temporary, path)
-        except Exception as error:  # OSError or the library's own
+        except Exception as error:  # an OSError, or an exception of the library
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             return f"{path} could not be written ({error})"
         return self._evict(path)
 
     def _evict(self, written: Path) -> str | None:
-        """Remove files not used for DAYS and, above `$RTCONTROL_CACHE_MB`, the least recently used ones, except the one
-        just `written`. Other processes may do the same at the same time."""
+        """Remove files that were not used for DAYS, and the least recently used ones if all take more than
+        `$RTCONTROL_CACHE_MB`, but not the file just `written`. Other processes may do this at the same time."""
         limit = os.environ.get("RTCONTROL_CACHE_MB") or MIB
         try:
             room, oldest = float(limit) * 2**20, time.time() - DAYS * 86400
         except ValueError:
-            return f"RTCONTROL_CACHE_MB={limit} is not a number of MiB: no old prefix is dropped"
-        found = []
+            return f"RTCONTROL_CACHE_MB={limit} is not a number of MiB: old prefixes are not removed"
+        files = []
         for path in (p for end in ("safetensors", "tmp") for p in self.folder.glob(f"*.{end}")):
             with contextlib.suppress(OSError):
-                found.append((path == written, path.stat().st_mtime, path.stat().st_size, path))
-        for newest, used, size, path in sorted(found, reverse=True):
+                files.append((path == written, path.stat().st_mtime, path.stat().st_size, path))
+        for newest, used, size, path in sorted(files, reverse=True):
             room -= size
             if not newest and (used < oldest or (room < 0 and path.suffix != ".tmp")):
                 with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Dequantise weights that compressed-tensors packed. Loaded weights take the memory of their dtype.
+"""Dequantise weights in the format of compressed-tensors when they are loaded.
 
-An integer q means (q - zero) * scale; consecutive inputs share zero and scale in groups.
+A packed integer q stands for the weight (q - zero) * scale. Groups of inputs share zero and scale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 
 
 class Tensors(Protocol):
-    """A mapping of names to tensors as the files store them."""
+    """A mapping from names to tensors, as stored in the files."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -27,25 +27,25 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """The storage of a checkpoint's weights: integers of `bits` bits, packed into words of 32."""
+    """The format of a checkpoint's quantised weights: integers of `bits` bits, packed into 32-bit words."""
 
     bits: int
 
     @property
     def summary(self) -> str:
-        """Return a description for the report."""
+        """Return a description of the format for the report."""
         return f"{self.bits}-bit {METHOD}, dequantised"
 
-    def scales(self, name: str) -> str:
-        """Return the name of a weight's scales."""
+    def scales_name(self, name: str) -> str:
+        """Return the name of the tensor with the scales of a weight."""
         return f"{name}_scale"
 
     def weight(self, tensors: Tensors, name: str) -> torch.Tensor | None:
-        """Return a quantised weight as fp32 [outputs, inputs], else None."""
-        if self.scales(name) not in tensors:
+        """Return a dequantised weight as fp32 [outputs, inputs], or None if the weight is not quantised."""
+        if self.scales_name(name) not in tensors:
             return None
         outputs, inputs = (int(n) for n in tensors[f"{name}_shape"])
-        scale, offset = tensors[self.scales(name)].float(), 1 << (self.bits - 1)
+        scale, offset = tensors[self.scales_name(name)].float(), 1 << (self.bits - 1)
         values = self._unpacked(tensors[f"{name}_packed"])[:, :inputs] - offset
         if scale.ndim < 2:
             return values * scale
@@ -64,29 +64,29 @@ class Packing:
         return ((words[..., None] >> shifts) & ((1 << self.bits) - 1)).flatten(1)
 
 
-def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
-    """Return how weights are packed according to `config.json`, or None if they are not. Raises UserError for an
-    unsupported format."""
+def read_packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
+    """Return the format of quantised weights according to `config.json`, or None if they are not quantised. Raises
+    UserError for an unsupported format."""
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
     if isinstance(settings, dict) and settings.get("quant_method") in (METHOD, None) and (bits := _bits(settings)):
         return Packing(bits)
     raise UserError(
-        f"{folder} is quantised in a way that the torch engine cannot read ({_kind(settings)}).",
-        "Run it with host.engine=vllm, or use the original.",
+        f"{folder} is quantised in a format that the torch engine does not support ({_kind(settings)}).",
+        "Use host.engine=vllm, or the original checkpoint.",
     )
 
 
 def _bits(config: Mapping[str, Any]) -> int | None:
-    """Return the bits of the weights if all are packed alike, else None; null fields count as absent."""
+    """Return the number of bits if all weights have the same supported format, else None."""
     try:
         groups = list((config.get("config_groups") or {}).values())
         formats = {group.get("format") or config.get("format") for group in groups}
         weights = [group.get("weights") or {} for group in groups]
         bits = {weight.get("num_bits") for weight in weights}
         known = formats == {FORMAT} and {weight.get("strategy") for weight in weights} <= {"group", "channel", "tensor"}
-        # The integers alone do not give a weight that is sparse or rotated at run time.
+        # Sparse weights, and weights that are rotated at run time, need more than the integers.
         sparse = (config.get("sparsity_config") or {}).get("format") or "dense"
         alone = sparse == "dense" and not (config.get("transform_config") or {}).get("config_groups")
     except AttributeError:

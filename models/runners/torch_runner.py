@@ -1,4 +1,4 @@
-"""The default runner: a lean forward pass over safetensors files, for dense checkpoints on one CPU or GPU."""
+"""The default runner (engine "torch"): runs dense checkpoints on one CPU or GPU with `LeanModel`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rtcontrol.models.decode.protocol import ROUNDS, Ask, Caps, PassCost, Prefix
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.handle import pass_cost
 from rtcontrol.models.runners.lean import SLOTS, LeanModel
-from rtcontrol.models.runners.packed import TOGETHER, PackedSequence, answered, run_together
-from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
+from rtcontrol.models.runners.packed import MAX_BATCH, PackedSequence, compute_answers, run_together
+from rtcontrol.models.runners.paged import MIN_SESSIONS, PAGE, USUAL_TOKENS, PagedModel, PassShape, power_of_two
 from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
-from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
+from rtcontrol.models.runners.weights import ModelConfig, files_key, fingerprint, get_or_create, load_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
-ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
-COLUMNS_KEPT = 16
-SIZES = (8, 24, 48)  # tokens of the measured passes
+SMALL_BYTES = 100_000_000  # size of fp32 weights up to which a CPU uses fp32, since bf16 would be hardly faster
+ONE_THREAD_BYTES = 64 << 20  # size of weights up to which one CPU thread is the default
+COLUMNS_KEPT = 16  # cached sets of LM-head rows per sequence
+SIZES = (8, 24, 48)  # nodes of the passes that are measured
 
 
 class TorchRunner:
-    """One checkpoint's weights on one device, with a KV cache for each session. `threads` limits torch's threads during
-    a pass (None: torch's default)."""
+    """A runner for one checkpoint on one device, with a KV cache for each session. `threads` limits torch's threads
+    during a pass (None: torch's default)."""
 
     kind: type[LeanModel] = LeanModel
 
@@ -45,27 +45,27 @@ class TorchRunner:
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
         summary = config.packing.summary if config.packing else None
-        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, summary)
+        self.caps = Caps("torch", str(device), name, True, MAX_BATCH, True, parameters, config.vocabulary, summary)
 
     @classmethod
     def load(
         cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
     ) -> TorchRunner:
-        """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype, device and threads
-        share one runner.
+        """Return a runner for a checkpoint. Callers with the same unchanged checkpoint, dtype, device and threads share
+        one runner.
 
         `threads` limits torch's CPU threads during a pass (None: one for a small model, else torch's default). On a GPU
         the result is a PagedRunner. Raises UserError if the checkpoint or an option is not supported.
         """
         place = choose_device(device)
         kind = choose_dtype(dtype, folder, place)
-        files = unchanged(sorted(folder.glob("*.safetensors")))
+        files = files_key(sorted(folder.glob("*.safetensors")))
         threads = choose_threads(threads, files)
         runner = PagedRunner if place.type == "cuda" else cls
-        return shared((files, kind, place, threads, runner), lambda: runner(folder, kind, place, threads))
+        return get_or_create((files, kind, place, threads, runner), lambda: runner(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """Return a sequence that starts with this prefix, whose KV is read from disk, or computed and stored."""
+        """Return a sequence whose prompt is this prefix. Its KV is read from the disk cache, or computed and saved."""
         config, n = self.model.config, len(prefix)
         sequence = PackedSequence(self.model, self.slots)
         sequence.start(prefix, reserve=1)
@@ -80,31 +80,30 @@ class TorchRunner:
         if n:
             with thread_limit(self.threads):
                 sequence.run(())
-            refused = store.save(key, *sequence.cache.first(n))
+            refused = store.save(key, *sequence.cache.first_slots(n))
             stored = stored or refused
         return sequence, PrefixInfo(n, "computed", stored)
 
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
-        """Return another sequence with the same prefix."""
+        """Return another sequence whose prompt is the same prefix."""
         sequence = PackedSequence(self.model, self.slots)
-        sequence.follow(handle, prefix)
+        sequence.copy_prefix(handle, prefix)
         return sequence
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
-        """Compute the next `count` tokens of the handle's prompt, and no node."""
+        """Compute the next `count` tokens of the handle's prompt."""
         with thread_limit(self.threads):
             handle.prefill(count)
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate one pass for all work items; return, for each, the answers to the asks of its tree: fp32 scores, or
-        the best legal id."""
-        placed = [(work.handle, work.handle.placed(work)) for work in batch]
+        """Evaluate all work items in one pass; return for each the answers to the asks of its tree."""
+        placed = [(work.handle, work.handle.nodes_of(work)) for work in batch]
         with thread_limit(self.threads):
             states = run_together(self.model, placed)
             each = zip(batch, states, strict=True)
-            answers = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
+            answers = compute_answers([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
         for handle, nodes in placed:
-            handle.ran(nodes)
+            handle.record_pass(nodes)
         return answers
 
     def _logits(self, handle: PackedSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
@@ -120,7 +119,7 @@ class TorchRunner:
         return self.model.logits(rows, columns)
 
     def cost(self, handle: PackedSequence) -> PassCost:
-        """Return the cost of a pass after the prompt of a handle, measured once for prompts of about this length."""
+        """Return the cost of a pass after a prompt about as long as the handle's, measured once."""
         about = len(handle.prompt).bit_length()
         if about not in self._costs:
             cost = pass_cost(self, handle, SIZES)
@@ -130,14 +129,14 @@ class TorchRunner:
         return self._costs[about]
 
     def _choice_ms(self) -> float:
-        """Return how many milliseconds it takes to choose the best id of the whole vocabulary at one node."""
+        """Measure the milliseconds that it takes to choose the best token of the whole vocabulary at one node."""
         hidden = torch.zeros(1, self.model.config.hidden, dtype=self.model.dtype, device=self.model.device)
         ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
         best = float("inf")
         for _ in range(ROUNDS):
-            began = time.perf_counter()
-            answered([([ask], lambda nodes, ids: self.model.logits(hidden))])
-            best = min(best, (time.perf_counter() - began) * 1e3)
+            started = time.perf_counter()
+            compute_answers([([ask], lambda nodes, ids: self.model.logits(hidden))])
+            best = min(best, (time.perf_counter() - started) * 1e3)
         return best
 
 
@@ -146,7 +145,7 @@ load = TorchRunner.load
 
 @contextmanager
 def thread_limit(threads: int | None) -> Iterator[None]:
-    """Set torch's threads, which the whole process shares, within a `with` block. None leaves them unchanged."""
+    """Set the number of torch's threads in this process within a `with` block. None leaves it unchanged."""
     before = torch.get_num_threads()
     if threads in (None, before):
         yield
@@ -159,21 +158,21 @@ def thread_limit(threads: int | None) -> Iterator[None]:
 
 
 def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
-    """Return the number of CPU threads for these weights: as given, else one for a small model. Raises UserError for
-    less than 1.
+    """Return `threads` if it is not None; otherwise 1 for a small model, and None (torch's default) for a large one.
+    `files` are the key of the weights (see `files_key`). Raises UserError if `threads` is less than 1.
 
-    A second thread gains little on a small model, and has to wait if another process is busy: the slowest decisions
-    become a hundred times slower.
+    A second thread hardly speeds up a small model, but makes the slowest decisions a hundred times slower if another
+    process is busy.
     """
     if threads is not None and threads < 1:
-        raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
-    small = sum(size for _, size, _ in files) < ONE_THREAD
+        raise UserError(f"The number of CPU threads is {threads}.", "Give 1 or more.")
+    small = sum(size for _, size, _ in files) < ONE_THREAD_BYTES
     return 1 if threads is None and small else threads
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return the named device, or by default a GPU if there is one. Raises UserError for a missing or unknown
-    device."""
+    """Return the device with this name (None: a GPU if there is one, else the CPU). Raises UserError if the device is
+    unknown or missing."""
     try:
         place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
@@ -184,48 +183,49 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
-    """Return the dtype; `auto` is bf16 on a GPU and for large models, fp32 for small ones on a CPU. Raises UserError
-    for an unknown one."""
+    """Return the dtype with this name. `auto` means fp32 for small models on a CPU, and bf16 otherwise. Raises
+    UserError for an unknown name."""
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
         if read_config(folder).get("quantization_config"):
             size *= 8  # bytes in fp32, if most weights have four bits
-        name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
+        name = "bf16" if device.type == "cuda" or size > SMALL_BYTES else "fp32"
     if name not in DTYPES:
         raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
     return DTYPES[name]
 
 
 class PagedRunner(TorchRunner):
-    """A runner with one pool of pages for all sequences. Sequences with a common start share the pages of that start.
-    On a GPU the usual passes are recorded graphs."""
+    """A TorchRunner for GPUs, with a paged KV cache in which sequences with the same prefix share pages, and with
+    recorded CUDA graphs for usual passes."""
 
     kind = PagedModel
     model: PagedModel
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
-        """Return a sequence that starts with this prefix, whose KV is shared with another sequence, read from disk, or
-        computed and stored. Raises UserError if the pool has no room for the ticks of all open sequences.
+        """Return a sequence whose prompt is this prefix. Its KV is shared with another sequence, read from the disk
+        cache, or computed and saved. Raises UserError if the pool has no room for the passes of all open sequences.
 
-        This call records graphs for the shapes that the ticks of the sequence may have, alone or with all open
-        sequences (for the first sequence: with EARLY others), and for missed shapes. The ticks of other sequences wait
-        meanwhile, a few passes for each shape. Ticks record no graphs; a pass without a graph takes longer.
+        This call records graphs for the usual passes of the sequence, alone or together with all open sequences (at
+        least MIN_SESSIONS), and for missed shapes. Passes of other sequences have to wait during this time.
         """
-        other = next((opened for opened in self.model.opened if opened.cached(prefix) == len(prefix)), None)
+        sequences = self.model.open_sequences
+        other = next((opened for opened in sequences if opened.cached_length(prefix) == len(prefix)), None)
         if other is None:
             sequence, info = super().open(prefix)
         else:
             sequence, info = self.copy(other, prefix), PrefixInfo(len(prefix), "memory")
-        self.model.opened.add(sequence)
-        self.model.pool.take(0, spare=len(self.model.opened) * USUAL[-1] // PAGE)
-        most = min(max(len(self.model.opened), EARLY), TOGETHER)
-        together = [2**i for i in range(_power(most).bit_length())]
-        ends = [(len(prefix) + USUAL[0]) * n for n in (1, 2)]
-        self.model.prepare(Shape.of(1, end, n, 1, rows) for n in together for rows in USUAL for end in ends)
+        sequences.add(sequence)
+        self.model.pool.allocate(0, spare=len(sequences) * USUAL_TOKENS[-1] // PAGE)
+        most = min(max(len(sequences), MIN_SESSIONS), MAX_BATCH)
+        batches = [2**i for i in range(power_of_two(most).bit_length())]
+        ends = [(len(prefix) + USUAL_TOKENS[0]) * n for n in (1, 2)]
+        shapes = (PassShape.of(1, end, n, 1, rows) for n in batches for rows in USUAL_TOKENS for end in ends)
+        self.model.record_graphs(shapes)
         return sequence, info
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
-        """Compute the next `count` tokens of the handle's prompt, and no node; wait for the GPU, as the caller measures
-        the time."""
+        """Compute the next `count` tokens of the handle's prompt, and wait for the GPU, since callers measure the
+        time."""
         super().prefill(handle, count)
-        self.model.wait()
+        self.model.synchronize()

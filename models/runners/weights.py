@@ -1,4 +1,4 @@
-"""Read the configuration and the weights of a dense checkpoint; all runners in the process share them."""
+"""Read the configuration and the weights of a dense checkpoint. All runners in the process share loaded weights."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from safetensors import SafetensorError, safe_open
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners.quantized_weights import Packing, packing
+from rtcontrol.models.runners.quantized_weights import Packing, read_packing
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
-ELSE = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
+OTHER_ENGINES = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a dense decoder-only model, and the settings of its rotary embedding."""
+    """The dimensions of a dense decoder-only model, and the parameters of its rotary embedding."""
 
     vocabulary: int
     hidden: int
@@ -39,18 +39,18 @@ class ModelConfig:
     tied: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
-    settings: str  # part of the prefix key, as any of these settings may change a KV cache
+    settings: str  # the whole config as JSON, a part of the keys of the prefix cache
     packing: Packing | None = None
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
-        """Read `config.json`. Raises UserError for an architecture that the lean forward does not support."""
+        """Read `config.json`. Raises UserError for an architecture that the torch engine does not support."""
         raw = read_config(folder)
         kind = raw.get("model_type")
         if kind not in ARCHITECTURES:
             problem = f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}."
-            raise UserError(problem, ELSE)
-        packed = packing(raw, folder)
+            raise UserError(problem, OTHER_ENGINES)
+        packed = read_packing(raw, folder)
         activation = raw.get("hidden_act", "silu")
         unknown = {
             "a sliding window": raw.get("use_sliding_window"),
@@ -58,7 +58,7 @@ class ModelConfig:
             f"the activation {activation!r}": activation != "silu",
         }
         if names := [name for name, value in unknown.items() if value]:
-            raise UserError(f"{folder} has {', '.join(names)}, which the torch engine does not.", ELSE)
+            raise UserError(f"{folder} has {', '.join(names)}, unsupported by the torch engine.", OTHER_ENGINES)
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
             raise UserError(f"{folder / 'config.json'} lacks {', '.join(missing)}.", "Restore the checkpoint.")
@@ -77,14 +77,14 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], flo
     if kind == "default":
         theta = float(rope.get("rope_theta", 1e4))
         return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
-    # transformers computes the scaled variants; importing it costs a second, so only when one is used.
+    # Scaled variants are computed by transformers, which is imported only here, since this takes a second.
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     if kind not in ROPE_INIT_FUNCTIONS:
         raise UserError(
-            f"The checkpoint's rotary embedding is of the unknown kind {kind!r}.",
-            f"Known: default, {', '.join(ROPE_INIT_FUNCTIONS)}; correct rope_parameters in its config.json.",
+            f"The checkpoint's rotary embedding has the unknown type {kind!r}.",
+            f"Correct rope_parameters in its config.json. Known: default, {', '.join(ROPE_INIT_FUNCTIONS)}.",
         )
     raw = {k: v for k, v in raw.items() if k != "model_type"} | {"rope_parameters": rope}
     config = AutoConfig.for_model("llama", **raw)
@@ -93,8 +93,8 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], flo
 
 
 class WeightReader:
-    """A reader of tensors by name from one safetensors file or a sharded index. `packing` is the format of quantised
-    weights."""
+    """Reads tensors by name from one safetensors file, or from several files with an index. `packing` is the format of
+    quantised weights."""
 
     def __init__(self, folder: Path, packing: Packing | None = None) -> None:
         self.packing = packing
@@ -118,10 +118,10 @@ class WeightReader:
             self._where |= dict.fromkeys(handle.keys(), handle)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._where or (self.packing is not None and self.packing.scales(name) in self._where)
+        return name in self._where or (self.packing is not None and self.packing.scales_name(name) in self._where)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        """Return a tensor as stored in the file."""
+        """Return a tensor as stored. Raises UserError if it is missing."""
         if name not in self._where:
             raise UserError(f"{self.paths[0].parent}: the tensor {name} is missing.", "Restore the checkpoint.")
         tensor: torch.Tensor = self._where[name].get_tensor(name)
@@ -142,8 +142,8 @@ class WeightReader:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a hash of the weights for cache keys. Files up to 64 MiB are hashed whole; for larger ones, size,
-    modification time and sampled blocks are hashed, since reading gigabytes takes seconds."""
+    """Return a hash of the weights for cache keys. Files up to 64 MiB are hashed completely. For larger ones, size,
+    modification time and some blocks are hashed, since reading gigabytes takes seconds."""
     digest = hashlib.sha256()
     block = 1 << 20
     for path in WeightReader(folder).paths:
@@ -162,8 +162,8 @@ def fingerprint(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate,
-    hidden]."""
+    """The weights of one transformer block, fused: `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 *
+    intermediate, hidden]."""
 
     input_norm: torch.Tensor
     qkv: Linear
@@ -177,8 +177,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a model on one device. On a CPU with weights rounded to bf16, the norms and all operations between
-    matrix products are fp32."""
+    """All weights of a model on one device. On a CPU with bf16 weights, norms and all operations between matrix
+    products are fp32."""
 
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
@@ -193,30 +193,30 @@ class Weights:
         return sum(t.numel() for t in (*alone, *norms)) + sum(t.numel for t in linears)
 
 
-_held: WeakValueDictionary[Any, Any] = WeakValueDictionary()
-_holding = threading.RLock()
+_instances: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+_instances_lock = threading.RLock()
 
 
-def shared(key: Any, make: Callable[[], T]) -> T:
-    """Return the existing object for this key, or make a new one."""
-    with _holding:
-        found = _held.get(key)
-        if found is None:
-            found = _held[key] = make()
-        return cast("T", found)
+def get_or_create(key: Any, make: Callable[[], T]) -> T:
+    """Return the existing object for this key, or create it with `make`. Objects that are not used are dropped."""
+    with _instances_lock:
+        instance = _instances.get(key)
+        if instance is None:
+            instance = _instances[key] = make()
+        return cast("T", instance)
 
 
-def unchanged(paths: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
-    """Return a key that changes whenever one of the files changes."""
+def files_key(paths: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
+    """Return a key (path, size and modification time of each file) that changes if one of the files changes."""
     return tuple((path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Read and fuse the weights. Raises UserError for a missing tensor. Callers with the same unchanged checkpoint,
-    dtype and device share one set of tensors."""
+    """Read and fuse the weights of a checkpoint. Callers with the same unchanged checkpoint, dtype and device share the
+    tensors. Raises UserError for a missing tensor."""
     reader = WeightReader(folder, config.packing)
-    key = (unchanged(reader.paths), config, dtype, device)
-    return shared(key, lambda: _load(folder, reader, config, dtype, device))
+    key = (files_key(reader.paths), config, dtype, device)
+    return get_or_create(key, lambda: _load(folder, reader, config, dtype, device))
 
 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
@@ -226,17 +226,17 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
     rows = (config.heads + 2 * config.kv_heads) * config.head_dim
     shapes = [layer.qkv.shape == (rows, config.hidden) for layer in layers]
     if embedding.shape != (config.vocabulary, config.hidden) or not all(shapes):
-        problem = f"{folder}: the tensors do not have the shapes that its config.json names."
+        problem = f"{folder}: the shapes of the tensors do not match its config.json."
         raise UserError(problem, "Restore the config.json that came with the weights.")
     head = tensors.optional("lm_head.weight")
-    # A head whose values differ from the embeddings is not tied, even if the config says so.
+    # If its values differ from the embeddings, the head is not tied, whatever the config says.
     if head is None or (config.tied and torch.equal(head, embedding)):
         head = embedding
     return Weights(embedding, layers, tensors.norm("model.norm.weight"), head)
 
 
 class _Tensors:
-    """The tensors of a checkpoint on one device. On a CPU with rounded weights the norms are fp32."""
+    """Loads the tensors of a checkpoint to one device. On a CPU with bf16 weights the norms are fp32."""
 
     def __init__(self, reader: WeightReader, dtype: torch.dtype, device: torch.device) -> None:
         self._reader, self._dtype, self._device = reader, dtype, device
@@ -254,9 +254,9 @@ class _Tensors:
     def norm(self, name: str) -> torch.Tensor:
         return self._reader.get(name).to(device=self._device, dtype=self._between)
 
-    def layer(self, at: str) -> Layer:
-        """Read and fuse the layer whose tensors' names start with `at`."""
-        attention, mlp = f"{at}self_attn.", f"{at}mlp."
+    def layer(self, prefix: str) -> Layer:
+        """Read and fuse the weights of the layer whose tensor names start with `prefix`."""
+        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
 
         def norm(name: str) -> torch.Tensor | None:
             return self.norm(name) if name in self._reader else None
@@ -266,7 +266,7 @@ class _Tensors:
 
         bias = f"{attention}q_proj.bias" in self._reader
         return Layer(
-            self.norm(f"{at}input_layernorm.weight"),
+            self.norm(f"{prefix}input_layernorm.weight"),
             self._linear(
                 joined([f"{attention}{p}_proj.weight" for p in "qkv"]),
                 joined([f"{attention}{p}_proj.bias" for p in "qkv"]) if bias else None,
@@ -274,23 +274,23 @@ class _Tensors:
             norm(f"{attention}q_norm.weight"),
             norm(f"{attention}k_norm.weight"),
             self._linear(self.get(f"{attention}o_proj.weight"), self.optional(f"{attention}o_proj.bias")),
-            self.norm(f"{at}post_attention_layernorm.weight"),
+            self.norm(f"{prefix}post_attention_layernorm.weight"),
             self._linear(joined([f"{mlp}{p}_proj.weight" for p in ("gate", "up")])),
             self._linear(self.get(f"{mlp}down_proj.weight")),
         )
 
 
-# Matrix products with a layer's weights on a CPU: plain, packed for oneDNN, or with bf16 numbers.
+# Matrix products with weights: plain, in oneDNN's layout, or rounded to bf16.
 
 
-ROWS = 16  # the number of rows that the layout of a packed weight is optimised for; others work too
+ROWS = 16  # oneDNN's layout is optimised for inputs with so many rows
 
 
 class Linear:
-    """A callable that computes `x @ weight.T + bias` for x [rows, inputs]. `numel` counts weight and bias.
+    """A linear layer: computes `x @ weight.T + bias` for x [rows, inputs]. `numel` counts the numbers of both.
 
-    On a CPU with oneDNN the weight is kept in oneDNN's own blocked layout: 15 rows through the bundled model take half
-    the time of `F.linear` in fp32, which lays out the weight again on every call.
+    On a CPU the weight is stored in oneDNN's blocked layout if possible. With 15 rows the bundled model then takes half
+    the time of `F.linear`, which converts the weight to this layout in every call.
     """
 
     __slots__ = ("_bias", "_packed", "_weight", "numel", "shape")
@@ -309,8 +309,8 @@ class Linear:
         return F.linear(x, self._weight, self._bias)
 
 
-def _find() -> Any:
-    # These operators of torch.compile have no public name, so any error means plain F.linear.
+def _find_packed_linear() -> Any:
+    """Return oneDNN's linear operator, or None if it does not work. It is private, and may be missing in a torch."""
     try:
         operator = torch.ops.mkldnn._linear_pointwise.default
         weight = torch.eye(2)
@@ -320,11 +320,11 @@ def _find() -> Any:
         return None
 
 
-_packed_linear: Any = _find()
+_packed_linear: Any = _find_packed_linear()
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Return whether a weight can have oneDNN's layout: fp32 on a CPU, or bf16 if the CPU can multiply bf16."""
+    """Return whether a weight can be stored in oneDNN's layout: fp32 on a CPU, or bf16 if the CPU multiplies bf16."""
     if _packed_linear is None or weight.device.type != "cpu":
         return False
     if weight.dtype == torch.bfloat16:
@@ -333,7 +333,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 class RoundedLinear(Linear):
-    """A callable that multiplies bf16 weights with fp32 inputs, sums and outputs."""
+    """A linear layer with weights and inputs rounded to bf16, and fp32 outputs."""
 
     __slots__ = ()
 

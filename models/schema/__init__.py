@@ -1,4 +1,4 @@
-"""Read a tool's schema once, in one normal form, for decoding, training rows and validation."""
+"""Read tools' JSON schemas into one normal form, which decoding, training and validation share."""
 
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 

@@ -1,7 +1,7 @@
-"""Write a JSON schema in a normal form that plan, training rows and validation share.
+"""Convert JSON schemas to a normal form, which decoding, training and validation share.
 
-References are replaced by their targets, `const` becomes `enum`, `oneOf` and lists of types become `anyOf`; the parts
-of an `allOf` are merged where one schema can express them.
+References are replaced by their targets, `const` becomes `enum`, `oneOf` and lists of types become `anyOf`. The parts
+of an `allOf` are merged if one schema can express them.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from typing import Any
 import jsonschema
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import same, written
-from rtcontrol.models.schema.limits import Room
+from rtcontrol.models.schema.domain import is_same, sorted_json
+from rtcontrol.models.schema.limits import Allowance
 from rtcontrol.models.schema.references import SchemaDocument
-from rtcontrol.models.schema.validator import ABOUT, Validator, equal
+from rtcontrol.models.schema.validator import ANNOTATIONS, Validator, equality_key
 
-# Keywords about values of one type alone, which go with it where a schema lists several.
-OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-OF_TYPE = {
+# Keywords that apply to one type only. If a schema has several types, they are moved to the alternative of their type.
+NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+TYPE_KEYWORDS = {
     "string": ("minLength", "maxLength", "pattern", "format"),
-    "integer": OF_NUMBERS,
-    "number": OF_NUMBERS,
+    "integer": NUMBER_KEYWORDS,
+    "number": NUMBER_KEYWORDS,
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
 }
-LAST = {"anyOf": 1, "allOf": 2}  # of a schema's keys, in this order
-# Keywords whose meaning depends on one another in the same schema.
+KEY_ORDER = {"anyOf": 1, "allOf": 2}  # these keys come last in a schema
+# Keywords whose meaning depends on other ones in the same schema.
 COUPLED = {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "if", "then", "else"}
 COUPLED |= {"items", "prefixItems", "unevaluatedItems", "contains", "minContains", "maxContains"}
-# Draft 4's, where 1.0 is not an integer; Python's tuples are arrays, too.
+# Types of draft 4, in which 1.0 is not an integer. Python's tuples count as arrays.
 TYPES = jsonschema.Draft4Validator.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
 
 
 def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema in normal form; `definitions` are those of its document.
+    """Return a schema in normal form. References may point to the `definitions` of its document.
 
-    Raises UserError (`where` names tool and parameter) for something that is not a schema, for a reference without a
-    target, to another document or in a circle, and for a schema that is too large with its references written out.
+    Raises UserError (`where` names tool and parameter) if it is not a schema, if a reference has no target, points to
+    another document or is circular, and if the schema is too large after references are replaced by their targets.
     """
     if not isinstance(schema, Mapping):
         raise UserError(f"{where}: its schema is {schema!r}.", "Write a JSON schema object.")
     if definitions:
         schema = {**schema, "$defs": {**definitions, **schema.get("$defs", {})}}
-    return in_one_way(SchemaDocument(schema, where, Room()).plain(), where)
+    return normal_form(SchemaDocument(schema, where, Allowance()).without_references(), where)
 
 
-def in_one_way(source: Any, where: str) -> dict[str, Any]:
-    """Return a schema without references (`SchemaDocument.plain`) in normal form."""
+def normal_form(source: Any, where: str) -> dict[str, Any]:
+    """Return the normal form of a schema without references (the result of `SchemaDocument.without_references`)."""
     if source is True:
         return {}
     if not isinstance(source, Mapping):
@@ -61,69 +61,68 @@ def in_one_way(source: Any, where: str) -> dict[str, Any]:
         parts.append({"anyOf": schema.pop("oneOf")})
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), Mapping):
-            schema[key] = in_one_way(schema[key], where)
+            schema[key] = normal_form(schema[key], where)
     if isinstance(properties := schema.get("properties"), Mapping):
-        schema["properties"] = {name: in_one_way(part, where) for name, part in properties.items()}
+        schema["properties"] = {name: normal_form(part, where) for name, part in properties.items()}
     if isinstance(items := schema.get("prefixItems"), list | tuple):
-        schema["prefixItems"] = [in_one_way(part, where) for part in items]
-    schema = _with_arms(schema, where)
+        schema["prefixItems"] = [normal_form(part, where) for part in items]
+    schema = _merge_alternatives(schema, where)
     rest: dict[str, Any] = {}
     for part in (*schema.pop("allOf", ()), *parts):
-        read = in_one_way(part, where)
+        read = normal_form(part, where)
         inner = read.pop("allOf", [])
         for each in (read, *inner):
-            if (joined := _joined(each, schema)) is None:
-                rest.setdefault(written(each), each)
+            if (joined := _merge(each, schema)) is None:
+                rest.setdefault(sorted_json(each), each)
             else:
                 schema = joined
     if rest:
         schema["allOf"] = [*rest.values()]
-    # In the place that they have when it is read again.
-    return _listed({key: schema[key] for key in sorted(schema, key=lambda key: LAST.get(key, 0))})
+    # Sort the keys, so that the normal form of a normal form is the same.
+    return _unique_enum({key: schema[key] for key in sorted(schema, key=lambda key: KEY_ORDER.get(key, 0))})
 
 
-def _with_arms(schema: dict[str, Any], where: str) -> dict[str, Any]:
-    """Flatten alternatives and remove duplicates; a single one replaces the schema."""
+def _merge_alternatives(schema: dict[str, Any], where: str) -> dict[str, Any]:
+    """Flatten nested `anyOf`, remove duplicate alternatives, and merge a single alternative with the schema."""
     kinds = schema.get("type")
-    arms = [in_one_way(arm, where) for arm in schema.pop("anyOf", ())]
+    arms = [normal_form(arm, where) for arm in schema.pop("anyOf", ())]
     if isinstance(kinds, list) and not arms and "enum" not in schema:
         del schema["type"]
-        of = {k: schema.pop(k) for keys in OF_TYPE.values() for k in keys if k in schema}
-        arms = [{"type": k, **{key: of[key] for key in OF_TYPE.get(k, ()) if key in of}} for k in kinds]
+        of = {k: schema.pop(k) for keys in TYPE_KEYWORDS.values() for k in keys if k in schema}
+        arms = [{"type": k, **{key: of[key] for key in TYPE_KEYWORDS.get(k, ()) if key in of}} for k in kinds]
     flat: dict[str, dict[str, Any]] = {}
     for arm in arms:
-        # An alternative among alternatives, with no more to say.
-        for each in arm["anyOf"] if set(arm) <= {"anyOf", *ABOUT} and "anyOf" in arm else [arm]:
-            flat.setdefault(written(each), each)
+        # Flatten an alternative that has only alternatives.
+        for each in arm["anyOf"] if set(arm) <= {"anyOf", *ANNOTATIONS} and "anyOf" in arm else [arm]:
+            flat.setdefault(sorted_json(each), each)
     if len(flat) == 1:
         (arm,) = flat.values()
-        if (joined := _joined(arm, schema)) is not None:
+        if (joined := _merge(arm, schema)) is not None:
             return joined
     return {**schema, "anyOf": [*flat.values()]} if flat else schema
 
 
-def _joined(schema: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return one schema that means both, with the second one's annotations; None where that is not possible."""
+def _merge(schema: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return one schema that means both, with the annotations of `part`; None if that is not possible."""
     if schema.keys() & COUPLED and part.keys() & COUPLED:
         return None
-    if any(key in schema and key not in ABOUT and not same(schema[key], part[key]) for key in part):
+    if any(key in schema and key not in ANNOTATIONS and not is_same(schema[key], part[key]) for key in part):
         return None
     return {**schema, **part}
 
 
-def _listed(schema: dict[str, Any]) -> dict[str, Any]:
-    """List each value once; of integers 1.0 is 1."""
+def _unique_enum(schema: dict[str, Any]) -> dict[str, Any]:
+    """Remove duplicates from `enum`, and convert values such as 1.0 to integers if the type is integer."""
     if "enum" not in schema:
         return schema
     values: Sequence[Any] = schema["enum"]
     if schema.get("type") in ("integer", ["integer", "null"], ["null", "integer"]):
         values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
-    return {**schema, "enum": list({(type(v), written(v)): v for v in values}.values())}
+    return {**schema, "enum": list({(type(v), sorted_json(v)): v for v in values}.values())}
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Return the normalised schema of the values except null, and whether null is one: a head writes it as
-    `<|null|>`."""
+    """Return the normalised schema of all values except null, and whether null is a value (written as `<|null|>`)."""
     if "enum" in schema:
         values = [v for v in schema["enum"] if v is not None]
         if not values or len(values) == len(schema["enum"]):
@@ -137,26 +136,26 @@ def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     if not kept or len(kept) == len(arms):
         return dict(schema), False
     others = {k: v for k, v in schema.items() if k != "anyOf"}
-    joined = _joined(kept[0], others) if len(kept) == 1 else None
+    joined = _merge(kept[0], others) if len(kept) == 1 else None
     return joined or {**others, "anyOf": kept}, True
 
 
-def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value with the types of its normalised schema, at all depths: numbers of the declared type (an integer
-    literal for a `number` is a float), and an object's keys in the declared order."""
+def to_declared_types(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Convert a value to the types of its normalised schema, at all depths: numbers to the declared type (3 to 3.0 for
+    a `number`), and objects to the declared order of keys."""
     for part in (schema, *schema.get("allOf", ())):
-        value = _as_declared(value, part)
+        value = _to_declared_types(value, part)
     return value
 
 
-def _as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
+def _to_declared_types(value: Any, schema: Mapping[str, Any]) -> Any:
     if arms := schema.get("anyOf"):
-        taking = [arm for arm in arms if Validator(arm, "an alternative").takes(value)]
-        exact = [arm for arm in taking if _fits(value, arm)]
-        value = as_declared(value, next(iter(exact or taking), {}))
+        taking = [arm for arm in arms if Validator(arm, "an alternative").accepts(value)]
+        exact = [arm for arm in taking if _matches(value, arm)]
+        value = to_declared_types(value, next(iter(exact or taking), {}))
     kind = schema.get("type")
-    if not isinstance(kind, str) and "enum" in schema:  # as it is listed: 1 is 1.0, alone and within
-        return next((v for v in schema["enum"] if equal(v) == equal(value)), value)
+    if not isinstance(kind, str) and "enum" in schema:  # use the equal value in the list, since 1 equals 1.0
+        return next((v for v in schema["enum"] if equality_key(v) == equality_key(value)), value)
     if kind == "number" and type(value) is int:
         return float(value)
     if kind == "integer" and isinstance(value, float) and value.is_integer():
@@ -164,17 +163,17 @@ def _as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, list | tuple):
         first, rest = schema.get("prefixItems", []), schema.get("items")
         other = rest if isinstance(rest, Mapping) else {}
-        return [as_declared(v, first[i] if i < len(first) else other) for i, v in enumerate(value)]
+        return [to_declared_types(v, first[i] if i < len(first) else other) for i, v in enumerate(value)]
     if isinstance(value, Mapping):
         properties: Mapping[str, Any] = schema.get("properties", {})
         order = [*(k for k in properties if k in value), *(k for k in value if k not in properties)]
-        return {k: as_declared(value[k], properties.get(k, {})) for k in order}
+        return {k: to_declared_types(value[k], properties.get(k, {})) for k in order}
     return value
 
 
-def _fits(value: Any, arm: Mapping[str, Any]) -> bool:
-    """Return whether a value belongs to an alternative, by its type or its list."""
+def _matches(value: Any, arm: Mapping[str, Any]) -> bool:
+    """Return whether a value has the type of an alternative, or is in its list."""
     if "enum" in arm:
-        return any(same(value, v) for v in arm["enum"])
+        return any(is_same(value, v) for v in arm["enum"])
     kind = arm.get("type")
     return not isinstance(kind, str) or TYPES.is_type(value, kind)

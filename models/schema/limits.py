@@ -1,4 +1,4 @@
-"""Limits for reading a set of tools, checked before and during reading."""
+"""Limits for the size of tool definitions, so that hostile ones cannot take much time or memory."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 
 MAX_TOOLS = 128
-MAX_LETTERS = 1 << 20  # of all names, descriptions and values
-MAX_ENTRIES = 100_000  # of all maps and lists together
-MAX_LEVELS = 256  # of maps and lists in each other
-MAX_PATTERNS = 512  # regular expressions of all schemas together
-MAX_PATTERN_ATOMS = 50_000  # of all patterns together, repetitions written out
-MAX_ALTERNATIVES = 1_000  # of anyOf and oneOf that are not constants, of all schemas together
+MAX_CHARACTERS = 1 << 20  # of all names, descriptions and values
+MAX_ENTRIES = 100_000  # of all objects and lists
+MAX_DEPTH = 256  # of nested objects and lists
+MAX_PATTERNS = 512  # regular expressions in all schemas
+MAX_PATTERN_ATOMS = 50_000  # characters and classes in all patterns, with repetitions expanded
+MAX_ALTERNATIVES = 1_000  # of anyOf and oneOf in all schemas, without constants
 REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
 
 
 def check_size(tools: Any) -> None:
-    """Raise UserError for definitions that are too many, too long, too large or nested too deeply to be read.
-
-    It walks over them once and stops at the first limit. Anything but a list of definitions passes.
-    """
+    """Raise UserError if tool definitions are too many, too large or nested too deeply. A value that is not a list is
+    not checked."""
     if not isinstance(tools, list | tuple):
         return
     check_count(len(tools))
@@ -32,8 +30,8 @@ def check_size(tools: Any) -> None:
     queue: list[tuple[Any, int, tuple[Any, ...]]] = [(tool, 0, (i,)) for i, tool in enumerate(tools)]
     while queue:
         part, level, path = queue.pop()
-        if level > MAX_LEVELS:
-            raise UserError(f"{_where(tools, path)}: its schema is nested too deeply.", "Describe a flatter value.")
+        if level > MAX_DEPTH:
+            raise UserError(f"{_place_of(tools, path)}: its schema is nested too deeply.", "Use fewer levels.")
         if isinstance(part, Mapping):
             counts["characters"] += sum(len(key) for key in part if isinstance(key, str))
             _count_grammar(part, counts)
@@ -49,7 +47,7 @@ def check_size(tools: Any) -> None:
 
 
 def _count_grammar(part: Mapping[Any, Any], counts: dict[str, int]) -> None:
-    """Count what makes a grammar slow to compile: patterns, their atoms, and alternatives."""
+    """Add to `counts` what makes grammars slow to compile: patterns, their atoms, and alternatives."""
     named = part.get("patternProperties")
     patterns = [part.get("pattern"), *(named if isinstance(named, Mapping) else ())]
     texts = [text for text in patterns if isinstance(text, str)]
@@ -62,7 +60,7 @@ def _count_grammar(part: Mapping[Any, Any], counts: dict[str, int]) -> None:
 
 def _check_counts(counts: Mapping[str, int], tools: Any, path: tuple[Any, ...]) -> None:
     limits = {
-        "characters": MAX_LETTERS,
+        "characters": MAX_CHARACTERS,
         "entries": MAX_ENTRIES,
         "patterns": MAX_PATTERNS,
         "atoms": MAX_PATTERN_ATOMS,
@@ -70,20 +68,20 @@ def _check_counts(counts: Mapping[str, int], tools: Any, path: tuple[Any, ...]) 
     }
     for name, limit in limits.items():
         if counts[name] > limit:
-            shown = "characters in patterns, repetitions written out" if name == "atoms" else name
-            problem = f"{_where(tools, path)}: with the tools behind it, it has more than {limit} {shown}."
-            raise UserError(problem, "Give fewer or smaller tools, simpler alternatives and patterns.")
+            shown = "characters in patterns, with repetitions expanded" if name == "atoms" else name
+            problem = f"{_place_of(tools, path)}: together with the tools after it, it has more than {limit} {shown}."
+            raise UserError(problem, "Give fewer or smaller tools, or simpler alternatives and patterns.")
 
 
 def pattern_atoms(pattern: str) -> int:
-    """Return how many characters and classes a pattern has when its counted repetitions are written out."""
-    sums = [0]  # of each open group
-    last = i = 0  # `last`: atoms of what a repetition would repeat
+    """Return how many characters and classes a pattern has, with counted repetitions such as `{3}` expanded."""
+    sums = [0]  # atoms of each open group
+    last = i = 0  # `last` is the number of atoms that a following repetition would repeat
     while i < len(pattern) and sums[-1] <= MAX_PATTERN_ATOMS:
         char = pattern[i]
         repeat = REPEAT.match(pattern, i) if char == "{" else None
         if repeat is not None:
-            times = max(_count(repeat[1]), _count(repeat[2] or ""), 1)
+            times = max(_to_int(repeat[1]), _to_int(repeat[2] or ""), 1)
             sums[-1] += last * (times - 1)
             last *= times
             i = repeat.end()
@@ -101,11 +99,11 @@ def pattern_atoms(pattern: str) -> int:
     return sum(sums)
 
 
-def _count(digits: str) -> int:
+def _to_int(digits: str) -> int:
     return int(digits or 0) if len(digits) < 9 else MAX_PATTERN_ATOMS + 1
 
 
-def _where(tools: Any, path: tuple[Any, ...]) -> str:
+def _place_of(tools: Any, path: tuple[Any, ...]) -> str:
     tool = tools[path[0]]
     body = tool.get("function", tool) if isinstance(tool, Mapping) else {}
     name = body.get("name") if isinstance(body, Mapping) else None
@@ -117,33 +115,33 @@ def _where(tools: Any, path: tuple[Any, ...]) -> str:
 def check_count(count: int) -> None:
     """Raise UserError for more than MAX_TOOLS tools."""
     if count > MAX_TOOLS:
-        raise UserError(f"{count} tools, and {MAX_TOOLS} are taken.", "Leave out those that are not needed here.")
+        raise UserError(f"There are {count} tools, more than {MAX_TOOLS}.", "Remove tools that are not needed here.")
 
 
 @dataclass
-class Room:
-    """The remaining allowance for a set of tools: `parts` of its schemas with references written out; `values` that are
-    listed; `checks` of listed values by parts of their rules."""
+class Allowance:
+    """The remaining allowance for the schemas of a set of tools: `parts` (subschemas after references are replaced by
+    their targets), listed `values`, and `checks` (listed values times rules)."""
 
     parts: int = 10_000
     values: int = 1 << 17
     checks: int = 20_000
 
-    def take(self, where: str, *, parts: int = 0, values: int = 0) -> None:
-        """Use up parts and values. Raises UserError where too few are left."""
+    def use(self, where: str, *, parts: int = 0, values: int = 0) -> None:
+        """Use up parts and values. Raises UserError, which names `where`, if too few are left."""
         self.parts -= parts
         self.values -= values
         if self.parts < 0:
             problem = (
-                f"{where}: its schema, and those before it, have more than {Room.parts} parts, references written out."
+                f"{where}: its schema and those before it have more than {Allowance.parts} parts (references expanded)."
             )
-            raise UserError(problem, "Describe smaller values.")
+            raise UserError(problem, "Use smaller schemas.")
         if self.values < 0:
-            problem = f"{where}: it, and those before it, list more than {Room.values} values."
-            raise UserError(problem, "Write coarser steps, nearer bounds or shorter lists.")
+            problem = f"{where}: it and the parameters before it have more than {Allowance.values} listed values."
+            raise UserError(problem, "Use larger steps, narrower bounds or shorter lists.")
 
-    def checked(self, checks: int) -> bool:
-        """Use up checks; return False where too few are left, so that values are checked one by one later."""
+    def use_checks(self, checks: int) -> bool:
+        """Use up checks; return False if too few are left, so that values are not checked in advance."""
         if checks > self.checks:
             return False
         self.checks -= checks

@@ -1,4 +1,4 @@
-"""Numbers on a grid: bounded integers, and bounded numbers with a step."""
+"""Numbers with bounds and a constant step (a grid), which can be listed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from math import ceil, floor
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
+from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER
 
 BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are left to the grammar
+MAX_STEPS = 10**20  # from bound to zero, since decimal division is exact up to this number
 
 
 @dataclass(frozen=True)
 class NumberGrid:
-    """`count` numbers from `first` on, `step` apart: integers, or floats with `digits` decimals, in units of the last
-    decimal."""
+    """A grid of `count` numbers: integers, or floats with `digits` decimals. `first` and `step` are in units of the
+    last decimal."""
 
     first: int
     step: int
@@ -29,14 +29,14 @@ class NumberGrid:
 
     def values(self) -> tuple[Any, ...]:
         """Return all numbers in ascending order."""
-        return tuple(self.at(i) for i in range(self.count))
+        return tuple(self.number_at(i) for i in range(self.count))
 
-    def at(self, i: int) -> int | float:
-        """Return the number at an index below `count`."""
+    def number_at(self, i: int) -> int | float:
+        """Return the number with index `i`."""
         return self._typed(self.first + i * self.step)
 
     def texts(self) -> tuple[str, ...]:
-        """Return how each number is written: no exponent, no minus zero."""
+        """Return the text of each number, without exponent; zero has no sign."""
         return tuple(self._text(self.first + i * self.step) for i in range(self.count))
 
     @property
@@ -52,10 +52,10 @@ class NumberGrid:
         return f"{text[: -self.digits]}.{text[-self.digits :]}" if self.digits else text
 
 
-def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
-    """Return the numbers of an `integer` or `number` schema; None without a step or without a bound on one side.
+def number_grid(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
+    """Return the grid of an `integer` or `number` schema; None if it has no step, or a bound is missing.
 
-    Raises UserError (`where` names tool and parameter) for contradictory bounds and steps.
+    Raises UserError (`where` names tool and parameter) if bounds and step are contradictory.
     """
     integer = schema["type"] == "integer"
     step = schema.get("multipleOf", 1 if integer else None)
@@ -66,24 +66,24 @@ def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
     if any(b is not None and not b.is_finite() for b in (low, above, high, below, by)):
         raise UserError(f"{where}: {bounds}.", "Give finite numbers.")
     if low is not None and high is not None and low > high:
-        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
+        raise UserError(f"{where}: minimum {low} exceeds maximum {high}.", "Swap them.")
     if step is None or (low is None and above is None) or (high is None and below is None):
         return None
-    if max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
+    if max(abs(b) for b in (low, above, high, below) if b is not None) / by > MAX_STEPS:
         return None
     if integer and any(b is not None and b % 1 for b in (low, by)):
-        raise UserError(f"{where}: an integer with minimum {low} and step {step}.", "Use whole numbers, or a number.")
+        raise UserError(f"{where}: an integer has minimum {low} and step {step}.", "Use integers, or the type number.")
     if low is not None and low % by:
         problem = f"{where}: minimum {low} is not a multiple of the step {step}."
-        hint = f"Start at {low // by * by} or choose another step (JSON schema's multipleOf counts from zero)."
+        hint = f"Start at {low // by * by}, or choose another step (multipleOf counts from zero)."
         raise UserError(problem, hint)
-    # The first multiple above an exclusive bound, the last one below.
+    # The first multiple after an exclusive minimum, and the last one before an exclusive maximum.
     after = None if above is None else (above / by).to_integral_value(ROUND_FLOOR) * by + by
     before = None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by
     first = max(b for b in (low, after) if b is not None)
     last = min(b for b in (high, before) if b is not None)
     if first > last:
-        raise UserError(f"{where}: no value is within its {bounds}.", "Widen them.")
+        raise UserError(f"{where}: there is no value within its {bounds}.", "Widen them.")
     digits = 0 if integer else max(1, *(max(0, -int(n.normalize().as_tuple().exponent)) for n in (by, first)))
     count = int((last - first) / by) + 1
     return NumberGrid(int(first.scaleb(digits)), int(by.scaleb(digits)), count, digits, integer)
@@ -91,7 +91,7 @@ def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
 
 @dataclass(frozen=True)
 class NumberRange:
-    """The numbers from `low` to `high`; `above` and `below` exclude these two; `step` (None: any) counts from zero."""
+    """The numbers from `low` (excluded if `above`) to `high` (excluded if `below`) that are multiples of `step`."""
 
     low: Decimal
     high: Decimal
@@ -100,22 +100,22 @@ class NumberRange:
     step: Fraction | None
 
     def multiples(self, step: Fraction) -> tuple[int, int]:
-        """Return the first multiple of a step within the bounds, and the last, counted in steps from zero."""
+        """Return the first and last multiple of `step` in the range, divided by `step`."""
         first, last = ceil(Fraction(self.low) / step), floor(Fraction(self.high) / step)
         first += self.above and first * step == Fraction(self.low)
         last -= self.below and last * step == Fraction(self.high)
         return first, last
 
 
-def range_of(schema: Mapping[str, Any]) -> NumberRange:
-    """Return the range of a schema of type integer or number, within the numbers that messages take."""
-    low, above = _bound(schema, "minimum", "exclusiveMinimum", Decimal(LEAST_INTEGER), max)
-    high, below = _bound(schema, "maximum", "exclusiveMaximum", Decimal(MOST_INTEGER), min)
+def number_range(schema: Mapping[str, Any]) -> NumberRange:
+    """Return the range of an `integer` or `number` schema, within the 64-bit integers that messages can contain."""
+    low, above = _bound(schema, "minimum", "exclusiveMinimum", Decimal(MIN_INTEGER), max)
+    high, below = _bound(schema, "maximum", "exclusiveMaximum", Decimal(MAX_INTEGER), min)
     step = Fraction(str(schema["multipleOf"])) if schema.get("multipleOf") else None
     return NumberRange(low, high, above, below, step)
 
 
 def _bound(schema: Mapping[str, Any], kept: str, out: str, end: Decimal, inner: Any) -> Any:
     bounds = [(Decimal(str(schema[key])), key == out) for key in (kept, out) if schema.get(key) is not None]
-    # Of two bounds that are equal the exclusive one holds.
+    # Of an inclusive and an exclusive bound with the same value, the exclusive one applies.
     return inner([*bounds, (end, False)], key=lambda bound: (bound[0], bound[1] if inner is max else not bound[1]))

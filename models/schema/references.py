@@ -1,6 +1,6 @@
-"""Write a schema as one tree of draft 2020-12: references written out, keywords checked.
+"""Convert a schema to draft 2020-12 without references, and check its keywords.
 
-The keywords of each part are checked by jsonschema's meta-schemas, one part at a time.
+The keywords of each subschema are checked by jsonschema's meta-schemas, one subschema at a time.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import referencing.jsonschema
 from jsonschema_specifications import REGISTRY
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import SHAPE
-from rtcontrol.models.schema.limits import Room
-from rtcontrol.models.schema.validator import ABOUT, NOTHING
+from rtcontrol.models.schema.definition import SHAPE_HINT
+from rtcontrol.models.schema.limits import Allowance
+from rtcontrol.models.schema.validator import ANNOTATIONS, NO_VALUE
 
 DEFINITIONS = ("$defs", "definitions")
 TEXTS = ("format", "title", "description", "$ref", "$comment")
 TYPES = {"string", "integer", "number", "boolean", "array", "object", "null"}
 BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 COUNTS = {f"{end}{of}" for end in ("min", "max") for of in ("Length", "Items", "Properties", "Contains")}
-LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
-NAMED = ("properties", "patternProperties", "dependentSchemas")
-GONE = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # not needed when references are written out
-FOLLOWED = {"$dynamicRef", "$recursiveRef"}
+LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+MAPS = ("properties", "patternProperties", "dependentSchemas")
+DROPPED_KEYWORDS = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # not needed without references
+UNSUPPORTED = {"$dynamicRef", "$recursiveRef"}
 DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
-MAX_DEPTH = 100  # of parts in parts
+MAX_DEPTH = 100  # of nested subschemas
 
 
 def _shallow(rule: Any) -> Any:
-    """Return a meta-schema's rule for a keyword without its rules for schemas inside."""
+    """Return a meta-schema's rule for a keyword, without the rules for subschemas in it."""
     if isinstance(rule, list):
         return [_shallow(part) for part in rule]
     if not isinstance(rule, Mapping):
         return rule
     if "$dynamicRef" in rule:
         return True
-    return {key: _shallow(part) for key, part in rule.items() if key != "uniqueItems"}  # some write "null" twice
+    return {key: _shallow(part) for key, part in rule.items() if key != "uniqueItems"}  # some tools list "null" twice
 
 
 def _rules() -> dict[str, Any]:
@@ -55,26 +55,26 @@ def _rules() -> dict[str, Any]:
             of_one = isinstance(rule, Mapping) and "$dynamicRef" in rule
             rules[keyword] = {"type": ["object", "boolean"]} if of_one else {"allOf": [_shallow(rule)], "$defs": shared}
     schemas = rules["prefixItems"]["allOf"]
-    rules["items"] = {"anyOf": [rules["items"], *schemas], "$defs": rules["prefixItems"]["$defs"]}  # of draft 7
+    rules["items"] = {"anyOf": [rules["items"], *schemas], "$defs": rules["prefixItems"]["$defs"]}  # lists in draft 7
     for bound in BOUNDS.values():
-        rules[bound] = {"type": ["number", "boolean"]}  # of draft 4
+        rules[bound] = {"type": ["number", "boolean"]}  # booleans in draft 4
     return rules
 
 
-RULES_OF = _rules()
-ONE = {keyword for keyword, rule in RULES_OF.items() if rule == {"type": ["object", "boolean"]}} | {"items"}
-# Keywords that may exclude a value.
-RULES = {*RULES_OF} - {"then", "else"}
-RULES_OF |= {key: {"type": "string"} for key in TEXTS} | {key: {"type": "object"} for key in DEFINITIONS}
+KEYWORD_SCHEMAS = _rules()
+SINGLE = {keyword for keyword, rule in KEYWORD_SCHEMAS.items() if rule == {"type": ["object", "boolean"]}} | {"items"}
+# Keywords that may make a value invalid.
+RULE_KEYWORDS = {*KEYWORD_SCHEMAS} - {"then", "else"}
+KEYWORD_SCHEMAS |= {key: {"type": "string"} for key in TEXTS} | {key: {"type": "object"} for key in DEFINITIONS}
 OTHER = {"default", "examples", "example", "$schema", "$id", "id", "$anchor", "nullable", "discriminator"}
-APART = {"contentSchema", "xml", "externalDocs", "metadata", "_meta", "dependencies", "additionalItems"}
-KNOWN = {*RULES_OF, *OTHER, *FOLLOWED, *APART}
-# A misspelt keyword is taken for one of these: by its letters, of which few get the first one wrong.
-PLAIN = {"title", "description", "$comment", "format", "const", *DEFINITIONS}  # words of annotations, too
-SPELLED = {keyword.lower().strip("$"): keyword for keyword in {*RULES_OF} - PLAIN}
-SHORT, LIKE, LIKE_SHORT = 6, 0.84, 0.75  # of a name with fewer letters, each one is more of it
-# Without one of them an object's schema does not say what is in it.
-INSIDE = {*LISTED, *NAMED, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
+IGNORED = {"contentSchema", "xml", "externalDocs", "metadata", "_meta", "dependencies", "additionalItems"}
+KNOWN = {*KEYWORD_SCHEMAS, *OTHER, *UNSUPPORTED, *IGNORED}
+# Correct spellings for misspelt keywords, by letters; misspelt words mostly have the right first letter.
+COMMON = {"title", "description", "$comment", "format", "const", *DEFINITIONS}  # may be meant as they are
+SPELLINGS = {keyword.lower().strip("$"): keyword for keyword in {*KEYWORD_SCHEMAS} - COMMON}
+SHORT, LIKE, LIKE_SHORT = 6, 0.84, 0.75  # required similarity, which is lower for short names
+# Keywords that say what an object contains.
+CONTENTS = {*LISTS, *MAPS, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
 _BASE = jsonschema.Draft202012Validator
 _SHAPE = jsonschema.validators.extend(
     _BASE, type_checker=_BASE.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
@@ -82,23 +82,23 @@ _SHAPE = jsonschema.validators.extend(
 
 
 @cache
-def _judge(keyword: str) -> Any:
-    return _SHAPE(RULES_OF[keyword])
+def _keyword_validator(keyword: str) -> Any:
+    return _SHAPE(KEYWORD_SCHEMAS[keyword])
 
 
 class SchemaDocument:
-    """A whole schema with its references. `where` names it in errors, `room` limits its size."""
+    """A whole schema with references. `where` names it in errors, `room` is the allowance for its size."""
 
-    def __init__(self, root: Mapping[str, Any], where: str, room: Room) -> None:
+    def __init__(self, root: Mapping[str, Any], where: str, room: Allowance) -> None:
         self._root, self._where, self._room = root, where, room
-        # Schemas that were put into others keep their own definitions, to which their references still point.
+        # Definitions in subschemas: a schema that was copied into another one still refers to its own definitions.
         self._nested: dict[str, Any] = {}
 
-    def plain(self, call: bool = False) -> dict[str, Any]:
-        """Return it without references. With `call` its properties are the parameters of a call, and errors name them.
+    def without_references(self, call: bool = False) -> dict[str, Any]:
+        """Return the schema with references replaced by their targets; with `call` errors name its properties.
 
-        Raises UserError for something that is not a schema, for a reference without a target, to another document or in
-        a circle, and for more parts than `room` allows.
+        Raises UserError if it is not a schema, if a reference has no target, points to another document or is circular,
+        and if there are more subschemas than `room` allows.
         """
         if call:
             self._check_root()
@@ -107,35 +107,35 @@ class SchemaDocument:
         return plain
 
     def _read(self, source: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
-        """Read a part; `inside` are the references on the way to it."""
-        self._room.take(self._where, parts=1)
+        """Convert a subschema; `inside` are the references on the way to it."""
+        self._room.use(self._where, parts=1)
         if isinstance(source, bool):
             return source
         if not isinstance(source, Mapping):
             raise UserError(f"{self._where}: its schema is {repr(source)[:80]}.", "Write a JSON schema object.")
         if depth > MAX_DEPTH:
-            raise UserError(f"{self._where}: its schema is nested too deeply.", "Describe a flatter value.")
+            raise UserError(f"{self._where}: its schema is nested too deeply.", "Use fewer levels.")
         self._check(source)
         if depth:
             for key in DEFINITIONS:
                 self._nested |= source.get(key) or {}
         schema: dict[str, Any] = {}
         for key, value in source.items():
-            # Some languages write null for what is not there.
-            if key not in GONE and (value is not None or key in ("const", "default")):
+            # A null counts as a missing keyword, as some languages write it so.
+            if key not in DROPPED_KEYWORDS and (value is not None or key in ("const", "default")):
                 schema[key] = self._value(key, value, inside, depth + 1, call)
-        whole = self._with_target(schema, inside, depth, call)
+        whole = self._merge_target(schema, inside, depth, call)
         if not isinstance(whole, dict):
             return whole
-        return NOTHING if whole.get("not") == {} else _modern(whole)
+        return NO_VALUE if whole.get("not") == {} else _to_draft_2020(whole)
 
     def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int, call: bool) -> Any:
-        if key in ONE | {"additionalItems"} and not isinstance(value, list | tuple):
+        if key in SINGLE | {"additionalItems"} and not isinstance(value, list | tuple):
             part = self._read(value, inside, depth, call and key in ("not", "if", "then", "else"))
-            return self._excluded(part) if key == "not" else part
-        if key in (*LISTED, "items"):
+            return self._read_not(part) if key == "not" else part
+        if key in (*LISTS, "items"):
             return [self._read(part, inside, depth, call and key != "items") for part in value]
-        if key not in (*NAMED, "dependencies") or not isinstance(value, Mapping):
+        if key not in (*MAPS, "dependencies") or not isinstance(value, Mapping):
             return list(value) if isinstance(value, tuple) else value
         parts, outer = {}, self._where
         for name, part in value.items():
@@ -146,43 +146,43 @@ class SchemaDocument:
             self._where = outer
         return parts
 
-    def _excluded(self, part: dict[str, Any] | bool) -> dict[str, Any] | bool:
-        """Return the schema of a `not`. Raises UserError for one with annotations only, which would exclude every
+    def _read_not(self, part: dict[str, Any] | bool) -> dict[str, Any] | bool:
+        """Return the schema of a `not`. Raises UserError if it has annotations only, and so would exclude every
         value."""
-        if part is True or part is False or RULES & set(part):
+        if part is True or part is False or RULE_KEYWORDS & set(part):
             return {} if part is True else part
         if part:
-            problem = f"{self._where}: its `not` has no rule ({', '.join(part)[:80]}), and so excludes every value."
-            raise UserError(problem, "Write into it what is not allowed, or take it away.")
+            problem = f"{self._where}: its `not` has no rule ({', '.join(part)[:80]}), so it excludes every value."
+            raise UserError(problem, "Add a rule for what is not allowed, or remove the `not`.")
         return {}
 
-    def _with_target(self, schema: dict[str, Any], inside: tuple[str, ...], depth: int, call: bool) -> Any:
-        """Return the schema merged with the target of its reference: both apply."""
+    def _merge_target(self, schema: dict[str, Any], inside: tuple[str, ...], depth: int, call: bool) -> Any:
+        """Return a schema merged with the target of its `$ref`, since both apply."""
         name = schema.pop("$ref", None)
         if name is None:
             return schema
         if name in inside:
             raise UserError(
-                f"{self._where}: {name} refers to itself, so that its values may be nested without end.",
-                "A value must end: write out as many levels as there may be.",
+                f"{self._where}: {name} refers to itself, so its values may be nested without limit.",
+                "Write out as many levels as you need.",
             )
-        target = self._read(self._named(name), (*inside, name), depth + 1, call)
+        target = self._read(self._target_of(name), (*inside, name), depth + 1, call)
         if target is True or (target is False and not schema):
             return schema if target else False
-        if isinstance(target, dict) and set(schema) <= {*ABOUT}:
+        if isinstance(target, dict) and set(schema) <= {*ANNOTATIONS}:
             return {**target, **schema}
         return {**schema, "allOf": [target, *schema.get("allOf", ())]}
 
-    def _named(self, name: str) -> Any:
-        """Return the target of a reference. Raises UserError where the document has none."""
+    def _target_of(self, name: str) -> Any:
+        """Return the target of a reference. Raises UserError if the document has none."""
         try:
             return self._resolver.lookup(name).contents
         except (referencing.exceptions.Unresolvable, LookupError, ValueError, TypeError, AttributeError):
             inner = DEFINITION.fullmatch(name)
             if inner is not None and inner[1] in self._nested:
                 return self._nested[inner[1]]
-            problem = f"{self._where}: {name[:200]} names no definition."
-            raise UserError(problem, "Put it under `$defs`, or write it out.") from None
+            problem = f"{self._where}: {name[:200]} is not a definition."
+            raise UserError(problem, "Add it to `$defs`, or replace the reference by its target.") from None
 
     @cached_property
     def _resolver(self) -> Any:
@@ -194,54 +194,54 @@ class SchemaDocument:
         return referencing.Registry().resolver_with_root(resource)
 
     def _check_root(self) -> None:
-        """Raise UserError where unknown keys, and no known one, may declare the arguments."""
+        """Raise UserError if the root schema has no keyword that declares arguments, but has unknown keys."""
         named = {str(k): v for k, v in self._root.items() if v is not None and not str(k).startswith("x-")}
-        if named.keys() & INSIDE:
+        if named.keys() & CONTENTS:
             return
         keys = [key for key, value in named.items() if key not in KNOWN and isinstance(value, Mapping | list) and value]
         if named.keys() & {*DEFINITIONS} or not named.keys() & KNOWN:
             keys = [*named]
         if keys:
             listed = ", ".join(f"`{key[:40]}`" for key in keys[:4])
-            raise UserError(f"{self._where}: its parameters say nothing of arguments ({listed}).", f"{SHAPE}.")
+            raise UserError(f"{self._where}: its parameters declare no arguments ({listed}).", f"{SHAPE_HINT}.")
 
     def _check(self, source: Mapping[str, Any]) -> None:
         for key, value in source.items():
-            if key in FOLLOWED:
-                raise UserError(f"{self._where}: `{key}` is not read.", "Use `$ref` to a definition under `$defs`.")
+            if key in UNSUPPORTED:
+                raise UserError(f"{self._where}: `{key}` is not supported.", "Use `$ref` to a definition in `$defs`.")
             plain = isinstance(value, str) and (key in TEXTS or (key == "type" and value in TYPES))
             if value is None or plain:
                 continue
-            if key not in RULES_OF:
-                if (keyword := _misspelt(str(key), value)) is not None:
-                    problem = f"{self._where}: its key `{str(key)[:64]}` is not read: `{keyword}` is meant, it seems."
-                    raise UserError(problem, f"Write `{keyword}`, or take the key away.")
-            elif (error := next(_judge(key).iter_errors(value), None)) is not None:
+            if key not in KEYWORD_SCHEMAS:
+                if (keyword := _similar_keyword(str(key), value)) is not None:
+                    problem = f"{self._where}: its key `{str(key)[:64]}` is unknown; `{keyword}` may be meant."
+                    raise UserError(problem, f"Write `{keyword}`, or remove the key.")
+            elif (error := next(_keyword_validator(key).iter_errors(value), None)) is not None:
                 place = ".".join(map(str, (key, *error.absolute_path)))
                 raise UserError(
                     f"{self._where}: {place} is {repr(error.instance)[:80]}.",
-                    f"Write what JSON schema has there ({error.message[-120:]}).",
+                    f"Correct it as JSON schema requires ({error.message[-120:]}).",
                 )
 
 
-def _misspelt(name: str, value: Any) -> str | None:
-    """Return the keyword that an unknown name resembles, if it takes such a value: otherwise a rule would be lost."""
+def _similar_keyword(name: str, value: Any) -> str | None:
+    """Return the keyword that an unknown key resembles, if that keyword may have this value; None otherwise."""
     plain = re.sub("[^a-z]", "", name.lower()) if len(name) < 32 and not name.startswith("x-") else ""
     short = len(plain) < SHORT
-    spelled = [known for known in SPELLED if known[0] == plain[:1]]
+    spelled = [known for known in SPELLINGS if known[0] == plain[:1]]
     near = get_close_matches(plain, spelled, 1, LIKE_SHORT if short else LIKE)
-    keyword = SPELLED[near[0]] if near else name
-    if keyword == name or name in KNOWN or (short and isinstance(value, bool)):  # a flag of somebody's
+    keyword = SPELLINGS[near[0]] if near else name
+    if keyword == name or name in KNOWN or (short and isinstance(value, bool)):  # probably a flag
         return None
-    return keyword if _judge(keyword).is_valid(value) else None
+    return keyword if _keyword_validator(keyword).is_valid(value) else None
 
 
-def _modern(schema: dict[str, Any]) -> dict[str, Any]:
-    """Write draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable`, and counts such as 2.0
-    as 2020-12 does."""
+def _to_draft_2020(schema: dict[str, Any]) -> dict[str, Any]:
+    """Convert draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable`, and counts such as
+    2.0 to the form of draft 2020-12."""
     schema |= {key: int(schema[key]) for key in COUNTS & schema.keys()}
     if isinstance(kinds := schema.get("type"), list):
-        schema["type"] = list(dict.fromkeys(kinds))  # some generators write "null" once more for a default of null
+        schema["type"] = list(dict.fromkeys(kinds))  # some generators repeat "null" for a default of null
     rest = schema.pop("additionalItems", True)
     if isinstance(schema.get("items"), list):
         schema["prefixItems"] = schema.pop("items")
@@ -256,6 +256,6 @@ def _modern(schema: dict[str, Any]) -> dict[str, Any]:
             if exclusive and kept in schema:
                 schema[bound] = schema.pop(kept)
     if schema.pop("nullable", False) is True:
-        rest = {k: schema.pop(k) for k in tuple(schema) if k not in ABOUT}
+        rest = {k: schema.pop(k) for k in tuple(schema) if k not in ANNOTATIONS}
         schema["anyOf"] = [rest, {"type": "null"}]
     return schema

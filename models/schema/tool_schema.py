@@ -1,7 +1,7 @@
-"""Tool schemas: read OpenAI-style JSON, write head order and canonical JSON (design, section 3).
+"""Read tool definitions, with parameters in head order, and write them as canonical JSON.
 
-`<argK>` knows positions only, so a tool's `properties` are sorted into head order: required parameters in their own
-order, then optional ones alphabetically (paper, appendix "Parameter Normalization").
+Argument heads (`<argK>`) have no names, so parameters need a fixed order: required ones in declared order, then
+optional ones alphabetically (SimpleTool paper, appendix "Parameter Normalization").
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import definition
-from rtcontrol.models.schema.domain import Domain, Free, closed, objects, written
-from rtcontrol.models.schema.limits import Room, check_count, check_size
-from rtcontrol.models.schema.parameters import Parameter, Reading, RootRules, check_spelled
+from rtcontrol.models.schema.definition import read_definition
+from rtcontrol.models.schema.domain import Domain, FreeDomain, closed_domain, list_objects, sorted_json
+from rtcontrol.models.schema.limits import Allowance, check_count, check_size
+from rtcontrol.models.schema.parameters import Parameter, ParameterReader, RootRules, check_encodable
 
 MAX_HEADS = 6
 ABSENT = object()
@@ -27,10 +27,10 @@ Overflow = Literal["merge", "cut"]
 
 @dataclass(frozen=True)
 class Slot:
-    """The content of one argument head: a parameter, or several merged into one JSON object (a group, or overflow).
+    """The content of one argument head: a parameter, or a JSON object of several (a group, or those beyond six heads).
 
-    `null` is the meaning of the head's null token where it is legal: (ABSENT,), or (None,) for a required parameter
-    that may be null; otherwise ().
+    `null` has the meaning of the head's null token: (ABSENT,) for optional parameters, (None,) for a required parameter
+    that may be null, and () if the token is not legal.
     """
 
     parameters: tuple[Parameter, ...]
@@ -43,7 +43,7 @@ class Slot:
         return dict(value) if self.merged else {self.parameters[0].name: value}
 
     def value(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the slot's value in a call's arguments, `ABSENT` where all its parameters are left out."""
+        """Return the slot's value for a call's arguments; `ABSENT` if all its parameters are missing."""
         present = {p.name: arguments[p.name] for p in self.parameters if p.name in arguments}
         if self.merged:
             return present or (ABSENT if self.null else {})
@@ -53,7 +53,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """One tool in head order. `rules` restrict combinations of its arguments (None: any)."""
+    """One tool, with parameters in head order. `rules` restrict combinations of arguments (None: no rules)."""
 
     name: str
     description: str
@@ -61,24 +61,24 @@ class ToolSchema:
     rules: RootRules | None = None
 
     @classmethod
-    def from_openai(cls, tool: Mapping[str, Any], room: Room | None = None) -> ToolSchema:
-        """Read one definition in any of the forms of `definition.PARAMETERS`; `room` is the allowance of its set of
+    def from_openai(cls, tool: Mapping[str, Any], room: Allowance | None = None) -> ToolSchema:
+        """Read one definition in the format of OpenAI, Anthropic or MCP; `room` is the allowance for the size of all
         tools.
 
-        Raises UserError with tool, parameter and what to write instead.
+        Raises UserError, which names tool and parameter.
         """
-        given = definition(tool)
-        check_spelled([given.name, given.description], f"Tool {given.name[:64]!r}")
+        given = read_definition(tool)
+        check_encodable([given.name, given.description], f"Tool {given.name[:64]!r}")
         try:
-            parameters, rules = Reading(given.name, room or Room()).read(given.schema)
+            parameters, rules = ParameterReader(given.name, room or Allowance()).read(given.schema)
         except RecursionError:
             raise UserError(
-                f"Tool {given.name[:64]!r}: its schema is nested too deeply to be read.", "Describe flatter values."
+                f"Tool {given.name[:64]!r}: its schema is nested too deeply to be read.", "Use fewer levels."
             ) from None
         return cls(given.name, given.description, parameters, rules)
 
     def to_openai(self) -> dict[str, Any]:
-        """Return the definition in head order, as the model reads it."""
+        """Return the normalised definition in head order, as it is in the prompt."""
         schema: dict[str, Any] = {
             "type": "object",
             "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in self.parameters},
@@ -89,14 +89,14 @@ class ToolSchema:
         return {"type": "function", "function": body}
 
     def exact(self) -> dict[str, Any]:
-        """Return `to_openai` with the original rules too, so that reading it again gives this tool."""
+        """Return `to_openai` with the original schemas, so that reading the result gives the same tool."""
         whole = self.to_openai()
         exact_schemas = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.rules != p.schema}
         whole["function"]["parameters"]["properties"] |= exact_schemas
         return whole
 
     def canonical_json(self) -> str:
-        """Return one line of JSON, the same bytes for the same tool."""
+        """Return `to_openai` as one line of JSON, which is the same for equal tools."""
         return self._canonical
 
     @cached_property
@@ -104,7 +104,7 @@ class ToolSchema:
         return json.dumps(self.to_openai(), ensure_ascii=False)
 
     def slots(self, overflow: Overflow = "merge") -> tuple[Slot, ...]:
-        """Return the argument heads, at most six: groups are merged, and the overflow is merged into head 6 or cut."""
+        """Return the contents of at most six heads; `overflow` says what happens to parameters beyond the last one."""
         units: list[list[Parameter]] = []
         groups: dict[str, list[Parameter]] = {}
         for p in self.parameters:
@@ -126,16 +126,16 @@ def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
     null = () if required else (ABSENT,)
     if len(unit) == 1:
         return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
-    listed = objects({p.name: p.values for p in unit}, required)
+    listed = list_objects({p.name: p.values for p in unit}, required)
     if listed is not None:
-        once = {written(v): v for v in listed if v}
-        return Slot(tuple(unit), closed(tuple(once.values()), where), null, merged=True)
+        once = {sorted_json(v): v for v in listed if v}
+        return Slot(tuple(unit), closed_domain(tuple(once.values()), where), null, merged=True)
     schema, judged = _object(unit, lambda p: p.schema), _object(unit, lambda p: p.rules)
-    return Slot(tuple(unit), Free(schema, rules=judged), null, merged=True)
+    return Slot(tuple(unit), FreeDomain(schema, rules=judged), null, merged=True)
 
 
 def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the schema of an object with a head's parameters, each by `of`."""
+    """Return the schema of an object with these parameters; `of` returns the schema of a parameter."""
     return {
         "type": "object",
         "properties": {p.name: dict(of(p)) for p in parameters},
@@ -145,37 +145,37 @@ def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[s
 
 
 def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
-    """Read all tools of an agent, cached. Raises UserError for duplicate names, an empty list, and a set that is too
-    large to read."""
+    """Read all tools of an agent (cached). Raises UserError for an invalid tool, duplicate names, an empty list, and
+    definitions that are too large."""
     check_size(tools)
     text = _text(tools)
-    return _of_text(text) if text else _read(tools)
+    return _read_json(text) if text else _read(tools)
 
 
 @lru_cache(maxsize=16)
-def _of_text(text: bytes) -> tuple[ToolSchema, ...]:
+def _read_json(text: bytes) -> tuple[ToolSchema, ...]:
     return _read(json.loads(text))
 
 
 def _read(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
-    room = Room()
-    return checked([ToolSchema.from_openai(t, room) for t in tools])
+    room = Allowance()
+    return check_tools([ToolSchema.from_openai(t, room) for t in tools])
 
 
 def _text(tools: Any) -> bytes:
-    """Return definitions of plain JSON as text, else an empty one."""
+    """Return definitions as JSON text; empty if they are not plain JSON."""
     try:
         return json.dumps(list(tools)).encode()
     except (TypeError, ValueError, RecursionError):
         return b""
 
 
-def checked(schemas: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
-    """Return tools that may belong to one agent. Raises UserError."""
+def check_tools(schemas: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
+    """Return the tools of one agent. Raises UserError if there are none or too many, or two have the same name."""
     if not schemas:
-        raise UserError("No tools.", "Give the agent at least one tool.")
+        raise UserError("There are no tools.", "Give the agent at least one tool.")
     check_count(len(schemas))
     names = Counter(s.name for s in schemas)
     if twice := sorted(n for n, count in names.items() if count > 1):
-        raise UserError(f"Two tools are called {twice[0]!r}.", "Rename one of them.")
+        raise UserError(f"Two tools have the name {twice[0]!r}.", "Rename one of them.")
     return tuple(schemas)

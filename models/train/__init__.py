@@ -1,2 +1,2 @@
-"""Train controller models: packed-tree training of ST heads from rows, fine-tuning, and adoption of other
-checkpoints."""
+"""Train models on rows: from scratch or by fine-tuning, with packed trees. Convert other checkpoints to the ST
+format."""

@@ -1,5 +1,5 @@
-"""Prepare a checkpoint: add the ST tokens to a base model, or a prompt template to a published SimpleTool
-checkpoint."""
+"""Convert a checkpoint to the ST format: add the ST tokens to a base model, or a prompt template to a published
+SimpleTool checkpoint."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rtcontrol.models.checkpoint.prompt import COMPACT, FILE_NAME, SIMPLETOOL_V1
 from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError, decode_utf8, read_json
-from rtcontrol.models.train.export import copy_kept, export, load_model
+from rtcontrol.models.train.export import copy_extra_files, export, load_model
 from rtcontrol.models.train.vocabulary import add_st_tokens, initialise_rows
 
-# Pairs of tokens that start and end a part of the prompt. A tokenizer must have both.
+# Known pairs of tokens that start and end a part of the prompt.
 MARKERS = (
     ("<|im_start|>", "<|im_end|>"),
     ("<|start_header_id|>", "<|eot_id|>"),
@@ -29,28 +29,28 @@ MARKERS = (
     ("<s>", "</s>"),
     ("<|endoftext|>", "<|endoftext|>"),
 )
-# Some models read prompts correctly only after this first token.
-FIRST = {"gemma3_text": "<bos>"}
-VARIABLE = "SYSTEM_TEMPLATE"  # the name in the server file of v1; v2 adds a prefix
-SOURCE = "Give the authors' server file (rt_server.py), or a UTF-8 text file with {tools_json}."
+# Tokens that some models need at the start of each prompt, by model type.
+FIRST_TOKENS = {"gemma3_text": "<bos>"}
+TEMPLATE_VARIABLE = "SYSTEM_TEMPLATE"  # name of the template in the server file of v1; in v2 with the prefix V2_
+SOURCE_HINT = "Give the authors' server file (rt_server.py), or a UTF-8 text file with {tools_json}."
 
 
 def adopt_base(base: Path, out: Path) -> Checkpoint:
-    """Write `base` with the compact template and the 17 ST tokens, each embedded as the mean of related words, to the
-    new folder `out`. Dtype and tied head do not change. Raises UserError if the base or the folder is unusable."""
+    """Write the base model with the compact template and the 17 ST tokens to the new folder `out`. The embedding of an
+    ST token is the mean of related words' embeddings. Raises UserError if the base or the folder cannot be used."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there already.", "Give a new folder with --out.")
+        raise UserError(f"{out} already exists.", "Give a new folder with --out.")
     if read_config(base).get("quantization_config"):
-        raise UserError(f"{base} is quantised: rows cannot be added to it.", "Give the original.")
+        raise UserError(f"{base} is quantised, so tokens cannot be added.", "Give the original checkpoint.")
     before = STTokenizer.load(base / "tokenizer.json")
     model, tokenizer = load_model(base, "auto"), Tokenizer.from_file(str(base / "tokenizer.json"))
     if any(tokenizer.token_to_id(token) is not None for token in ST_TOKENS):
-        raise UserError(f"{base} has ST tokens already.", "Use it as it is, or adopt its template (--template-from).")
-    start, end = _markers(base, before)
+        raise UserError(f"{base} already has ST tokens.", "Use it unchanged, or add a template (--template-from).")
+    start, end = _find_markers(base, before)
     add_st_tokens(tokenizer)
     ids = [*tokenizer.get_vocab(with_added_tokens=True).values()]
     if len({*ids}) < len(ids):
-        raise UserError(f"{base}: its tokenizer's ids have gaps: new tokens would share them.", "Give another base.")
+        raise UserError(f"{base}: its tokenizer's ids have gaps, so new ids would collide.", "Give another base.")
     after = STTokenizer(tokenizer)
     if after.size > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(after.size, mean_resizing=False)
@@ -59,13 +59,13 @@ def adopt_base(base: Path, out: Path) -> Checkpoint:
     for weight in {id(w): w for w in weights if w is not None}.values():
         initialise_rows(weight, after)
     template = COMPACT["template"].replace("<|im_start|>", start).replace("<|im_end|>", end)
-    template = FIRST.get(model.config.model_type, "") + template
+    template = FIRST_TOKENS.get(model.config.model_type, "") + template
     export(model, tokenizer, COMPACT | {"template": template}, out, model.dtype, end)
-    copy_kept(base, out)
+    copy_extra_files(base, out)
     return Checkpoint.open(str(out))
 
 
-def _markers(base: Path, tokenizer: STTokenizer) -> tuple[str, str]:
+def _find_markers(base: Path, tokenizer: STTokenizer) -> tuple[str, str]:
     known = next((pair for pair in MARKERS if {*pair} <= {*tokenizer.specials}), None)
     if known is not None:
         return known
@@ -76,36 +76,37 @@ def _markers(base: Path, tokenizer: STTokenizer) -> tuple[str, str]:
     if end in tokenizer.specials:
         return (start if start in tokenizer.specials else end), end
     raise UserError(
-        f"{base}: its tokenizer has no token that ends a part of the prompt.",
-        f"Known pairs: {', '.join(f'{a} {b}' for a, b in MARKERS)}; or name an eos_token in tokenizer_config.json.",
+        f"{base}: its tokenizer has no known token that ends a part of the prompt.",
+        f"Known pairs: {', '.join(f'{a} {b}' for a, b in MARKERS)}; or set eos_token in tokenizer_config.json.",
     )
 
 
 def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system: str | None = None) -> Path:
-    """Write the template of a published `checkpoint` and return its path.
+    """Write the prompt template of a published SimpleTool `checkpoint`, and return its path.
 
-    `template_from` is one of the authors' server files (Python; parsed, never run) or a text file with the system text,
-    which contains `{tools_json}` or `{tools}` once. The format is v1 (one generic header) or v2 (a header with
-    `{system_prompt}`, the prompt of a domain). `system` is v2's domain prompt, as text or a text file; None: the file's
-    default. The template goes next to the weights, or to the folder or file `out`. Raises UserError.
+    `template_from` is the authors' server file (Python, which is parsed and never run), or a text file with the system
+    text, which contains `{tools_json}` or `{tools}` once. In format v2 the system text also contains `{system_prompt}`,
+    which is replaced by `system`, a text or a text file (None: the default in the server file). The template is written
+    next to the weights, or to the folder or file `out`. Raises UserError.
     """
     read_config(checkpoint)
-    strings = _strings(template_from)
-    header = strings.get(f"V2_{VARIABLE}", strings.get(VARIABLE))
+    strings = _assigned_strings(template_from)
+    header = strings.get(f"V2_{TEMPLATE_VARIABLE}", strings.get(TEMPLATE_VARIABLE))
     if header is None:
-        raise UserError(f"{template_from} assigns no {VARIABLE}.", SOURCE)
+        raise UserError(f"{template_from} does not define {TEMPLATE_VARIABLE}.", SOURCE_HINT)
     profile, turns, text = "simpletool-v1", SIMPLETOOL_V1_TURNS, header.replace("{tools_json}", "{tools}")
     if "{system_prompt}" in header:
-        domain = strings.get("V2_DEFAULT_SYSTEM") if system is None else _domain(system)
+        domain = strings.get("V2_DEFAULT_SYSTEM") if system is None else _domain_prompt(system)
         if domain is None:
-            raise UserError(f"{template_from} has no default prompt of the domain.", "Give one with train.system=TEXT.")
-        profile, turns, text = "simpletool-v2", SIMPLETOOL_V2_TURNS, _filled(template_from, header, domain)
+            raise UserError(f"{template_from} has no default for the system prompt.", "Set train.system=TEXT.")
+        profile, turns, text = "simpletool-v2", SIMPLETOOL_V2_TURNS, _fill_header(template_from, header, domain)
     if text.count("{tools}") != 1:
-        raise UserError(f"{template_from}: its system text holds {{tools_json}} {text.count('{tools}')} times.", SOURCE)
+        count = text.count("{tools}")
+        raise UserError(f"{template_from}: its system text has {{tools_json}} {count} times, not once.", SOURCE_HINT)
     if others := [v for v in VARIABLES if v != "tools" and f"{{{v}}}" in text]:
         raise UserError(
-            f"{template_from}: its system text holds {{{others[0]}}}, which belongs to the user turn.",
-            "Give the system text alone; the turns after it are added.",
+            f"{template_from}: its system text has {{{others[0]}}}, which belongs to the user message.",
+            "Give the system text alone; the messages after it are added.",
         )
     config = {"profile": profile, "template": text + turns, "history_separator": ", ", "overflow": "cut"}
     path = checkpoint / FILE_NAME if out is None else out / FILE_NAME if out.is_dir() else out
@@ -116,8 +117,8 @@ def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system
     return path
 
 
-def _filled(path: Path, template: str, system: str) -> str:
-    """Fill in a v2 header as `str.format` would."""
+def _fill_header(path: Path, template: str, system: str) -> str:
+    """Fill in the variables of a v2 header as `str.format` does. Raises UserError for unknown variables."""
     fields = {"system_prompt": system, "tools_json": "{tools}", "tools": "{tools}"}
     try:
         return "".join(
@@ -125,11 +126,11 @@ def _filled(path: Path, template: str, system: str) -> str:
         )
     except (ValueError, KeyError) as error:
         message = f"{path}: its template cannot be filled in ({error})."
-        raise UserError(message, f"Known: {', '.join(f'{{{f}}}' for f in fields)}.") from None
+        raise UserError(message, f"Known variables: {', '.join(f'{{{f}}}' for f in fields)}.") from None
 
 
-def _domain(system: str) -> str:
-    """Return a domain's prompt: the text itself, or the content of a file."""
+def _domain_prompt(system: str) -> str:
+    """Return the content of the file `system`, or `system` itself if it is not a file."""
     try:
         return _read(Path(system)).rstrip("\n") if Path(system).is_file() else system
     except OSError:  # a long text is not a valid file name
@@ -138,21 +139,22 @@ def _domain(system: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        # Read bytes, since the checkpoint was trained on these exact line breaks.
+        # Read bytes to keep the line breaks on which the checkpoint was trained.
         return decode_utf8(path.read_bytes(), path)
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error}).", SOURCE) from None
+        raise UserError(f"{path} cannot be read ({error}).", SOURCE_HINT) from None
 
 
-def _strings(path: Path) -> dict[str, str]:
-    """Return the strings that a Python file assigns at the top level; the content of a text file counts as VARIABLE."""
+def _assigned_strings(path: Path) -> dict[str, str]:
+    """Return the strings that a Python file assigns to names at the top level. Of any other file, return the content
+    under the name TEMPLATE_VARIABLE."""
     source = _read(path)
     if path.suffix != ".py":
-        return {VARIABLE: source}
+        return {TEMPLATE_VARIABLE: source}
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        raise UserError(f"{path} is not Python ({error}).", "Save a plain text template as .txt.") from None
+        raise UserError(f"{path} is not valid Python ({error}).", "Save a plain text as .txt.") from None
     strings = {}
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -160,7 +162,7 @@ def _strings(path: Path) -> dict[str, str]:
             for name in (t.id for t in targets if isinstance(t, ast.Name)):
                 if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
                     strings[name] = node.value.value
-                elif name.endswith(VARIABLE):
+                elif name.endswith(TEMPLATE_VARIABLE):
                     message = f"{path}: {name} is not a plain string."
-                    raise UserError(message, "Save the intended text as a .txt file.")
+                    raise UserError(message, "Save its text as a .txt file.")
     return strings

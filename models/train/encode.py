@@ -1,5 +1,4 @@
-"""Encode training rows as token ids: the prompt after the shared prefix, and the ids, labels and weights of each
-head."""
+"""Encode training rows: token ids of the prompt after the prefix, and token ids, labels and weights of each head."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import MAX_HEADS
 
-KEPT = 64  # sets of tools whose encoders are kept
+MAX_ENCODERS = 64  # cached encoders, one for each set of tools
 
 
 @dataclass(frozen=True)
 class HeadTarget:
-    """The training target of one head of a row. `ids` start with the head's token, `labels[i]` follows `ids[i]`; a
-    label of weight 0 is not trained. A `probe` is not part of the call and does not count for accuracy. `early` is the
-    target of the head's token half way through the model: the last token of the thing that the instruction names."""
+    """The training target of one head. `ids` start with the head token; `labels[i]` is the token that follows `ids[i]`,
+    with the loss weight `weights[i]`. A `probe` is not a part of the call, and does not count for accuracy. `early` is
+    the label of the head token after an early layer: the last token of the thing that the instruction names."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
@@ -41,8 +40,8 @@ class HeadTarget:
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row as token ids: the suffix after the shared prefix, and the heads. `early` has positions in the suffix with
-    their targets half way through the model."""
+    """An encoded row: the prompt `suffix` after the shared prefix, and the heads. `early` has (position in the suffix,
+    label) pairs, which are trained after an early layer."""
 
     suffix: tuple[int, ...]
     heads: tuple[HeadTarget, ...]
@@ -51,10 +50,10 @@ class EncodedRow:
 
 @dataclass(frozen=True)
 class LossWeights:
-    """The weights of labels (paper, appendix "Training Hyperparameters") for the function head and each argument head.
-    `end` scales the label of the end token, which is nearly always forced; `quote` is for quotes; `focal` scales, by
-    argument head, values that are not null (the paper's token-level weights). With `all_heads` a row has the eight
-    heads of published checkpoints, with null beyond its tools' parameters; `content` is the weight of the content
+    """The loss weights of labels for the `function` head and the `arguments` heads (SimpleTool paper, appendix
+    "Training Hyperparameters"). `end` is a factor for end tokens, which are mostly forced, and `focal` a factor for
+    values of argument heads that are not null. `quote` is the weight of quotes. With `all_heads`, rows have all eight
+    heads of published checkpoints, with null values in unused ones; `content` is then the weight of the content
     head."""
 
     function: float = 2.0
@@ -66,14 +65,15 @@ class LossWeights:
     content: float = 0.0
 
     def of(self, head: int, null: bool = True) -> float:
-        """Return the weight of a label of head number `head` (0 is the function). `null` says if the value is null."""
+        """Return the weight of a label of head number `head` (0: the function); `null` says whether the value is
+        null."""
         if head == 0:
             return self.function
         return self.arguments[head - 1] * (1.0 if null else self.focal[head - 1])
 
 
 class RowEncoder:
-    """An encoder of rows for one template, tokenizer and plan."""
+    """Encodes rows for one prompt template, tokenizer and set of tools (`plan`)."""
 
     def __init__(
         self,
@@ -87,29 +87,29 @@ class RowEncoder:
         self._template = template
         self._weights = weights or LossWeights()
         self._heads: dict[tuple[str, str | None], HeadTarget] = {}
-        self._ends: dict[str, int] = {}  # tokens of instructions, see `_meaning`
+        self._ends: dict[str, int] = {}  # position of the last token by instruction
         slots = zip(plan.tools, plan.slots, strict=True)
         with_head = {(tool.name, p.name) for tool, own in slots for slot in own for p in slot.parameters}
-        self._headless = {(tool.name, p.name) for tool in plan.tools for p in tool.parameters} - with_head
+        self._without_head = {(tool.name, p.name) for tool in plan.tools for p in tool.parameters} - with_head
 
     def of(self, plan: SchemaPlan) -> RowEncoder:
-        """Return an encoder for another plan of the same tools."""
+        """Return the same encoder with another plan for the same tools."""
         return RowEncoder(self._template, self.tokenizer, plan, self._weights)
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
-        """Return ids and labels of one row; without `forced`, leave out labels that the constrained walk never needs
-        (from a value's last branching token on, and of heads that cannot branch). Raises UserError for an argument
-        without a head in a cut schema."""
+        """Encode a row. Without `forced`, leave out labels that constrained decoding never needs: after the last choice
+        of a head, and of heads without a choice. Raises UserError for an argument that has no head, as the template
+        cuts tools."""
         tool = "" if row.call is None else row.call.name
         for name in row.call.arguments if row.call is not None else ():
-            if (tool, name) in self._headless:
+            if (tool, name) in self._without_head:
                 cut = f"{tool}: {name} has no head (the template cuts tools to {MAX_HEADS})."
-                raise UserError(f"{row.where or 'A row'}: {cut}", "Correct the call, or leave the row out.")
+                raise UserError(f"{row.where or 'A row'}: {cut}", "Correct the call, or remove the row.")
         heads = [self._head(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
         if not forced:
-            if row.call is not None:  # heads beyond the tool's arity are not read
+            if row.call is not None:  # unused heads are not decoded
                 heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(tool)])]
-            heads = [head for k, whole in enumerate(heads) if (head := self._branching(k, whole)).ids]
+            heads = [head for k, whole in enumerate(heads) if (head := self._until_last_branch(k, whole)).ids]
         elif self._weights.all_heads:
             heads = [*self._null_heads(row), *heads]
         if row.named:
@@ -117,10 +117,10 @@ class RowEncoder:
             heads = [replace(head, early=early) for head in heads]
         if row.weight != 1.0:
             heads = [replace(head, weights=tuple(w * row.weight for w in head.weights)) for head in heads]
-        return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)), self._meaning(row))
+        return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)), self._meaning_labels(row))
 
     def suffix(self, row: Row) -> tuple[int, ...]:
-        """Return the ids between the tools prefix and the heads."""
+        """Return the prompt's token ids between prefix and heads."""
         return tuple(self._template.suffix_ids(row.instruction, row.observation, row.history))
 
     def _head(self, k: int, text: str | None) -> HeadTarget:
@@ -135,7 +135,7 @@ class RowEncoder:
         return self._heads[key]
 
     def _null_heads(self, row: Row) -> Iterator[HeadTarget]:
-        """Yield null heads beyond those of the row's plan; a null call has the function head alone."""
+        """Yield null values for the heads that the plan does not use, and for the content head."""
         beyond = len(self.plan.heads) - 1 if row.call is not None else MAX_HEADS
         names = ("content", *ARGUMENTS[beyond:])
         for name, weight in zip(names, (self._weights.content, *self._weights.arguments[beyond:]), strict=True):
@@ -143,8 +143,8 @@ class RowEncoder:
                 head, null = (self.tokenizer.special_id(token) for token in (head_start(name), NULL))
                 yield HeadTarget((head,), (null,), (weight,))
 
-    def _branching(self, k: int, target: HeadTarget) -> HeadTarget:
-        """Return a head up to the last label at which the head's trie branches."""
+    def _until_last_branch(self, k: int, target: HeadTarget) -> HeadTarget:
+        """Return a head's target up to the last label at which its trie branches."""
         head = self.plan.heads[k]
         if head.free:
             return target
@@ -159,8 +159,8 @@ class RowEncoder:
         ids = (self.tokenizer.special_id(head_start("content")), *start, *rest)
         return HeadTarget(ids[:-1], ids[1:], (*first, *[weight] * len(rest)), probe=True)
 
-    def _meaning(self, row: Row) -> tuple[tuple[int, int], ...]:
-        """Return pairs of the position of the instruction's last token and each token of the meaning of the row."""
+    def _meaning_labels(self, row: Row) -> tuple[tuple[int, int], ...]:
+        """Return (position of the instruction's last token, label) pairs for all tokens of the row's meaning."""
         if row.meant is None:
             return ()
         if row.instruction not in self._ends:
@@ -172,8 +172,8 @@ class RowEncoder:
 
 
 class ToolsEncoder:
-    """An encoder that uses a `RowEncoder` for the `tools` of each row. `prefix` is the first token of all prompts. With
-    `allow_null` a row may have no call."""
+    """Encodes rows that have their own tools, with a `RowEncoder` for each set of tools. `prefix` is the first token of
+    all prompts. With `allow_null` rows may have no call."""
 
     def __init__(
         self,
@@ -188,18 +188,17 @@ class ToolsEncoder:
         self._encoders: dict[int, tuple[Tools, RowEncoder]] = {}
 
     def of(self, tools: Tools) -> RowEncoder:
-        """Return the encoder for these tools; recent ones are cached, as rows of one set come together."""
+        """Return the encoder for these tools (cached)."""
         if (known := self._encoders.get(id(tools))) is None or known[0] is not tools:
             plan = compile_plan(tools, self.tokenizer, self.allow_null, self._template.overflow)
             encoder = RowEncoder(self._template, self.tokenizer, plan, self._weights)
             known = self._encoders[id(tools)] = tools, encoder
-            if len(self._encoders) > KEPT:
+            if len(self._encoders) > MAX_ENCODERS:
                 del self._encoders[next(iter(self._encoders))]
         return known[1]
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
-        """Return ids and labels of one row, with the tools as a part of the suffix. Raises UserError as
-        `RowEncoder.encode` does."""
+        """Encode a row, with the tools as a part of the suffix. Raises UserError as `RowEncoder.encode` does."""
         encoder = self.of(row.tools)
         encoded, tools = encoder.encode(row, forced), encoder.prefix[1:]
         early = tuple((len(tools) + index, label) for index, label in encoded.early)
@@ -208,20 +207,20 @@ class ToolsEncoder:
 
 # -- files of rows ----------------------------------------------------------------------------------------------------
 
-SETS = 64  # sets of tools that a checkpoint lists as learnt; with more sets it counts as able to read any tools
+MAX_TOOL_SETS = 64  # tool sets in a checkpoint's metadata; after training on more, it counts as able to read any tools
 
 
 @dataclass
 class EncodedRows:
-    """The encoded rows of some files in order, and the metadata of a checkpoint that is trained on these rows."""
+    """The encoded rows of some files, and the training metadata that follow from them."""
 
-    files: dict[str, str] = field(default_factory=dict)  # sha256 by path
+    files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path
     lines: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)  # by reason
+    dropped: Counter[str] = field(default_factory=Counter)  # number of dropped rows by reason
     tool_sets: dict[tuple[str, ...], tuple[Any, ...]] = field(default_factory=dict)
     history: int = 0
     null: bool = False
-    suffixes: list[array[int]] = field(default_factory=list)  # a tuple of Python's integers takes eight times as much
+    suffixes: list[array[int]] = field(default_factory=list)  # arrays, since tuples take eight times the memory
     heads: list[tuple[HeadTarget, ...]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -235,17 +234,17 @@ class EncodedRows:
         self.heads.append(encoded.heads)
         self.history = max(self.history, min(len(row.history), HISTORY_LIMIT))
         self.null |= row.call is None
-        if len(self.tool_sets) <= SETS:
+        if len(self.tool_sets) <= MAX_TOOL_SETS:
             key = tuple(tool.canonical_json() for tool in row.tools)
             self.tool_sets.setdefault(key, tuple(tool.to_openai() for tool in row.tools))
 
 
-def load(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bool = False) -> EncodedRows:
-    """Read and encode all rows of some files. A row whose prompt and longest head have more than `length` tokens is
-    left out and counted. With `drop_bad`, a row that cannot be represented is left out and counted, too.
+def load_rows(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bool = False) -> EncodedRows:
+    """Read and encode all rows of some files. Rows whose prompt and longest head have more than `length` tokens are
+    dropped and counted. With `drop_bad`, invalid rows are dropped and counted, too.
 
-    Raises UserError for a file that cannot be read, for a row that cannot be represented, with file and line and how
-    many there are, and if no row is left.
+    Raises UserError for a file that cannot be read, for an invalid row (with its place, and the number of such rows),
+    and if no row is left.
     """
     rows, bad = EncodedRows(), list[UserError]()
     for file in files:
@@ -257,7 +256,7 @@ def load(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bo
                 check_row(row)
                 encoded = encoder.encode(row)
             except (UserError, UnusableSample) as error:
-                bad.append(_named(error, where))
+                bad.append(_with_place(error, where))
                 rows.dropped[bad[-1].what.removeprefix(f"{where}: ")] += 1
                 continue
             if len(encoder.prefix) + len(encoded.suffix) + max(len(h.ids) for h in encoded.heads) > length:
@@ -269,53 +268,52 @@ def load(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_bad: bo
         with file.open("rb") as content:
             rows.files[str(file)] = hashlib.file_digest(content, "sha256").hexdigest()
     if bad and not drop_bad:
-        more = f" {len(bad)} rows cannot be represented; this is the first." if len(bad) > 1 else ""
-        raise UserError(bad[0].what + more, f"{bad[0].remedy} Or leave such rows out with --drop-bad.")
+        more = f" This is the first of {len(bad)} invalid rows." if len(bad) > 1 else ""
+        raise UserError(bad[0].what + more, f"{bad[0].remedy} Or drop invalid rows with --drop-bad.")
     if not len(rows):
         why = "; ".join(f"{count} {reason}" for reason, count in rows.dropped.most_common(3)) or "they are empty"
         raise UserError(f"{', '.join(map(str, files))}: no row is left ({why}).", "Give rows, or a larger length.")
     return rows
 
 
-def _named(error: UserError | UnusableSample, where: str) -> UserError:
+def _with_place(error: UserError | UnusableSample, where: str) -> UserError:
     if isinstance(error, UnusableSample):
-        return UserError(f"{where}: {error.reason}: {error.detail}.", "Correct the call, or leave the row out.")
+        return UserError(f"{where}: {error.reason}: {error.detail}.", "Correct the call, or remove the row.")
     return error if error.what.startswith(where) else UserError(f"{where}: {error.what}", error.remedy)
 
 
 # -- word probes ------------------------------------------------------------------------------------------------------
-# A row also trains quotes of its observation. A call is a weak signal for where the model must look; a word that
-# follows another one is a strong signal. So the content head, which no controller waits for, quotes the observation:
-# after a given word, the next words; without one, from the word that the instruction names. This costs a few tokens per
-# row, after a prompt that is computed anyway.
+# Rows can also train the content head, which controllers do not decode, to quote the observation: the next words after
+# a given word, or from the word that the instruction names. For where the model must look, this is a much stronger
+# signal than calls. It takes only a few tokens per row, after a prompt that is computed anyway.
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
-# Words that occur in sentences about anything.
+# Words that do not name a thing.
 COMMON = {*re.findall(r"\w+", "a an the of to at in on is it its and or what where which one that this go")}
-QUOTED = 3  # words of a quote
+QUOTE_SIZE = 3  # words of a quote
 
 
 def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:
-    """Yield the same rows with up to `quotes` passages of the observation to quote, each from a random word that occurs
-    once. If the instruction names a thing of the observation, add a passage from the first word of that thing,
-    unprompted, and `named`, a target for all heads half way through the model."""
+    """Yield the rows with up to `quotes` passages of the observation to quote, each starting at a random word that
+    occurs once. If the instruction names a thing of the observation, add the passage that starts there, and set
+    `named`, from which all heads get an early label."""
     for row in rows:
         spans = _SPAN.findall(row.observation)
         words = [_BARE.sub("", span).lower() for span in spans]
         counts = Counter(words)
         once = [i for i, word in enumerate(words[:-1]) if word and counts[word] == 1]
         instruction = (_BARE.sub("", word).lower() for word in row.instruction.split())
-        name = _place(words, counts, [word for word in instruction if word not in COMMON])
+        name = _named_range(words, counts, [word for word in instruction if word not in COMMON])
         starts = dict.fromkeys([*name[:1], *rng.sample(once, min(quotes, len(once)))])
         passages = (
-            Quote(spans[i], "".join(spans[i + 1 : i + QUOTED]), i in name[:1]) for i in starts if i + 1 < len(spans)
+            Quote(spans[i], "".join(spans[i + 1 : i + QUOTE_SIZE]), i in name[:1]) for i in starts if i + 1 < len(spans)
         )
         yield replace(row, quotes=(*row.quotes, *passages), named=f" {words[name[-1]]}" if name else "")
 
 
-def _place(words: Sequence[str], counts: Counter[str], instruction: Sequence[str]) -> range:
-    """Return the range of words of the first thing that the instruction names. At least one of these words occurs
-    once."""
+def _named_range(words: Sequence[str], counts: Counter[str], instruction: Sequence[str]) -> range:
+    """Return the range of words of the first thing in the observation that the instruction names; empty if it names
+    none. At least one of these words occurs only once."""
     first = next((word for word in instruction if counts[word] == 1), None)
     if first is None:
         return range(0)

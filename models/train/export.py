@@ -1,4 +1,4 @@
-"""Read a base model and write a trained one: weights, config, tokenizer, prompt template and card."""
+"""Load models for training, and write trained checkpoints: weights, config, tokenizer, prompt template and card."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from transformers.utils.logging import disable_progress_bar
 from rtcontrol.models.checkpoint.prompt import FILE_NAME
 from rtcontrol.models.errors import UserError
 
-# Files of a base that its users may look for.
-KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
+# Other files of a base model that are copied to the trained checkpoint.
+EXTRA_FILES = ("generation_config.json", "chat_template.jinja", "LICENSE")
 
 
 def load_model(folder: Path, dtype: torch.dtype | str) -> Any:
-    """Return the causal LM of a folder. Raises UserError if transformers cannot load one."""
+    """Return the causal language model of a folder. Raises UserError if transformers cannot load it."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -33,7 +33,7 @@ def load_model(folder: Path, dtype: torch.dtype | str) -> Any:
         )
     except Exception as error:  # a broken checkpoint may raise anything
         why = (str(error).strip() or repr(error)).splitlines()[0][:200]
-        raise UserError(f"transformers cannot load {folder} ({why}).", "Give a causal model's folder.") from None
+        raise UserError(f"transformers cannot load {folder} ({why}).", "Give the folder of a causal model.") from None
 
 
 def export(
@@ -44,13 +44,13 @@ def export(
     dtype: torch.dtype = torch.float32,
     end: str = "<|im_end|>",
 ) -> None:
-    """Write weights, config, tokenizer (`end` is its end token) and template to `folder`. An old checkpoint in `folder`
-    is replaced once the new one is complete; other files stay."""
+    """Write weights, config, tokenizer (with the end token `end`) and template to `folder`. An old checkpoint in
+    `folder` is replaced only after the new one is complete; other files stay."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk
         fresh = Path(inside)
-        disable_progress_bar()  # bytes of a file that is written at once
-        # A copy: the caller may continue training in its dtype.
+        disable_progress_bar()  # of save_pretrained
+        # Convert a copy, since the caller may continue training in the model's dtype.
         (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
         (fresh / "generation_config.json").unlink(missing_ok=True)
         tokenizer.save(str(fresh / "tokenizer.json"))
@@ -64,21 +64,21 @@ def export(
         (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
         readable = (fresh / FILE_NAME).stat().st_mode
         for path in [*fresh.iterdir()]:
-            path.chmod(readable)  # the library makes weights readable for their owner only
+            path.chmod(readable)  # transformers makes weights readable for the owner only
             os.replace(path, folder / path.name)
 
 
-def copy_kept(base: Path, folder: Path) -> None:
-    """Copy the files of a base that users may look for."""
-    for name in KEPT:
+def copy_extra_files(base: Path, folder: Path) -> None:
+    """Copy EXTRA_FILES from a base model to `folder`, if they exist."""
+    for name in EXTRA_FILES:
         if (base / name).is_file():
             shutil.copy(base / name, folder / name)
 
 
 @contextmanager
-def replaced(place: Path) -> Iterator[Path]:
-    """Yield a new folder next to `place`. The new folder replaces `place` if the block succeeds; otherwise it is
-    removed."""
+def replace_folder(place: Path) -> Iterator[Path]:
+    """Yield a new folder, which replaces the folder `place` at the end of the `with` block, or is removed after an
+    error."""
     part = place.with_name(f"{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -90,23 +90,23 @@ def replaced(place: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def not_saved(out: Path, error: Exception) -> UserError:
-    """Return the UserError for a checkpoint that could not be written, with a reason, since torch gives none."""
-    why = getattr(error, "strerror", None) or "a file could not be written whole"
+def save_error(out: Path, error: Exception) -> UserError:
+    """Return the UserError for a checkpoint that could not be written because of `error`."""
+    why = getattr(error, "strerror", None) or "a file could not be written completely"
     return UserError(
-        f"The checkpoint cannot be written to {out} ({why}); the training is kept there.",
-        "Make room, and start the same command again: nothing is trained twice.",
+        f"The checkpoint cannot be written to {out} ({why}). The state of the training is saved there.",
+        "Free some disk space, and start the same command again: it resumes from this state.",
     )
 
 
 def write_card(folder: Path, title: str, about: str, sections: Mapping[str, str]) -> None:
-    """Write the model card, `README.md`: the title, a paragraph, and sections by heading."""
+    """Write the model card `README.md` with a title, a paragraph `about`, and sections by heading."""
     parts = [f"---\nlibrary_name: rtcontrol\n---\n# {title}", about]
     parts += [f"## {heading}\n\n{text}" for heading, text in sections.items()]
     (folder / "README.md").write_text("\n\n".join(parts) + "\n", "utf-8")
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a Markdown table."""
+    """Return a Markdown table with these columns and rows."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)

@@ -1,4 +1,4 @@
-"""Fine-tune a base model on rows, by LoRA or in full. A run has the folders `base/`, `training/` and `model/`."""
+"""Fine-tune a base model on rows, with LoRA or all weights. A run's folder has `base/`, `training/` and `model/`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from rtcontrol.models.files import locked, remove_link, replace_file
 from rtcontrol.models.runners.torch_runner import choose_device
 from rtcontrol.models.runners.weights import ARCHITECTURES
 from rtcontrol.models.train.adopt import adopt_base
-from rtcontrol.models.train.encode import SETS, EncodedRow, EncodedRows, ToolsEncoder, load
+from rtcontrol.models.train.encode import MAX_TOOL_SETS, EncodedRow, EncodedRows, ToolsEncoder, load_rows
 from rtcontrol.models.train.export import (
-    copy_kept,
+    copy_extra_files,
     export,
     load_model,
     markdown_table,
-    not_saved,
-    replaced,
+    replace_folder,
+    save_error,
     write_card,
 )
 from rtcontrol.models.train.packing import ATTENTION, PackedBatch, pack_by_tools
@@ -49,8 +49,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Job:
-    """A fine-tuning job: base, rows, recipe and folder. `base`: a bundled name, a folder or a hub id, with or without
-    ST tokens; `rows`: JSONL files."""
+    """A fine-tuning job. `base` is a bundled name, a folder or a hub id of a checkpoint with or without ST tokens;
+    `rows` are JSONL files; `out` is the run's folder. With `drop_bad` invalid rows are dropped."""
 
     base: str
     rows: tuple[Path, ...]
@@ -61,7 +61,8 @@ class Job:
 
 @dataclass(frozen=True)
 class FinetuneOutcome:
-    """The result of a fine-tuning: `steps` done on `rows`; `loss` of the last step; `identity` of the base and rows."""
+    """The result of a fine-tuning: number of `steps`, `rows`, `loss` of the last step, and `identity` of base and
+    rows."""
 
     out: Path
     steps: int
@@ -72,7 +73,7 @@ class FinetuneOutcome:
 
     @property
     def model(self) -> Path:
-        """Return the folder of the merged checkpoint."""
+        """Return the folder of the trained checkpoint."""
         return self.out / MODEL
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,8 +89,8 @@ class FinetuneOutcome:
 
 
 def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
-    """Train, or resume a run that was stopped, then merge and export. `progress` gets a line of the log for each step,
-    or the step that the run resumes from (`resumed`). Raises UserError if training fails; saved steps are kept."""
+    """Train, or resume a run that was stopped; then merge the adapters and write the checkpoint. `progress` gets a dict
+    for each step, and first one with `resumed` if the run resumes. Raises UserError; saved steps are kept."""
     check_extras()
     disable_progress_bar()
     device = choose_device(job.recipe.device)
@@ -99,52 +100,52 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
         with locked(job.out):
             return _finetune(job, source, device, progress)
     except (OSError, SafetensorError) as error:
-        raise not_saved(job.out, error) from None
+        raise save_error(job.out, error) from None
 
 
 def _finetune(job: Job, source: Path, device: torch.device, progress: Progress | None) -> FinetuneOutcome:
-    base = st_base(source, job.out / "base")
+    base = ensure_st_format(source, job.out / "base")
     checkpoint = Checkpoint.open(str(base))
     assert isinstance(checkpoint.template, PromptTemplate)
     encoder = ToolsEncoder(checkpoint.template, checkpoint.tokenizer, job.recipe.weights(), allow_null=True)
-    rows = load(job.rows, encoder, job.recipe.length, job.drop_bad)
+    rows = load_rows(job.rows, encoder, job.recipe.length, job.drop_bad)
     identity = {
         "base": f"{Path(job.base).name} ({_digest(source)[:12]})",
         "rows": ", ".join(f"{Path(path).name} ({sha[:12]})" for path, sha in rows.files.items()),
     }
-    lm = trainable(load_base(base, DTYPES[job.recipe.dtype]), job.recipe).to(device)
+    lm = set_trainable(load_base(base, DTYPES[job.recipe.dtype]), job.recipe).to(device)
     run = FinetuneRun(lm, encoder, rows, job.recipe, identity, job.out / TRAINING)
-    if progress and 0 < run.at.chunk < run.steps:
-        progress({"resumed": run.at.chunk, "steps": run.steps})
+    if progress and 0 < run.position.chunk < run.steps:
+        progress({"resumed": run.position.chunk, "steps": run.steps})
     run.run(progress)
-    outcome = FinetuneOutcome(job.out, run.at.chunk, rows, round(run.at.loss, 4), identity, job.recipe)
+    outcome = FinetuneOutcome(job.out, run.position.chunk, rows, round(run.position.loss, 4), identity, job.recipe)
     try:
         _write(outcome, lm, base)
-    except RuntimeError as error:  # raised by torch's writer
-        raise not_saved(job.out, error) from None
+    except RuntimeError as error:  # torch raises it if a file cannot be written
+        raise save_error(job.out, error) from None
     return outcome
 
 
-def st_base(source: Path, place: Path) -> Path:
-    """Return a checkpoint in ST format: `source` itself, or an adopted copy in `place`. Raises UserError if `source`
-    cannot be trained."""
+def ensure_st_format(source: Path, place: Path) -> Path:
+    """Return the folder of a checkpoint in ST format: `source` itself, or a converted copy in `place`. Raises UserError
+    if `source` cannot be trained."""
     if read_config(source).get("quantization_config"):
-        raise UserError(f"{source} is quantised: it cannot be trained.", "Give the original.")
+        raise UserError(f"{source} is quantised, so it cannot be trained.", "Give the original checkpoint.")
     specials = STTokenizer.load(source / "tokenizer.json").specials
     missing = [token for token in ST_TOKENS if token not in specials]
     if not missing:
         return source
     if len(missing) < len(ST_TOKENS):
-        message = f"{source}: its tokenizer has some ST tokens and lacks {missing[0]}."
-        raise UserError(message, "Restore the tokenizer, or give the base.")
+        message = f"{source}: its tokenizer has some ST tokens, but not {missing[0]}."
+        raise UserError(message, "Restore the tokenizer, or give the base model.")
     if not (place / "config.json").is_file():
-        with replaced(place) as part:
+        with replace_folder(place) as part:
             adopt_base(source, part)
     return place
 
 
 def _digest(folder: Path) -> str:
-    """Return a sha256 of the config, weights, tokenizer and template of a checkpoint."""
+    """Return the SHA-256 of a checkpoint's config, weights, tokenizer and template."""
     digest = hashlib.sha256()
     for path in [folder / "config.json", folder / "tokenizer.json", *sorted(folder.glob("*.safetensors"))]:
         with path.open("rb") as file:
@@ -155,21 +156,21 @@ def _digest(folder: Path) -> str:
 
 
 def load_base(folder: Path, dtype: torch.dtype) -> Any:
-    """Return the causal LM of a checkpoint. Raises UserError if it cannot be loaded, or cannot be trained with
-    trees."""
+    """Return the model of a checkpoint. Raises UserError if it cannot be loaded, or its architecture does not support
+    training with packed trees."""
     model = load_model(folder, dtype)
     if model.config.model_type not in ARCHITECTURES or getattr(model.config, "sliding_window", None) is not None:
         raise UserError(
-            f"{folder} is a {model.config.model_type} model, or has a sliding window: it is not trained by trees.",
-            f"Fine-tune a dense model without windows: {', '.join(ARCHITECTURES)}.",
+            f"{folder} cannot be fine-tuned: it is a {model.config.model_type} model, or has a sliding window.",
+            f"Give a model of the type {', '.join(ARCHITECTURES)} without a sliding window.",
         )
     return model
 
 
-def trainable(model: Any, recipe: FinetuneRecipe) -> Any:
-    """Return the base with new LoRA adapters in peft's wrapper, or with all weights unfrozen (rank 0). Embeddings and
-    head are trained if they have a rate. Trained weights are fp32. Raises UserError if the base has none of the
-    targets."""
+def set_trainable(model: Any, recipe: FinetuneRecipe) -> Any:
+    """Return the model with new LoRA adapters (in peft's wrapper), or with all weights trainable if the rank is 0.
+    Embeddings and LM head are trained if they have a rate. Trained weights become fp32. Raises UserError if the model
+    lacks one of LoRA's targets."""
     torch.manual_seed(recipe.seed)
     lm = _with_lora(model, recipe) if recipe.rank else model
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
@@ -181,7 +182,7 @@ def trainable(model: Any, recipe: FinetuneRecipe) -> Any:
     model.set_attn_implementation(ATTENTION)
     model.config.use_cache = False
     if recipe.gradient_checkpointing:
-        # Transformers 5.24 renamed this.
+        # Transformers 5.24 renamed this method.
         older = "activation_checkpointing_enable" not in dir(model)
         enable = model.gradient_checkpointing_enable if older else model.activation_checkpointing_enable
         enable({"use_reentrant": False})
@@ -194,8 +195,8 @@ def _with_lora(model: Any, recipe: FinetuneRecipe) -> Any:
     names = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     if missing := [target for target in recipe.targets if target not in names]:
         raise UserError(
-            f"A {model.config.model_type} model has no linear layer {missing[0]!r} to adapt.",
-            f"Choose targets among {', '.join(sorted(names))}.",
+            f"The {model.config.model_type} model has no linear layer {missing[0]!r} for LoRA.",
+            f"Choose targets from {', '.join(sorted(names))}.",
         )
     settings = LoraConfig(
         r=recipe.rank,
@@ -208,22 +209,22 @@ def _with_lora(model: Any, recipe: FinetuneRecipe) -> Any:
 
 
 def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]:
-    """Return the optimizer's groups of trained weights: LoRA (or all other weights), embeddings, and LM head, each with
-    a share of LoRA's rate."""
+    """Return the optimizer's parameter groups: LoRA (or all weights but the following), embeddings, and LM head.
+    `share` is a group's learning rate relative to LoRA's."""
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     apart = {id(embeddings), id(head)}
     lora = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
     groups: list[dict[str, Any]] = [{"name": "lora", "params": lora, "share": 1.0, "weight_decay": recipe.weight_decay}]
     for name, weight, rate in (("embeddings", embeddings, recipe.embedding_rate), ("head", head, recipe.head_rate)):
         if weight.requires_grad and (name == "embeddings" or weight is not embeddings):
-            # No decay: most rows get no gradient in a step, and would only shrink.
+            # No weight decay, since most rows get no gradient in a step, and would only shrink.
             share = rate / recipe.lora_rate
             groups.append({"name": name, "params": [weight], "share": share, "weight_decay": 0.0})
     return groups
 
 
 class FinetuneRun(Trainer):
-    """A trainer for fine-tuning, in which a chunk is one step of the recipe."""
+    """A trainer for fine-tuning. A chunk is one optimizer step, whose rows are evaluated in several batches."""
 
     BETAS = (0.9, 0.999)
     SAVES_MIDWAY = True
@@ -249,7 +250,7 @@ class FinetuneRun(Trainer):
             clip=recipe.clip,
             save_every_s=recipe.save_every_s,
         )
-        model = lm.get_base_model() if recipe.rank else lm  # the model in peft's wrapper
+        model = lm.get_base_model() if recipe.rank else lm  # without peft's wrapper
         super().__init__(model, encoder, lambda chunk: (), config, out)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -258,39 +259,39 @@ class FinetuneRun(Trainer):
     def settings(self) -> dict[str, Any]:
         return {**self._identity, **self.recipe.settings()}
 
-    def over(self) -> bool:
-        return self.at.chunk >= self.steps
+    def is_complete(self) -> bool:
+        return self.position.chunk >= self.steps
 
-    def done(self) -> float:
-        return self.at.chunk / self.steps
+    def share_done(self) -> float:
+        return self.position.chunk / self.steps
 
     def groups(self, rng: random.Random) -> list[list[EncodedRow]]:
-        """Return the rows of this step. Each row occurs once per epoch, in another order each time."""
-        epoch, step = divmod(self.at.chunk, self._epoch_steps)
+        """Return the rows of this step as one group. Each epoch has all rows, in a new random order."""
+        epoch, step = divmod(self.position.chunk, self._epoch_steps)
         order = random.Random(f"{self.config.seed}/epoch {epoch}").sample(range(len(self.rows)), len(self.rows))
         size = self.recipe.groups
         return [[self.rows[i] for i in order[step * size : (step + 1) * size]]]
 
     def batches(self, rows: Sequence[EncodedRow], rng: random.Random) -> Iterator[PackedBatch]:
-        """Yield the batches of a step. Dropout depends on the step alone, so that a resumed run repeats it."""
+        """Yield the batches of a step. Dropout depends on the step only, so that resumed runs give the same result."""
         torch.manual_seed(rng.getrandbits(40))
         size, device = self.recipe.device_groups, next(self.model.parameters()).device
         for start in range(0, len(rows), size):
             yield pack_by_tools(self.encoder.prefix, rows[start : start + size]).to(device)
 
-    def weight(self, rows: Sequence[EncodedRow]) -> float:
+    def loss_divisor(self, rows: Sequence[EncodedRow]) -> float:
         return math.fsum(w for row in rows for head in row.heads for w in head.weights)
 
-    def products(self) -> AbstractContextManager[object]:
+    def precision(self) -> AbstractContextManager[object]:
         kind = next(self.model.parameters()).device.type
         return torch.autocast(kind, torch.bfloat16, enabled=self.recipe.dtype == "bf16")
 
-    def line(self) -> dict[str, Any]:
-        return {"step": self.at.chunk, "steps": self.steps, "grad_norm": self.norm, **super().line()}
+    def progress_line(self) -> dict[str, Any]:
+        return {"step": self.position.chunk, "steps": self.steps, "grad_norm": self.norm, **super().progress_line()}
 
 
 def _write(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
-    """Write the merged checkpoint and the result, each completely or not at all. Afterwards `lm` is unusable."""
+    """Write the merged checkpoint and `result.json`, each atomically. `lm` cannot be used afterwards."""
     recipe, rows, dtype = outcome.recipe, outcome.rows, DTYPES[outcome.recipe.dtype]
     plain = lm.merge_and_unload() if recipe.rank else lm
     plain.set_attn_implementation("sdpa")
@@ -298,12 +299,12 @@ def _write(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
     settings = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
     template = json.loads((base / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
-    # A model of many tool sets has learnt to read tools, and may try others.
-    many = len(rows.tool_sets) > SETS
+    # After training on many tool sets, the model can read other tools, too.
+    many = len(rows.tool_sets) > MAX_TOOL_SETS
     sets = () if many else tuple(rows.tool_sets.values())
-    with replaced(outcome.model) as part:
+    with replace_folder(outcome.model) as part:
         export(plain.to(dtype), tokenizer, template, part, dtype, settings.get("eos_token", "<|im_end|>"))
-        copy_kept(base, part)
+        copy_extra_files(base, part)
         TrainingMetadata(sets, history=rows.history, allow_null=rows.null, any_tools=many).write(part)
         _card(part, outcome)
     replace_file(remove_link(outcome.out / RESULT), json.dumps(outcome.to_dict(), indent=1, ensure_ascii=False) + "\n")
@@ -311,7 +312,7 @@ def _write(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
 
 def _card(folder: Path, outcome: FinetuneOutcome) -> None:
     rows, recipe = outcome.rows, outcome.recipe
-    data = [f"{len(rows):,} of {rows.lines:,} rows, {min(len(rows.tool_sets), SETS)} sets of tools or more:\n"]
+    data = [f"{len(rows):,} of {rows.lines:,} rows, {min(len(rows.tool_sets), MAX_TOOL_SETS)} sets of tools or more:\n"]
     data += [f"- `{path}`: sha256 `{sha}`" for path, sha in rows.files.items()]
     data += [f"- {count} left out: {reason}" for reason, count in rows.dropped.items()]
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft"))

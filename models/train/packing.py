@@ -1,11 +1,11 @@
-"""Packed trees and their loss: a prefix, many rows and all heads in one sequence under a tree mask.
+"""Pack a prefix, many rows and all their heads into one tree of tokens, and compute the training loss of the tree.
 
-The paper trains every head as a sequence and names the cost as a limitation ("Training Cost"). Here a token that
-several sequences share is computed once. Each token sees only its ancestors, at the position that it has in its
-separate sequence, so losses and gradients equal those of separate sequences.
+The SimpleTool paper trains each head as a separate sequence ("Training Cost"). In a tree, tokens that several sequences
+share are computed once. Each token attends only to its ancestors, and has the same position as in its separate
+sequence, so losses and gradients are equal.
 
-The mask is block-sparse: rows fall into *runs* that share tokens, and a run sees the prefix and itself. So attention is
-computed run by run, at a cost that grows with the rows and not with their square.
+Rows that share tokens form a *run*. A run attends to the prefix and itself, so attention is computed for each run, and
+its cost is linear in the number of rows.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from transformers import AttentionInterface
 
 from rtcontrol.models.train.encode import EncodedRow
 
-RUN_ROWS = 8
-ALIKE = 0.75  # share of the widest run: a set has no shorter runs, as padding is costly
-SHARED = 1 / 8  # tokens of a suffix: repeating fewer shared tokens is cheaper than masking them
+RUN_ROWS = 8  # most rows of a run
+MIN_WIDTH_SHARE = 0.75  # runs of a set have at least this share of the widest run's tokens, to limit padding
+MIN_SHARED = 1 / 8  # share of a suffix's tokens; if rows share less, repeating tokens is cheaper than masking
 ATTENTION = "rtcontrol_tree"
-EARLY_LAYERS = 2
-EARLY_WEIGHT = 0.5
-STEPS_HEAD, STEPS_SCORES = 64, 1 << 18
+EARLY_LAYERS = 2  # number of layers before the early labels
+EARLY_WEIGHT = 0.5  # loss weight of early labels
+STEPS_HEAD, STEPS_SCORES = 64, 1 << 18  # least head dimension and most scores for attention in separate steps
 Device = torch.device | str
 
 
 @dataclass(frozen=True)
 class RunSet:
-    """A set of runs that are computed at once, padded to `width` tokens.
+    """Runs of similar length, whose attention is computed together, padded to `width` tokens.
 
-    `index`: int64 [runs, width], token of each place (padding: token 0); `valid`: bool [runs, width]; `mask`: bool
-    [runs, 1, width, prefix + width], True where a place may see the prefix or a place of its run.
+    `index` (int64 [runs, width]) has the token at each place (padding: token 0), `valid` (bool [runs, width]) is False
+    for padding. `mask` (bool [runs, 1, width, prefix + width]) is True where a place attends to a token.
     """
 
     index: torch.Tensor
@@ -48,8 +48,8 @@ class RunSet:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of attention: the first `prefix` tokens, which are causal, then runs, in sets of similar width.
-    `order`: int64 [tokens after the prefix], the place of each token among the valid places of all sets in turn."""
+    """The blocks of a tree's attention: the first `prefix` tokens, and sets of runs. `order` (int64 [tokens after the
+    prefix]) has the index of each token among the valid places of all sets."""
 
     prefix: int
     sets: tuple[RunSet, ...]
@@ -60,10 +60,10 @@ class Blocks:
 class PackedBatch:
     """A batch of sequences with labels.
 
-    `tokens`, `positions`: int64 [batch, length]; `label_rows`: int64 [labels], indices into the flattened tokens;
-    `labels`: int64 [labels]; `weights`: float32 [labels]; `counted`: bool [labels], False for probes, which are not a
-    part of a call. `early_rows` and `early_labels`: int64 [early], tokens and their targets half way through the model.
-    `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
+    `tokens` and `positions` are int64 [batch, length]. `label_rows` (int64 [labels]) are indices of labelled tokens in
+    the flattened batch, with `labels` (int64) and `weights` (float32); `counted` (bool) is False for probes, which are
+    not a part of a call. `early_rows` and `early_labels` (int64 [early]) are tokens and labels after EARLY_LAYERS.
+    `blocks` is set for a tree (batch 1); without it each row is an ordinary causal sequence.
     """
 
     tokens: torch.Tensor
@@ -79,22 +79,23 @@ class PackedBatch:
 
     def to(self, device: Device) -> PackedBatch:
         """Return the same batch on a device."""
-        batch: PackedBatch = _moved(self, device)
+        batch: PackedBatch = _move(self, device)
         return batch
 
 
-def _moved(value: Any, device: Device) -> Any:
+def _move(value: Any, device: Device) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, tuple):
-        return tuple(_moved(item, device) for item in value)
+        return tuple(_move(item, device) for item in value)
     if is_dataclass(value):
-        return replace(value, **{f.name: _moved(getattr(value, f.name), device) for f in fields(value)})  # type: ignore
+        return replace(value, **{f.name: _move(getattr(value, f.name), device) for f in fields(value)})  # type: ignore
     return value
 
 
-class _Tree:
-    """A tree in construction, as parallel lists with parents before their nodes; `runs` are the starts of runs."""
+class _TreeBuilder:
+    """A tree under construction, as parallel lists of nodes with parents first. `runs` has the first node of each
+    run."""
 
     def __init__(self, prefix: Sequence[int]) -> None:
         if not prefix:
@@ -116,11 +117,10 @@ class _Tree:
         return parent
 
     def suffix(self, ids: tuple[int, ...]) -> int:
-        """Add a suffix after the prefix, share the tokens that it has in common with the previous suffix, and return
-        the last node."""
+        """Add a suffix after the prefix, sharing its common start with the previous suffix; return its last node."""
         before, nodes = self._shared
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, ids, strict=False)))
-        if common <= SHARED * len(ids) or self._rows == RUN_ROWS:
+        if common <= MIN_SHARED * len(ids) or self._rows == RUN_ROWS:
             self.runs.append(len(self.tokens))
             self._rows = common = 0
         self._rows += 1
@@ -155,7 +155,7 @@ class _Tree:
             torch.tensor(labels, dtype=torch.int64),
             torch.tensor(weights),
             torch.tensor(counted, dtype=torch.bool),
-            *_early(self.early),
+            *_early_tensors(self.early),
             samples,
             self._blocks(),
         )
@@ -166,7 +166,7 @@ class _Tree:
         sets: list[RunSet] = []
         while runs:
             width = runs[0][1] - runs[0][0]
-            alike = [run for run in runs if run[1] - run[0] >= ALIKE * width]
+            alike = [run for run in runs if run[1] - run[0] >= MIN_WIDTH_SHARE * width]
             sets.append(self._run_set(alike, width))
             runs = runs[len(alike) :]
         order = torch.cat([s.index[s.valid] for s in sets]).argsort()
@@ -177,7 +177,7 @@ class _Tree:
         index = np.zeros((len(runs), width), np.int64)
         valid = np.zeros((len(runs), width), np.bool_)
         mask = np.zeros((len(runs), 1, width, prefix + width), np.bool_)
-        # Padding places see the prefix too, or their softmax is 0/0.
+        # Padding attends to the prefix, since its softmax would be 0/0 otherwise.
         mask[..., :prefix] = True
         for r, (start, end) in enumerate(runs):
             n = end - start
@@ -192,22 +192,22 @@ class _Tree:
         return RunSet(torch.from_numpy(index), torch.from_numpy(valid), torch.from_numpy(mask))
 
 
-def _early(pairs: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def _early_tensors(pairs: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     rows, labels = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
     return rows, labels
 
 
 def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
-    """Pack all rows below one copy of `prefix`. Neighbours share the common start of their suffixes."""
-    tree = _Tree(prefix)
+    """Pack rows into a tree after one `prefix`. Consecutive rows share the common start of their suffixes."""
+    tree = _TreeBuilder(prefix)
     for row in rows:
         tree.add(row)
     return tree.batch(len(rows))
 
 
 def pack_by_tools(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
-    """Pack rows with different tools. A start common to all, such as the tools of one set, moves to the prefix;
-    otherwise rows with the same tools become neighbours and share the start of their prompts."""
+    """Pack rows that may have different tools. A common start of all suffixes is moved to the prefix. Rows are sorted,
+    so that those with the same tools share the start of their suffixes."""
     alike = takewhile(lambda tokens: len({*tokens}) == 1, zip(*(row.suffix for row in rows), strict=False))
     shared = min(sum(1 for _ in alike), *(len(row.suffix) - 1 for row in rows))
     rest = [replace(row, suffix=row.suffix[shared:]) for row in rows]
@@ -215,9 +215,9 @@ def pack_by_tools(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBa
 
 
 def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequence[tuple[int, int]]]]) -> PackedBatch:
-    """Pack suffixes, each followed by its nodes (token, index of the parent node or -1), to read their logits:
-    `label_rows` lists the nodes of the first suffix, then those of the second, and so on; the labels are unused."""
-    tree = _Tree(prefix)
+    """Pack suffixes, each with its nodes (token, index of the parent node or -1), to compute the nodes' logits.
+    `label_rows` of the result are the nodes of the first suffix, then those of the second, and so on."""
+    tree = _TreeBuilder(prefix)
     for ids, nodes in each:
         end = tree.suffix(tuple(ids))
         placed: list[int] = []
@@ -227,9 +227,8 @@ def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequen
     return tree.batch(len(each))
 
 
-def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:
-    """Return a batch for every head of every row, as a causal sequence. This is the paper's form, used as a
-    baseline."""
+def separate_batches(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:
+    """Return a batch with one causal sequence for each head of each row, as in the SimpleTool paper, for comparison."""
     batches = []
     for row in rows:
         for k, head in enumerate(row.heads):
@@ -246,15 +245,15 @@ def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBa
                     torch.tensor(head.labels)[trained],
                     torch.tensor(head.weights)[trained],
                     torch.full((len(trained),), not head.probe),
-                    *_early(early),
+                    *_early_tensors(early),
                     1,
                 )
             )
     return batches
 
 
-def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
-    """Join several causal sequences in one batch, padded on the right (where a causal mask hides the padding)."""
+def pad_batches(batches: Sequence[PackedBatch]) -> PackedBatch:
+    """Join batches of causal sequences into one batch, padded on the right."""
     length = max(b.tokens.shape[1] for b in batches)
     tokens = torch.zeros((len(batches), length), dtype=torch.int64)
     for i, batch in enumerate(batches):
@@ -277,16 +276,15 @@ def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
 
 @contextmanager
 def bf16_products(on: bool = True) -> Iterator[None]:
-    """Multiply fp32 matrices as bf16 within a `with` block (PyTorch's autocast, also in the backward pass) if the
-    processor has instructions for bf16. Measured: 1.7 times the samples a second for three layers of 640, 1.3 to 1.6
-    times for small models (docs/base.md); weights, norms and losses stay fp32."""
+    """Multiply fp32 matrices in bf16 within a `with` block (PyTorch's autocast), if the CPU has instructions for bf16.
+    Weights, norms and losses stay fp32. Measured: 1.3 to 1.7 times the samples per second (docs/base.md)."""
     with torch.autocast("cpu", torch.bfloat16, enabled=on and torch.cpu._is_avx512_bf16_supported()):
         yield
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """Return scaled dot-product attention. With bf16 products, use separate steps if that is faster: for heads of 64
-    dimensions and short runs with few scores (measured, 36 runs of 77 tokens and 4 such heads: 14 ms, fused 54)."""
+    """Return scaled dot-product attention. In bf16 it is computed in separate steps if that is faster than the fused
+    operator: for large heads and few scores (measured with 36 runs of 77 tokens and 4 heads of 64: 14 ms, not 54)."""
     gqa = q.shape[1] // k.shape[1]
     few = q.shape[-1] >= STEPS_HEAD and q.shape[-2] * k.shape[-2] <= STEPS_SCORES
     if not torch.is_autocast_enabled("cpu") or not few:
@@ -306,11 +304,10 @@ def tree_attention(
     blocks: Blocks | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return attention [batch, length, heads, dim] for a Hugging Face model: `query` [batch, heads, length, dim], `key`
-    and `value` [batch, kv_heads, ...].
+    """Return attention [batch, length, heads, dim] for a Hugging Face model, given `query` [batch, heads, length, dim],
+    `key` and `value` [batch, kv_heads, length, dim].
 
-    Attention is causal without `blocks`. With `blocks` (batch 1) the prefix is causal, and each run sees the prefix and
-    itself.
+    Without `blocks` attention is causal. With `blocks` (batch 1) it is that of a tree.
     """
     if blocks is None:
         return _causal(query, key, value, scaling).transpose(1, 2).contiguous(), None
@@ -339,8 +336,7 @@ AttentionInterface.register(ATTENTION, tree_attention)
 
 
 def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
-    """Return the logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; only they go through the
-    LM head."""
+    """Run a Hugging Face model on a batch, and return the logits [labels, vocabulary] of the labelled tokens only."""
     if model.config._attn_implementation != ATTENTION:
         model.set_attn_implementation(ATTENTION)
     hidden = model.model(
@@ -350,9 +346,9 @@ def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
 
 
 def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (loss, correct): the sum of weighted cross-entropies divided by `normaliser` (default: the sum of
-    weights), and whether each label is the argmax, bool [labels]. Tokens with an early label also get a loss after the
-    second layer, through the final norm and head, so that later layers can look up the named thing."""
+    """Return the loss, a sum of weighted cross-entropies divided by `normaliser` (None: the sum of weights), and
+    whether each label is the argmax (bool [labels]). Early labels add a loss after EARLY_LAYERS, through the final norm
+    and head, so that later layers can look up the named thing."""
     if not len(batch.early_rows):
         logits, early = label_logits(model, batch).float(), None
     else:

@@ -1,4 +1,4 @@
-"""Use the model in training as a policy for many situations at once (DAgger rollouts, quick evaluation)."""
+"""Decide with a model in training for many situations at once, for DAgger rollouts and quick evaluation."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.protocol import Budget, Caps, DecodeError, PassCost, PrefixInfo, Work
 from rtcontrol.models.in_flight import Decoding
-from rtcontrol.models.runners.packed import answered
+from rtcontrol.models.runners.packed import compute_answers
 from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.packing import label_logits, pack_nodes
 
 BATCH = 64
-EVERYTHING = Budget(1 << 30, 1 << 30)  # a second pass would compute the tokens of the first pass again
+UNLIMITED = Budget(1 << 30, 1 << 30)  # all nodes in one pass, since a second pass would compute all tokens again
 
 
 class TrainingSequence:
-    """A handle without a cache: the whole sequence goes through the model in every pass."""
+    """A handle without a cache: every pass computes the whole sequence."""
 
     slots = 1 << 30
 
     def __init__(self) -> None:
         self.prompt: Sequence[int] = ()
-        self.nodes: list[tuple[int, int]] = []  # (token, parent's index) of every node of the decision
+        self.nodes: list[tuple[int, int]] = []  # (token, index of the parent) of each node of the decision
 
     @property
-    def fresh(self) -> int:
-        """Return the length of the prompt: no token is cached."""
+    def uncomputed(self) -> int:
+        """Return the length of the prompt, since no token is cached."""
         return len(self.prompt)
 
     def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Start a decision; no token is cached."""
+        """Start a decision, and return 0, since no token is cached."""
         self.prompt, self.nodes = prompt, []
         return 0
 
-    def forget(self) -> None:
-        """Do nothing: no token is cached."""
+    def invalidate(self) -> None:
+        """Do nothing, since no token is cached."""
 
 
 class TrainingRunner:
-    """A runner over the packed forward of a model in training: prompts with a common start share its tokens."""
+    """A runner for a model in training. A pass is a packed tree, in which prompts share their common start."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._prefix = model, 0
@@ -54,7 +54,7 @@ class TrainingRunner:
         self.caps = Caps("training", "cpu", "fp32", True, BATCH, True, model.num_parameters(), size)
 
     def open(self, prefix: Sequence[int]) -> tuple[TrainingSequence, PrefixInfo]:
-        """Return a handle; all handles of a runner have one prefix."""
+        """Return a handle. All handles of a runner must have the same prefix."""
         self._prefix = len(prefix)
         return TrainingSequence(), PrefixInfo(len(prefix), "computed")
 
@@ -63,14 +63,14 @@ class TrainingRunner:
         return TrainingSequence()
 
     def cost(self, handle: TrainingSequence) -> PassCost:
-        """Return a constant: only the number of passes matters."""
+        """Return a constant, so that only the number of passes counts."""
         return PassCost(1.0, 0.0)
 
     def prefill(self, handle: TrainingSequence, count: int) -> None:
-        """Do nothing: no token is cached."""
+        """Do nothing, since no token is cached."""
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Run one packed forward for all, with equal starts next to each other."""
+        """Evaluate all work items in one packed pass, sorted by prompt so that equal starts are shared."""
         for work in batch:
             work.handle.nodes += zip(work.tree.tokens, work.tree.parents, strict=True)
         order = sorted(range(len(batch)), key=lambda i: batch[i].handle.prompt)
@@ -85,7 +85,7 @@ class TrainingRunner:
                 places = slice(first + nodes.start, first + nodes.stop)
             if ids is None:
                 return logits[places]
-            if (key := tuple(ids)) not in columns:  # one gather for all, since closed heads ask for the same ids
+            if (key := tuple(ids)) not in columns:  # select the ids once, since most asks have the same
                 columns[key] = logits[:, list(key)]
             return columns[key][places]
 
@@ -93,25 +93,25 @@ class TrainingRunner:
         for i in order:
             end += len(batch[i].handle.nodes)
             requests.append((batch[i].tree.asks, partial(rows, end - len(batch[i].tree.tokens))))
-        answers = dict(zip(order, answered(requests), strict=True))
+        answers = dict(zip(order, compute_answers(requests), strict=True))
         return [answers[i] for i in range(len(batch))]
 
 
 class TreeDecider:
-    """A decider for many rows at once in packed trees, with any schema."""
+    """Decides for many rows at once with a model in training, for any schema."""
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         self._model, self._encoder, runner = model, encoder, TrainingRunner(model)
         core = DecoderCore(encoder.plan, encoder.tokenizer, runner.caps.vocabulary)
-        self._decoding = Decoding(runner, core, encoder.prefix, EVERYTHING)
+        self._decoding = Decoding(runner, core, encoder.prefix, UNLIMITED)
 
     def __call__(self, rows: Sequence[Row]) -> list[Call | DecodeError | None]:
-        """Return for each row the decided call, None if the active call stays, or the error. The call in the row is
+        """Return for each row the decided call, None if the active call stays, or the error. The rows' own calls are
         ignored."""
         return [each if isinstance(each, DecodeError) else each.call for each in self.decisions(rows)]
 
     def decisions(self, rows: Sequence[Row]) -> list[Decision | DecodeError]:
-        """Return for each row the decision with its confidence, or the error."""
+        """Return for each row the decision or the error."""
         training = self._model.training
         self._model.eval()
         decoded = self._decoding.decide_all([self._encoder.suffix(row) for row in rows])
@@ -126,8 +126,8 @@ class TreeDecider:
 
 
 class TreePolicy:
-    """A policy that decides for batches of (instruction, observation) in packed trees, only for closed schemas without
-    null heads."""
+    """A policy for episodes: decides for batches of (instruction, observation). All values of the schemas must be
+    listed, and a null call must not be legal."""
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         self._decide = TreeDecider(model, encoder)

@@ -1,4 +1,4 @@
-"""The recipe of a fine-tuning. The defaults are the paper's numbers; the settings of `train` change them."""
+"""The hyperparameters of a fine-tuning. The defaults are those of the SimpleTool paper."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=M
 
 
 class FinetuneRecipe(BaseModel):
-    """Hyperparameters (paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
+    """Hyperparameters (SimpleTool paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
 
-    Trained weights and their sums are fp32, because at a rate of 1e-6 bf16 would round away every step of the
-    embeddings.
+    Trained weights are fp32, because at a rate of 1e-6 bf16 would round away every step of the embeddings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,20 +70,20 @@ class FinetuneRecipe(BaseModel):
     @model_validator(mode="after")
     def _something_is_learnt(self) -> FinetuneRecipe:
         if not self.function and not any(self.arguments):
-            raise ValueError("all head weights are 0: nothing is learnt")
+            raise ValueError("all head weights are 0, so nothing can be learnt")
         return self
 
     def weights(self) -> LossWeights:
-        """Return the weights of labels that this recipe sets."""
+        """Return this recipe's loss weights of labels."""
         heads = {"focal": self.focal, "all_heads": self.all_heads, "content": self.content}
         return LossWeights(self.function, self.arguments, self.end, **heads)  # type: ignore[arg-type]
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that all parts of a run share, as JSON, without those about folders and saving."""
+        """Return the settings that must stay the same when a run is resumed, as a JSON object."""
         return self.model_dump(mode="json", exclude={"device", "device_groups", "save_every_s", "drop_bad"})
 
 
 def check_extras() -> None:
-    """Raise UserError if peft is missing, before anything is read or written."""
+    """Raise UserError if the package peft is not installed."""
     if find_spec("peft") is None:
-        raise UserError("Fine-tuning needs peft, not installed here.", "Install it: pip install 'rtcontrol[train]'.")
+        raise UserError("The package peft is not installed.", "Install it: pip install 'rtcontrol[train]'.")

@@ -1,12 +1,11 @@
-"""Create a small Qwen2-shaped model for tools and rows, with initial weights that help it learn to look up words; or
-start from a checkpoint.
+"""Create a small Qwen2 model for tools and rows, with initial weights that help it learn to look up words; or start
+from a checkpoint.
 
-At the usual N(0, 0.02) the attention of such a narrow model starts uniform and stays uniform: the model answers any of
-the shown values, whichever thing the instruction names. Larger weights help. It helps most to start with the two layers
-that every transformer develops eventually, and a small one late: heads that attend to the word before, and heads that
-attend to the same word earlier in the text and copy what followed it (C. Olsson et al.: In-context Learning and
-Induction Heads, 2022). Starting from the shape of trained attention is mimetic initialisation (A. Trockman, J. Z.
-Kolter, ICML 2023).
+With the usual initial weights N(0, 0.02) the attention of such a narrow model stays uniform: it ignores which thing the
+instruction names. Larger weights help. It helps most to start with two kinds of heads that every transformer learns in
+the end: heads that attend to the previous word, and induction heads, which attend to the same word earlier in the text
+and copy what followed it (C. Olsson et al.: In-context Learning and Induction Heads, 2022). Such a start is called
+mimetic initialisation (A. Trockman, J. Z. Kolter, ICML 2023).
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from rtcontrol.models.train.export import load_model
 from rtcontrol.models.train.vocabulary import build_tokenizer, initialise_rows
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-FAR = 100.0  # in hundreds: numbers up to 10,000 start in proportion
+MAX_LINEAR = 100.0  # in hundreds: the initial embeddings are linear in numbers up to 10,000
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model that is trained from scratch; the head dimension is hidden / heads."""
+    """The dimensions of a model that is trained from scratch. The head dimension is hidden / heads."""
 
     hidden: int = 256
     layers: int = 4
@@ -55,8 +54,8 @@ class ModelShape:
 def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool = True) -> Qwen2ForCausalLM:
     """Return a randomly initialised model in fp32 with tied embeddings.
 
-    `ordinal`: number tokens start from a pattern of their value (a linear part and sinusoids), because neighbouring
-    numbers mean neighbouring states; measured, a model without it stays on a plateau.
+    With `ordinal`, the embeddings of number tokens start from their value (a linear part and sinusoids), so that close
+    numbers start similar. Without it the training stays on a plateau.
     """
     torch.manual_seed(seed)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
@@ -89,19 +88,19 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
 
 
 def number_values(texts: Iterable[str]) -> torch.Tensor:
-    """Return [numbers, 1], the position of each number in the order, in hundreds. Large values are compressed, since a
-    time stamp would dominate all other numbers.
+    """Return the values [numbers, 1] of number tokens, in hundreds. Large values are compressed, so that time stamps do
+    not dominate.
 
-    Observations count in hundredths and instructions in decimals: 0.7 has the position of 70.
+    0.7 counts as 70, since observations are in hundredths, but instructions have decimals.
     """
     bare = [text.lstrip("Ġ▁") for text in texts]
     values = torch.tensor([float(text) * (100 if "." in text else 1) for text in bare])[:, None] / 100
-    far = FAR + 2 * torch.log10((values.abs() / FAR).clamp(1, 1e30))
-    return torch.where(values.abs() <= FAR, values, values.sign() * far)
+    far = MAX_LINEAR + 2 * torch.log10((values.abs() / MAX_LINEAR).clamp(1, 1e30))
+    return torch.where(values.abs() <= MAX_LINEAR, values, values.sign() * far)
 
 
 def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
-    # Sorted by id: the library's order, and so the random rows of a seed, would change from process to process.
+    # Sort by id, since the library's order differs between processes, and the random rows would depend on it.
     tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1])
     numbers = {index: token for token, index in tokens if re.fullmatch(r"Ġ?(-?\d+)(\.\d+)?", token)}
     values, hidden = number_values(numbers.values()), weight.shape[1]
@@ -115,58 +114,56 @@ def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.0
 
 
 Model = TypeVar("Model", bound=PreTrainedModel)
-EMBEDDINGS = 0.5
+EMBEDDING_SCALE = 0.5
 FINAL_NORM = 0.1
-# The initial similarity of the rows of `red`, ` red` and `Red`: the cosine of their angle.
-ALIKE = 0.9
-APART = 0.4  # the random part in the embedding of a number
-BACK = 6.5  # bias of the queries and keys that look back: squared, times what neighbours differ by, it is 5 nats
-BACK_PLANES = 6  # the fastest rotations, which tell neighbours apart
-MATCH = 2.0  # scale of the queries and keys that look for the same word
-SLOW = 0.03  # radians per token: dimensions that rotate slower still match at a distance
-NOISE = 0.1  # the remaining random share in a head that starts with a task
-WRITTEN = 0.5  # share of the previous word, next to a word's own embedding
-FIRST_MLP = 0.3  # so that the mean does not dominate both
+FORM_SIMILARITY = 0.9  # initial cosine similarity of the embeddings of `red`, ` red` and `Red`
+NUMBER_NOISE = 0.4  # random part in the embedding of a number
+LOOKBACK_BIAS = 6.5  # bias of queries and keys of heads that look back, which prefers the right token by 5 nats
+LOOKBACK_PLANES = 6  # number of the fastest RoPE rotations, which distinguish neighbouring tokens
+MATCH_SCALE = 2.0  # scale of the queries and keys that look for the same word
+SLOW_ROTATION = 0.03  # radians per token: slower RoPE dimensions can match distant tokens
+RANDOM_SHARE = 0.1  # share of random weights that remains in an initialised head
+PREVIOUS_SHARE = 0.5  # share of the previous word that the first layer adds to a word's embedding
+FIRST_MLP_SCALE = 0.3  # scale of the first layer's MLP, so that it does not dominate both
 
 
-def prepare(model: Model, tokenizer: Tokenizer | None = None, behind: Sequence[int] = (1,)) -> Model:
-    """Scale the N(0, `initializer_range`) weights of a fresh model in place and return it: embeddings to N(0, 0.5),
-    linear weights to N(0, hidden^-0.5), the final norm's weight to 0.1, so that tied logits stay near 1. Patterns of
-    embeddings (numbers in order, ST tokens as the mean of their words) keep their shape.
+def prepare(model: Model, tokenizer: Tokenizer | None = None, distances: Sequence[int] = (1,)) -> Model:
+    """Initialise a new model in place, and return it. First scale its random weights: embeddings to N(0, 0.5), linear
+    weights to N(0, hidden^-0.5), the final norm's weight to 0.1. With a `tokenizer`, forms of a word with and without
+    space or capital get similar embeddings, and numbers get a random part.
 
-    Then set the heads: those of the first layer attend a few tokens back, half of those in the next three layers attend
-    to the same word, and all heads copy what they attend to. With a `tokenizer`, forms of one word with and without
-    space or capital start alike, and each number gets a random part. Heads look for facts about a word at the distances
-    `behind` the word, in turn; in `crate red north` the place is two tokens after the crate.
+    Then set the attention heads: those of the first layer attend a few tokens back, half of those in the next three
+    layers attend to the same word earlier, and all heads copy what they attend to. They look for facts about a word at
+    these `distances` after the word, in turn: in `crate red north` the place is two tokens after the crate.
 
-    Raises ValueError if embeddings and head are not tied, or if attention has no biases (Qwen2 has them).
+    Raises ValueError if embeddings and LM head are not tied, or attention has no biases (Qwen2 has them).
     """
     config = model.config
     embeddings = model.get_input_embeddings().weight
     layers = model.base_model.layers
     if model.get_output_embeddings().weight is not embeddings or layers[0].self_attn.q_proj.bias is None:
-        raise ValueError("the prepared start is for tied embeddings and queries with a bias")
+        raise ValueError("the model must have tied embeddings, and queries with a bias")
     was = config.initializer_range
     with torch.no_grad():
-        embeddings *= EMBEDDINGS / was
+        embeddings *= EMBEDDING_SCALE / was
         if tokenizer is not None:
-            _alike(embeddings, tokenizer)
+            _align_word_forms(embeddings, tokenizer)
         for module in model.base_model.modules():
             if isinstance(module, torch.nn.Linear):
                 module.weight *= config.hidden_size**-0.5 / was
         model.base_model.norm.weight.fill_(FINAL_NORM)
-        _heads(config, layers, behind)
+        _initialise_heads(config, layers, distances)
     return model
 
 
-def _alike(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
+def _align_word_forms(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     forms = sorted(vocabulary.items(), key=lambda entry: entry[1])
     for token, index in forms:
-        if NUMBER.fullmatch(token):  # the order makes neighbours similar, but a lookup must also distinguish them
-            weight[index] += APART * torch.randn(weight.shape[1])
-    # A space or a capital adds the same vector to all words, so that the model can remove it from any word.
-    marks = EMBEDDINGS * torch.randn(2, weight.shape[1])
+        if NUMBER.fullmatch(token):  # neighbouring numbers are similar, but lookups must distinguish them
+            weight[index] += NUMBER_NOISE * torch.randn(weight.shape[1])
+    # A space or a capital adds the same vector to all words, so that the model can learn to remove it.
+    marks = EMBEDDING_SCALE * torch.randn(2, weight.shape[1])
     for token, index in forms:
         bare = token.removeprefix("Ġ")
         word = bare.lower()
@@ -175,55 +172,53 @@ def _alike(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
                 marks[torch.tensor([bare != token, word != bare])].sum(0)
                 / (1 + (bare != token and word != bare)) ** 0.5
             )
-            weight[index] = ALIKE * weight[vocabulary[word]] + (1 - ALIKE**2) ** 0.5 * mark
+            weight[index] = FORM_SIMILARITY * weight[vocabulary[word]] + (1 - FORM_SIMILARITY**2) ** 0.5 * mark
 
 
-def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
+def _initialise_heads(config: Any, layers: Any, distances: Sequence[int]) -> None:
     hidden, count, groups = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
     size, each = hidden // count, count // groups
     heads = [slice(h * size, (h + 1) * size) for h in range(count)]
     speed = config.rope_parameters["rope_theta"] ** (-torch.arange(0, size, 2) / size)
-    fast = torch.where(torch.arange(size // 2) < BACK_PLANES, BACK, 0.0)
-    # Sets of heads that read the same part of a word, each from one token further back: the groups, or pairs without
-    # groups.
+    fast = torch.where(torch.arange(size // 2) < LOOKBACK_PLANES, LOOKBACK_BIAS, 0.0)
+    # Sets of heads that copy the same part of a word, each from one token further back: the key-value groups, or pairs
+    # of heads if there are no groups.
     sets = [[*range(g * each, (g + 1) * each)] for g in range(groups)]
     if each == 1 < count:
         sets = [[h, h + count // 2] for h in range(count // 2)]
     words = [*_orthogonal(len(sets) * size, hidden).split(size)]
     written = _orthogonal(hidden, hidden)
     first = layers[0].self_attn
-    first.q_proj.weight *= NOISE
-    first.k_proj.weight *= NOISE
+    first.q_proj.weight *= RANDOM_SHARE
+    first.k_proj.weight *= RANDOM_SHARE
     first.k_proj.bias.copy_(torch.cat([fast, torch.zeros(size // 2)]).repeat(groups))
-    first.o_proj.weight.copy_(written * WRITTEN)
-    layers[0].mlp.down_proj.weight *= FIRST_MLP
+    first.o_proj.weight.copy_(written * PREVIOUS_SHARE)
+    layers[0].mlp.down_proj.weight *= FIRST_MLP_SCALE
     for word, same in zip(words, sets, strict=True):
         for tokens, h in enumerate(same, start=1):
-            # RoPE rotates a key by its position, so the bias of the query is rotated back by the number of tokens it
-            # looks back.
+            # RoPE rotates keys by their positions, so rotate the query's bias back by the number of tokens.
             first.q_proj.bias[heads[h]] = torch.cat([fast * (-tokens * speed).cos(), fast * (-tokens * speed).sin()])
             first.v_proj.weight[heads[h // each]] = word
-    # A query has the token's own word and the previous one; a key has the word so many tokens back and its previous
-    # one.
-    slow = torch.cat([speed < SLOW] * 2).nonzero()[:, 0]
+    # Queries have the current and the previous word. Keys have the word at the lookup distance, and the one before it.
+    slow = torch.cat([speed < SLOW_ROTATION] * 2).nonzero()[:, 0]
     slow = slow[torch.randperm(len(slow))]
     word_planes, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
     for number, layer in enumerate(layers[1:4]):
         queries, keys = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
         for turn, (word, same) in enumerate(zip(words, sets, strict=True)):
             back = [written[:, heads[h]].T for h in same]
-            near, back = back[0], back[min(behind[(number + turn) % len(behind)], len(back)) - 1 :]
+            near, back = back[0], back[min(distances[(number + turn) % len(distances)], len(back)) - 1 :]
             key = keys[heads[same[0] // each]]
-            key[slow] *= NOISE
-            key[word_planes] += MATCH * back[0][word_planes]
+            key[slow] *= RANDOM_SHARE
+            key[word_planes] += MATCH_SCALE * back[0][word_planes]
             for h in same[: (len(same) + 1) // 2]:
                 query = queries[heads[h]]
-                query *= NOISE
-                query[word_planes] += MATCH * word[word_planes]
+                query *= RANDOM_SHARE
+                query[word_planes] += MATCH_SCALE * word[word_planes]
                 if len(back) > 1:
-                    query[before] += MATCH * near[before]
+                    query[before] += MATCH_SCALE * near[before]
             if len(back) > 1:
-                key[before] += MATCH * back[1][before]
+                key[before] += MATCH_SCALE * back[1][before]
     for layer in layers[1:]:
         values = _orthogonal(groups * size, hidden)
         layer.self_attn.v_proj.weight.copy_(values)
@@ -232,25 +227,25 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
 
 
 def _orthogonal(rows: int, columns: int) -> torch.Tensor:
-    """Return random orthonormal rows."""
+    """Return a matrix [rows, columns] with random orthonormal rows."""
     return torch.linalg.qr(torch.randn(columns, rows))[0].T
 
 
 # -- a model to train -------------------------------------------------------------------------------------------------
 
 NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
-# For more words, and for tasks with numbers: measured, the bundled skills need this shape.
+# For many words or numbers; the bundled worlds need this shape.
 WIDE = ModelShape(hidden=256, layers=4, heads=8, kv_heads=2, intermediate=512)
 MANY_WORDS, MANY_NUMBERS = 1_500, 150
-MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # each has an embedding; rarer ones are spelt in bytes
-CALL_ROOM = 256  # tokens of a call and of the marks around the texts
-LONGEST_FEW = 16
+MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # words and numbers with a token; rarer ones are split into bytes
+RESERVED_TOKENS = 256  # tokens of the context that are reserved for the call and for punctuation
+LONGEST_FEW = 16  # number of the longest texts that are encoded to estimate the longest prompt
 WORD = re.compile(r"[^\W\d_]+")
-WEIGHTS = LossWeights(quote=0.3)  # with 1.0 the model learns the arguments of a named thing later
-BEHIND = (1, 2)  # tokens
-LARGE = 32_768  # tokens of a language model's context
+WEIGHTS = LossWeights(quote=0.3)  # with 1.0 the model would learn arguments later
+LOOKUP_DISTANCES = (1, 2)  # tokens, see `prepare`
+MAX_VOCABULARY = 32_768  # larger tokenizers are those of language models
 CALL_SHAPE = '{"name": "", "arguments": {}}'
-# Texts between the words of every tool definition. Each gets one token, or they would fill half of the tools' prompt.
+# Texts in every tool definition, which get one token each, since they would fill half of the tools' prompt otherwise.
 SCHEMA_PHRASES = (
     '{"type": "function", "function": {"name": "',
     '", "description": "',
@@ -278,8 +273,8 @@ true false schema value values id key index
 
 @dataclass(frozen=True)
 class Words:
-    """The words and numbers of rows that get a token each. `numbers` also fills gaps between the `number_count`
-    different numbers of the rows."""
+    """The words (in `texts`) and `numbers` that get tokens. The counts are those of different words and numbers in the
+    rows; `numbers` also has numbers between them."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -287,8 +282,8 @@ class Words:
     number_count: int
 
 
-def words_of(rows: Iterable[Row]) -> Words:
-    """Return the most frequent words and the numbers of rows."""
+def count_words(rows: Iterable[Row]) -> Words:
+    """Return the most frequent words and numbers of rows."""
     words: Counter[str] = Counter()
     numbers: Counter[str] = Counter()
     marks: dict[str, None] = {}
@@ -300,14 +295,14 @@ def words_of(rows: Iterable[Row]) -> Words:
     kept = [number for number, _ in numbers.most_common(MOST_NUMBERS)]
     return Words(
         (" ".join(word for word, _ in words.most_common(MOST_WORDS)), " ".join(list(marks)[:MOST_WORDS])),
-        tuple(dict.fromkeys([*kept, *_between(kept)])),
+        tuple(dict.fromkeys([*kept, *_fill_gaps(kept)])),
         len(words),
         len(numbers),
     )
 
 
-def _between(numbers: Sequence[str]) -> list[str]:
-    """Return numbers that may occur later: those between two of the given numbers, with as many digits."""
+def _fill_gaps(numbers: Sequence[str]) -> list[str]:
+    """Return numbers that may occur later: all numbers between the given ones with the same number of decimals."""
     filled: list[str] = []
     by_digits: dict[int, list[Decimal]] = {}
     for number in numbers:
@@ -315,21 +310,21 @@ def _between(numbers: Sequence[str]) -> list[str]:
     for digits, values in by_digits.items():
         step = Decimal(1).scaleb(-digits)
         low, high = min(values), max(values)
-        # Only if there are enough of them to represent all.
+        # Only if the given numbers are dense enough.
         if len(values) >= 8 and (count := int((high - low) / step) + 1) <= min(MOST_NUMBERS, 8 * len(values)):
             filled += [f"{low + i * step:.{digits}f}" for i in range(count)]
     return [n for n in filled if Decimal(n) or not n.startswith("-")]
 
 
 def shape_for(words: Words) -> ModelShape:
-    """Return a shape wide enough for these words."""
+    """Return a model shape that is wide enough for these words and numbers."""
     return WIDE if words.word_count > MANY_WORDS or words.number_count > MANY_NUMBERS else NARROW
 
 
 @dataclass(frozen=True)
 class Learner:
-    """A model to train, with an encoder and a tokenizer. `end` is the token that ends a text, `longest` the most tokens
-    of a prompt after the tools."""
+    """A model to train, with its tokenizer, row encoder and prompt template. `end` is the end token, `longest` the most
+    tokens of a prompt after the tools."""
 
     model: Any
     tokenizer: Tokenizer
@@ -338,46 +333,48 @@ class Learner:
     end: str = "<|im_end|>"
     longest: int = 1
 
-    def sized(self, rows: Sequence[Row]) -> Learner:
-        """Return the same learner, with `longest` from these rows. Raises UserError if a prompt leaves no room for a
+    def with_longest_prompt(self, rows: Sequence[Row]) -> Learner:
+        """Return the same learner with `longest` set from these rows. Raises UserError if a prompt leaves no room for a
         call."""
         context, prefix = self.model.config.max_position_embeddings, len(self.encoder.prefix)
-        room = context - prefix - CALL_ROOM
-        # A text has no more tokens than bytes, so the longest few texts give a good estimate of the most tokens.
+        room = context - prefix - RESERVED_TOKENS
+        # Encode only a few of the longest texts, and those that may be too long: a text has at most as many tokens as
+        # bytes.
         sizes = [len(" ".join((row.instruction, row.observation, *row.history)).encode()) for row in rows]
         order = sorted(range(len(rows)), key=lambda i: -sizes[i])
-        encoded = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + CALL_ROOM > room]
+        encoded = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + RESERVED_TOKENS > room]
         lengths = {i: len(self.encoder.suffix(rows[i])) for i in encoded}
         longest = max(lengths, key=lambda i: lengths[i])
         if lengths[longest] > room:
             raise UserError(
                 f"{rows[longest].where or 'A row'}: its prompt of {prefix + lengths[longest]} tokens leaves no room "
                 f"for the call in the model's context of {context}.",
-                "Shorten its observation or its instruction, describe fewer tools, or leave the row out.",
+                "Shorten its observation or its instruction, describe fewer tools, or remove the row.",
             )
         return replace(self, longest=lengths[longest])
 
 
 def new_learner(tools: Tools, words: Words, goal: str, allow_null: bool, seed: int) -> Learner:
-    """Return a new model for these tools and words. Raises UserError for tools that cannot be decoded."""
+    """Return a new learner for these tools and words. Raises UserError for tools that cannot be decoded."""
     texts = [tools_text(tools), *words.texts, goal, CALL_SHAPE, SCHEMA_WORDS]
     tokenizer = build_tokenizer(texts, words.numbers, SCHEMA_PHRASES)
     wrapped = STTokenizer(tokenizer)
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")
     plan = compile_plan(tools, wrapped, allow_null, template.overflow)
-    model = prepare(new_model(shape_for(words), tokenizer, seed), tokenizer, BEHIND)
+    model = prepare(new_model(shape_for(words), tokenizer, seed), tokenizer, LOOKUP_DISTANCES)
     return Learner(model, tokenizer, RowEncoder(template, wrapped, plan, WEIGHTS), dict(COMPACT))
 
 
-def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
-    """Return the checkpoint `base` as a learner of these tools. Raises UserError if `base` is not in ST format."""
+def learner_from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
+    """Return a learner for these tools that starts from the checkpoint `base`. Raises UserError if `base` is not in ST
+    format."""
     checkpoint = Checkpoint.open(base)
     if not isinstance(checkpoint.template, PromptTemplate):
-        hint = "Make it one: `rtcontrol models adopt --base`, then fit from that."
-        raise UserError(f"{base} is not a checkpoint in ST format: a fit cannot start from it.", hint)
-    if checkpoint.tokenizer.size > LARGE:
+        hint = "Convert it with `rtcontrol models adopt --base`, and start from the result."
+        raise UserError(f"{base} is not a checkpoint in ST format, so a fit cannot start from it.", hint)
+    if checkpoint.tokenizer.size > MAX_VOCABULARY:
         message = f"{base} is a language model of {checkpoint.tokenizer.size:,} tokens, too large to fit."
-        raise UserError(message, "Fine-tune it: `rtcontrol models train --base`.")
+        raise UserError(message, "Fine-tune it with `rtcontrol models train --base`.")
     folder = checkpoint.folder
     plan = compile_plan(tools, checkpoint.tokenizer, allow_null, checkpoint.template.overflow)
     named = json.loads((folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")

@@ -1,7 +1,7 @@
-"""A small lossless tokenizer for controller models trained from scratch.
+"""Build small tokenizers for models that are trained from scratch, and add the ST tokens to tokenizers.
 
-Every word and number of the training text is one token, with and without a leading space; everything else falls back to
-bytes, so any UTF-8 schema or instruction can be encoded.
+Each word and number of the training text is one token, with and without a leading space. Other text is split into
+bytes, so any UTF-8 text can be encoded without loss.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from rtcontrol.models.checkpoint.special_tokens import NULL, ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 
-SPACE = "Ġ"  # as byte-level letters
+SPACE = "Ġ"  # a space in byte-level tokenizers
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Signed numbers with their space, letter runs, underscores, punctuation runs and white space, which cover all text.
+# Splits any text into signed numbers, sequences of letters, underscores, sequences of punctuation, and white space.
 PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
-# The words whose rows are averaged into a new token's row. A base tokenizer may split a word; its pieces all count.
+# The initial embedding of an ST token is the mean of the embeddings of these words (of all their tokens).
 INITIAL_WORDS: dict[str, tuple[str, ...]] = {
     "<content>": ("content", "response", "answer", "<", ">"),
     "</content>": ("content", "end", "stop", "</", ">"),
@@ -38,8 +38,8 @@ INITIAL_WORDS: dict[str, tuple[str, ...]] = {
 
 
 def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: Iterable[str] = ()) -> Tokenizer:
-    """Return a byte-level tokenizer with the pieces of `texts` (each word also capitalised and without its space),
-    `numbers` (with and without a leading space), whole `phrases`, and the 17 ST tokens.
+    """Return a byte-level tokenizer with whole tokens for the words of `texts` (each also capitalised, and with and
+    without a leading space), for `numbers` (with and without a space) and for `phrases`, and with the 17 ST tokens.
     """
     split = _splitter(phrases)
     pieces: dict[str, None] = {}
@@ -53,15 +53,15 @@ def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: 
     vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     for piece in sorted(pieces):
         vocabulary.setdefault(piece, len(vocabulary))
-    # No merges: a piece is either one token (ignore_merges looks it up whole) or its bytes.
+    # Without merges, a piece of text is either one token (found by ignore_merges) or its bytes.
     return _tokenizer(vocabulary, [], split)
 
 
 def build_subwords(
     texts: Iterable[str], size: int, numbers: Iterable[str] = (), phrases: Iterable[str] = ()
 ) -> Tokenizer:
-    """Return a byte-level BPE tokenizer of at most `size` tokens, special ones included. `numbers` (with and without a
-    leading space) and `phrases` are whole tokens; the rest are the most frequent pieces of `texts`."""
+    """Return a byte-level BPE tokenizer with at most `size` tokens. `numbers` (with and without a leading space) and
+    `phrases` are whole tokens; the other tokens are the most frequent pieces of `texts`."""
     phrases = list(phrases)
     split = _splitter(phrases)
     whole = {piece: None for phrase in phrases for piece, _ in split.pre_tokenize_str(phrase)}
@@ -70,7 +70,7 @@ def build_subwords(
     whole = {piece: None for piece in whole if len(piece) > 1}
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(SPACE, "removed")])
-    # Every piece of letters occurs with and without a space, so half of the room is for those without.
+    # Each learnt piece gets a second token with a leading space, so learn only half of the tokens.
     room = size - len(whole) - len(CONTROL_TOKENS) - len(ST_TOKENS)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner.train_from_iterator(
@@ -79,14 +79,14 @@ def build_subwords(
     learnt = json.loads(learner.to_str())["model"]
     vocabulary = dict(learnt["vocab"])
     merges = [(a, b) for a, b in learnt["merges"]]
-    # The space is merged last, so that a word is split the same way everywhere.
+    # Merge the space last, so that a word is split in the same way with and without a space.
     for piece in [piece for piece in vocabulary if piece != SPACE]:
         if f"{SPACE}{piece}" not in vocabulary:
             vocabulary[f"{SPACE}{piece}"] = len(vocabulary)
             merges.append((SPACE, piece))
     for piece in whole:
         vocabulary.setdefault(piece, len(vocabulary))
-    # A piece that is a token stays whole; the merges build the others.
+    # A piece of text that is in the vocabulary is one token (ignore_merges); other pieces are built by merges.
     return _tokenizer(vocabulary, merges, split)
 
 
@@ -102,8 +102,7 @@ def _tokenizer(
 
 
 def _splitter(phrases: Iterable[str]) -> pre_tokenizers.PreTokenizer:
-    """Return a pre-tokenizer that splits text into pieces, `phrases` before all others, and writes them as byte-level
-    letters."""
+    """Return a pre-tokenizer that splits text into `phrases` and other pieces (see PIECES), in byte-level letters."""
     whole = [re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True)]
     return pre_tokenizers.Sequence(
         [
@@ -114,7 +113,7 @@ def _splitter(phrases: Iterable[str]) -> pre_tokenizers.PreTokenizer:
 
 
 def number_words(limit: int = 200, decimal_limit: float = 2.0) -> list[str]:
-    """Return signed integers up to `limit`, and decimals of one and two digits up to `decimal_limit`."""
+    """Return all integers from -`limit` to `limit`, and numbers with one or two decimals up to `decimal_limit`."""
     words = [str(i) for i in range(-limit, limit + 1)]
     hundredths = int(decimal_limit * 100)
     for i in range(-hundredths, hundredths + 1):
@@ -125,13 +124,13 @@ def number_words(limit: int = 200, decimal_limit: float = 2.0) -> list[str]:
 
 
 def add_st_tokens(tokenizer: Tokenizer) -> None:
-    """Add the special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
+    """Add the ST tokens to a tokenizer as special tokens, which are not normalised or stripped."""
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ST_TOKENS])
 
 
 def initialise_rows(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequence[str] = ST_TOKENS) -> None:
-    """Set the rows of `tokens` in an embedding or LM head `weight` [vocabulary, hidden], in place, to the mean of the
-    rows of their related words' tokens."""
+    """Set the rows of `tokens` in `weight` [vocabulary, hidden] (of embeddings or LM head), in place, each to the mean
+    of the rows of its INITIAL_WORDS."""
     with torch.no_grad():
         for token in tokens:
             ids = [i for word in INITIAL_WORDS[token] for i in tokenizer.encode(word)]

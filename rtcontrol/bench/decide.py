@@ -74,7 +74,7 @@ class DecideBench:
         for way in rotated(runs, -self._round):
             results[way], times[way] = self._watch.time(runs[way])
         self._round += 1
-        self._floor.ran(walked)
+        self._floor.record_pass(walked)
         decided: dict[str, Decision] = {way: results[way] for way in self._ways}
         calls = [*(decision.call for decision in decided.values()), *(results[way] for way in JSON)]
         one = decided["one_pass"]

@@ -16,8 +16,8 @@ import transformers as hf
 
 from rtcontrol.bench.timing import Progress, wait_for_device
 from rtcontrol.models.train.encode import EncodedRow, HeadTarget
-from rtcontrol.models.train.finetune import trainable
-from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_together, separate, tree_loss
+from rtcontrol.models.train.finetune import set_trainable
+from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_batches, separate_batches, tree_loss
 from rtcontrol.models.train.recipe import FinetuneRecipe
 
 HEADS = 8
@@ -57,7 +57,7 @@ def _model(gpu: bool) -> Any:
     device = torch.device("cuda" if gpu else "cpu")
     with device:
         base = hf.Qwen2ForCausalLM(config)
-    return trainable(base.to(torch.bfloat16) if gpu else base, FinetuneRecipe()).to(device).train().get_base_model()
+    return set_trainable(base.to(torch.bfloat16) if gpu else base, FinetuneRecipe()).to(device).train().get_base_model()
 
 
 def random_groups(count: int) -> list[EncodedRow]:
@@ -82,10 +82,10 @@ def random_groups(count: int) -> list[EncodedRow]:
 
 def _batches(groups: Sequence[EncodedRow]) -> dict[str, list[PackedBatch]]:
     """Return the batches of each method. Separate sequences are sorted by length, so that they need little padding."""
-    sequences = sorted(separate((1,), groups), key=lambda one: one.tokens.shape[1])
+    sequences = sorted(separate_batches((1,), groups), key=lambda one: one.tokens.shape[1])
     ways: dict[str, list[PackedBatch]] = {}
     for n in (8, 32, 64):
-        parts = [pad_together(sequences[i : i + n]) for i in range(0, len(sequences), n)]
+        parts = [pad_batches(sequences[i : i + n]) for i in range(0, len(sequences), n)]
         ways[f"separate, length-sorted, batch {n}"] = parts
     for n in (1, 4, 16):
         ways[f"packed, {n} together"] = [pack_by_tools((1,), groups[i : i + n]) for i in range(0, len(groups), n)]

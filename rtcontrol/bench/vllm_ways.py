@@ -29,7 +29,7 @@ from rtcontrol.bench.situations import Situation
 from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, head_end
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.runners.torch_runner import thread_limit
-from rtcontrol.models.runners.vllm_runner import threads_kept
+from rtcontrol.models.runners.vllm_runner import omp_threads
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 END = "<|im_end|>"
@@ -45,7 +45,7 @@ class InProcess:
     def __init__(self, folder: Path, dtype: str, threads: int) -> None:
         # The folder has only the tokenizer's files. If there were a `config.json`, transformers 5 would use the default
         # tokenizer of the architecture, which splits text differently (458 tokens instead of the lander's 138).
-        with threads_kept(threads) as self.threads, tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as tokenizer:
+        with omp_threads(threads) as self.threads, tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as tokenizer:
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 shutil.copy(folder / name, tokenizer)
             args = EngineArgs(

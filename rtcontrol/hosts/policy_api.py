@@ -27,7 +27,7 @@ from rtcontrol.hosts.remote_api import LONGEST_S, api_key, endpoint_url, time_li
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError, read_text, user_path
 from rtcontrol.models.schema.domain import ClosedDomain
-from rtcontrol.models.schema.numbers import range_of
+from rtcontrol.models.schema.numbers import number_range
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
@@ -310,7 +310,7 @@ def _action_rule(entry: ActionEntry, tool: ToolSchema, where: str) -> ActionDim:
     if values is not None or parameter.schema.get("type") not in ("integer", "number"):
         hint = f"List them: {{parameter: {parameter.name}, levels: {{-1: left, 0: stay, 1: right}}}}. {PAGE}"
         raise UserError(f"{where}: the values of {parameter.name} are not numbers.", hint)
-    numbers, integer = range_of(parameter.schema), parameter.schema["type"] == "integer"
+    numbers, integer = number_range(parameter.schema), parameter.schema["type"] == "integer"
     step = Fraction(numbers.step.numerator if numbers.step else 1) if integer else numbers.step
     low, high = float(numbers.low), float(numbers.high)
     if step is not None:

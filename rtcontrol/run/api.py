@@ -93,7 +93,7 @@ class Model:
         if is_endpoint(name):
             hint = f"Use it by `rtcontrol run --model {name.partition(':')[0]}:URL` or `rtcontrol serve`."
             raise UserError(f"{name} is an endpoint, not a model, and cannot be loaded.", hint)
-        registry.check(engine)
+        registry.check_engine(engine)
         registry.check_options(engine, dtype, device, threads)
         resolve(name)
         self.name = name

@@ -158,7 +158,7 @@ def decider_source(config: RunConfig, chosen: Agent, model: str) -> DeciderSourc
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
 
-    registry.check(config.engine)
+    registry.check_engine(config.engine)
     registry.check_options(config.engine, config.dtype, None, config.threads)
     hysteresis = hysteresis_for(config.hysteresis, model)
     tools, waits = chosen.tools.openai(), config.clock == "lockstep"

@@ -78,7 +78,7 @@ def _decider_source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
 
-    registry.check(engine)
+    registry.check_engine(engine)
     resolve(name)
     return STSource(DeciderSpec(name, tuple(listed), engine, threads=1, allow_null=True, history=0), patient=True)
 

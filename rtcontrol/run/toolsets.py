@@ -23,9 +23,9 @@ from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import Walker, worst_call
 from rtcontrol.models.errors import UserError, read_text, strict_json
-from rtcontrol.models.schema.domain import ClosedDomain, Free
-from rtcontrol.models.schema.limits import Room, check_size
-from rtcontrol.models.schema.mask import mask_of
+from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain
+from rtcontrol.models.schema.limits import Allowance, check_size
+from rtcontrol.models.schema.mask import compile_mask
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 from rtcontrol.models.web import ENCODING, compression_of
 from rtcontrol.run.user_files import user_tools
@@ -64,7 +64,7 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
 
 def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     check_size(definitions)
-    room, tools, errors = Room(), list[Tool](), list[UserError]()
+    room, tools, errors = Allowance(), list[Tool](), list[UserError]()
     for definition in definitions:
         try:
             tool = remote_tool(definition, room)
@@ -108,8 +108,8 @@ def checked_rules(tool: ToolSchema) -> dict[str, list[str]]:
 
     The key `the call` has the keywords at the top of the schema, which concern several parameters.
     """
-    free = {p.name: p.domain for p in tool.parameters if isinstance(p.domain, Free)}
-    rules = {name: list(mask_of(domain, f"Tool {tool.name}, {name}").checked) for name, domain in free.items()}
+    free = {p.name: p.domain for p in tool.parameters if isinstance(p.domain, FreeDomain)}
+    rules = {name: list(compile_mask(domain, f"Tool {tool.name}, {name}").checked) for name, domain in free.items()}
     if tool.rules is not None:
         rules["the call"] = [*tool.rules.written]
     return {name: listed for name, listed in rules.items() if listed}

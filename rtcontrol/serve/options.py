@@ -73,7 +73,7 @@ class ServeOptions(ServeGroup):
 
         if self.interpreter is not None:
             interpreting.check_interpreter(self.interpreter, self.engine)
-        registry.check(self.engine)
+        registry.check_engine(self.engine)
         registry.check_options(self.engine, self.dtype, None, self.threads)
         if self.agent is not None and self.tools is not None:
             raise UserError("--agent and --tools exclude each other: an agent has tools.", "Use one of the options.")

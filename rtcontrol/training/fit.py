@@ -25,8 +25,8 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, word
 from rtcontrol.models.data.row import Row, raw_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import locked
-from rtcontrol.models.train.export import export, markdown_table, not_saved, write_card
-from rtcontrol.models.train.scratch import WORD, Words, from_base, new_learner, words_of
+from rtcontrol.models.train.export import export, markdown_table, save_error, write_card
+from rtcontrol.models.train.scratch import WORD, Words, count_words, learner_from_base, new_learner
 from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
@@ -235,16 +235,16 @@ def _fitted(data: FitData, folder: Path, tell: Progress | None, say: Callable[[s
 
 def _prepared(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
     """Return the run and its judge. Writes only after all checks, and locks the folder until `stack` closes."""
-    counts: Words = words_of([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
+    counts: Words = count_words([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
     allow_null = data.allow_null or bool(data.nonsense)
     if data.base is not None:
-        learner = from_base(data.base, data.tools.schemas, allow_null)
+        learner = learner_from_base(data.base, data.tools.schemas, allow_null)
     else:
         learner = new_learner(data.tools.schemas, counts, data.instruction, allow_null, data.seed)
     rows = "New rows for the whole training" if data.count is None else f"{data.count:,} rows to learn from"
     size = f"{_size(learner.model)}, {counts.word_count:,} words, {counts.number_count:,} numbers"
     say(f"{rows}, {len(data.held):,} held out; {size}.")
-    learner = learner.sized([*data.known, *data.held])
+    learner = learner.with_longest_prompt([*data.known, *data.held])
     training = folder / TRAINING
     try:
         training.mkdir(parents=True, exist_ok=True)
@@ -254,8 +254,8 @@ def _prepared(data: FitData, folder: Path, say: Callable[[str], object], stack: 
     judge = HeldOut(learner, data.held)
     run = FitRun(learner, data, judge, training, say)
     data.start(judge, run)
-    if run.at.samples:
-        say(f"Resumes from {run.at.samples:,} samples, {run.at.seconds:.0f} s of training.")
+    if run.position.samples:
+        say(f"Resumes from {run.position.samples:,} samples, {run.position.seconds:.0f} s of training.")
     return run, judge
 
 
@@ -288,7 +288,7 @@ def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], ob
         learnt.write(folder)
         _card(fitted, run)
     except (OSError, SafetensorError) as error:  # SafetensorError is raised while writing weights
-        raise not_saved(folder, error) from None
+        raise save_error(folder, error) from None
     say(note)
     return fitted
 
@@ -302,7 +302,7 @@ def _card(fitted: Fitted, run: FitRun) -> None:
         "Data": f"{data.source}: {count}, {len(data.held):,} held out, never trained on;\n"
         f"the first {min(len(data.held), fit_run.SAMPLE)} also chose the weights and the end of the run. Notes:\n\n"
         + "\n".join(f"- {note}" for note in fitted.notes),
-        "Training": f"{run.at.samples:,} samples in {run.at.seconds:.0f} s, seed {data.seed}; "
+        "Training": f"{run.position.samples:,} samples in {run.position.seconds:.0f} s, seed {data.seed}; "
         f"`{TRAINING}/{LOG}` is the log.",
         "Score": f"Held-out rows: {fitted.score.message()}.\n\n"
         + markdown_table(("", "right", "of"), [(n, s.right, s.count) for n, s in fitted.truth.parts.items()]),

@@ -236,34 +236,34 @@ class FitRun(Trainer):
         if (asked_s := self.data.minutes * 60) > course.asked_s:
             # More time than before: continue at the constant rate.
             course.ends, course.asked_s, course.decays_from = asked_s, asked_s, None
-        elif asked_s < course.asked_s and self.at.seconds < course.ends:
+        elif asked_s < course.asked_s and self.position.seconds < course.ends:
             # Less time than before: decay over the rest of the time.
-            course.ends, course.asked_s = max(self.at.seconds, asked_s), asked_s
-            course.decays_from = self.at.seconds
+            course.ends, course.asked_s = max(self.position.seconds, asked_s), asked_s
+            course.decays_from = self.position.seconds
 
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the time is over and the model was evaluated at least once."""
-        return self.at.seconds >= self.course.ends and self.course.best[1] is not None
+        return self.position.seconds >= self.course.ends and self.course.best[1] is not None
 
-    def done(self) -> float:
+    def share_done(self) -> float:
         """Return the share of the time that has passed."""
-        return self.at.seconds / self.course.ends
+        return self.position.seconds / self.course.ends
 
     def rate(self) -> float:
         """Return the current learning rate."""
         course = self.course
         if course.decays_from is not None:
-            share = (self.at.seconds - course.decays_from) / max(course.ends - course.decays_from, 1e-9)
+            share = (self.position.seconds - course.decays_from) / max(course.ends - course.decays_from, 1e-9)
             return LEARNING_RATE * (1 - (1 - FINAL) * min(1.0, share))
-        return LEARNING_RATE * min(1.0, (self.at.samples + self.config.group) / WARMUP_SAMPLES)
+        return LEARNING_RATE * min(1.0, (self.position.samples + self.config.group) / WARMUP_SAMPLES)
 
     def run(self, progress: Progress | None = None) -> None:
         """Train to the end, from the start or a saved state, and give the model its best weights. Raises UserError for
         a full disk; the saved state stays."""
-        rng = random.Random(f"{self.config.seed}/{self.at.samples}")
+        rng = random.Random(f"{self.config.seed}/{self.position.samples}")
         rows = self.data.stream(rng)
         self._rows = with_word_probes(rows, rng) if self.data.probes else rows
-        self._due_s = max(self.at.seconds, 1.0)
+        self._due_s = max(self.position.seconds, 1.0)
         super().run(progress)
 
     def groups(self, rng: random.Random) -> Iterator[list[Row]]:
@@ -271,36 +271,36 @@ class FitRun(Trainer):
             # When sorted, neighbours share most of their tokens, which are computed once.
             yield sorted(group, key=lambda r: (r.instruction, r.history, r.observation))
 
-    def stepped(self, progress: Progress | None) -> None:
+    def after_step(self, progress: Progress | None) -> None:
         """Evaluate on held-out rows from time to time, rarely enough to cost little."""
         course = self.course
-        if course.decays_from is None and self.at.seconds >= course.ends * (1 - DECAY):
-            course.decays_from = self.at.seconds
-        if self.at.seconds < min(self._due_s, course.ends):
-            super().stepped(progress)
+        if course.decays_from is None and self.position.seconds >= course.ends * (1 - DECAY):
+            course.decays_from = self.position.seconds
+        if self.position.seconds < min(self._due_s, course.ends):
+            super().after_step(progress)
             return
-        start_s, line = self.at.seconds, self._look()
+        start_s, line = self.position.seconds, self._look()
         if progress:
             progress(line)
-        self.tally = StepCounts()
-        self.clock()
-        self._due_s = self.at.seconds + max(1.0, 0.12 * self.at.seconds, 10 * (self.at.seconds - start_s))
+        self.counts = StepCounts()
+        self.update_seconds()
+        self._due_s = (now_s := self.position.seconds) + max(1.0, 0.12 * now_s, 10 * (now_s - start_s))
 
-    def chunk_over(self, progress: Progress | None) -> None:
+    def after_chunk(self, progress: Progress | None) -> None:
         """Do nothing: progress is reported at evaluations, not by chunk."""
 
-    def finished(self) -> None:
+    def before_final_save(self) -> None:
         # The weights after the best evaluation are not known to be better.
         if (weights := self.course.best[1]) is not None:
             self.model.load_state_dict(weights)
 
-    def line(self) -> dict[str, Any]:
-        line = super().line()
+    def progress_line(self) -> dict[str, Any]:
+        line = super().progress_line()
         del line["samples_per_s"]
-        return line | {"left_s": round(max(0.0, self.course.ends - self.at.seconds), 1)}
+        return line | {"left_s": round(max(0.0, self.course.ends - self.position.seconds), 1)}
 
     def _look(self) -> dict[str, Any]:
-        course, line = self.course, self.line()
+        course, line = self.course, self.progress_line()
         truth = self._judge.look(SAMPLE)
         score = truth.score
         line |= truth.to_dict()
@@ -308,11 +308,11 @@ class FitRun(Trainer):
         if score.value >= course.best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             course.best = (score.value, weights)
-        if course.decays_from is None and self._all_right(score, self.tally.accuracy):
+        if course.decays_from is None and self._all_right(score, self.counts.accuracy):
             # The only remaining gain is from a falling rate.
-            course.decays_from = self.at.seconds
-            course.ends = min(course.ends, self.at.seconds * (1 + DECAY))
-            left_s = course.ends - self.at.seconds
+            course.decays_from = self.position.seconds
+            course.ends = min(course.ends, self.position.seconds * (1 + DECAY))
+            left_s = course.ends - self.position.seconds
             self._say(f"All held-out rows are right: the learning rate falls, and training ends in {left_s:.0f} s.")
         return line
 

@@ -194,7 +194,7 @@ class WorldRows:
             ]
             rehearsal = Rehearsal()
             while True:
-                late = self._run is not None and self._run.done() >= LEARNER_FROM
+                late = self._run is not None and self._run.share_done() >= LEARNER_FROM
                 moments = [world.moment() for world in worlds]
                 for world, moment in zip(worlds, moments, strict=True):
                     rehearsal.add(moment)

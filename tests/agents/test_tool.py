@@ -15,7 +15,7 @@ from rtcontrol.agents.paddle import tools as paddle
 from rtcontrol.agents.road.tools import observe, parse_observation
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.domain import FreeDomain
 
 
 class Colour(enum.Enum):
@@ -151,7 +151,7 @@ class Socket: ...
         (Annotated[Any, OneOf("1", 1)], (), ""),
         (Socket, (), "the type"),
         (Any, (), "allows any value"),
-        (Annotated[int, Range(3, 1)], (), "minimum 3 is above maximum 1. Swap them"),
+        (Annotated[int, Range(3, 1)], (), "minimum 3 exceeds maximum 1. Swap them"),
         (Annotated[float, Range(0.05, 1, 0.1)], (), "minimum 0.05 is not a multiple of the step 0.1. Start at 0"),
         (Annotated[int, Range(0, 10, 0)], (), "multipleOf is 0"),
         (Annotated[float, Range(0, math.inf, 1)], (), "bounds 0 to inf"),
@@ -209,7 +209,7 @@ def test_small_group_removes_warning_about_parameter_count() -> None:
     assert "Tool seven has 7 parameters for 6 heads" in Tools([seven]).warnings()[0]
     assert Tools([grouped]).warnings() == []
     assert "Tool go, parameters x, y" in Tools([go]).warnings()[0]
-    assert isinstance(go.schema.slots()[0].domain, Free)
+    assert isinstance(go.schema.slots()[0].domain, FreeDomain)
 
 
 def test_agent_with_an_illegal_safe_call_is_refused() -> None:

@@ -20,7 +20,7 @@ from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import Decoding
 from rtcontrol.models.questions import ANSWER, QuestionDecider, StateQuestion
-from rtcontrol.models.runners.hf_runner import runner as hf_runner
+from rtcontrol.models.runners.hf_runner import checked_runner as hf_runner
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.chat.families import KINDS, Written, build, checkpoint, engine_of, every, greedy
 from tests.models.small import MARGIN, Oracle, law, parameter_schemas

@@ -20,7 +20,7 @@ from rtcontrol.models.decode.draft_tree import MAX_COPIED, GuessSources
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.models.train.adopt import SIMPLETOOL_V1_TURNS
 from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
@@ -105,7 +105,7 @@ def test_added_token_is_text_in_every_place(tokenizer: STTokenizer) -> None:
     control = {tokenizer.special_id(t) for t in tokenizer.specials}
     free = {"type": "object", "properties": {"s": {"type": "string", "maxLength": 40}}, "required": ["s"]}
     grammars = Grammars(tokenizer, tokenizer.size)
-    grammar = grammars.compile(Free(free), "")
+    grammar = grammars.compile(FreeDomain(free), "")
     for token in tokenizer.specials:
         parameters = {"properties": {token: {"enum": [token, "x"], "description": token}, "free": free}}
         tools = tool_schemas([{"name": token, "description": token, "parameters": parameters}, {"name": "t"}])

@@ -62,7 +62,7 @@ def test_model_trained_without_history_gets_no_history(learnt: int, same: bool, 
     TrainingMetadata((tuple(TOOLS),), history=learnt).write(folder)
     decider = build(folder, TOOLS)
     before = [decider.start("x=3", "go", history) for history in ((), ("push(x=20)", "wait(x=1)"))]
-    lengths = [decision.fresh + decision.reused for decision in before]
+    lengths = [decision.new + decision.reused for decision in before]
     assert (lengths[0] == lengths[1]) is same
 
 

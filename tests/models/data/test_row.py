@@ -62,7 +62,7 @@ def test_rows_are_read_back_as_written(tmp_path_factory: pytest.TempPathFactory,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tools": [{"function": {"name": ""}}]}, "A tool without a name"),
+        ({"tools": [{"function": {"name": ""}}]}, "has no name"),
         ({"history": [{"name": "go"}]}, "history.0 is"),
         ({"history": "go()"}, "valid list"),
         ({"instruction": 3}, "instruction is 3"),

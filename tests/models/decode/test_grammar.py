@@ -18,10 +18,10 @@ from rtcontrol.models.decode import core
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.protocol import Budget, DecodeError
 from rtcontrol.models.runners import packed
-from rtcontrol.models.runners.hf_runner import runner as hf_runner
-from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.runners.hf_runner import checked_runner as hf_runner
+from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.json_schema import normalise
-from rtcontrol.models.schema.mask import FAR
+from rtcontrol.models.schema.mask import FAR_BOUND
 from rtcontrol.models.schema.tool_schema import ABSENT
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.decode.test_value_law import can_be_written
@@ -51,7 +51,7 @@ def grammars() -> Grammars:
 
 def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
     """Return whether the grammar of a schema accepts a text."""
-    value = grammars.start(grammars.compile(Free(schema), "Tool t"))
+    value = grammars.start(grammars.compile(FreeDomain(schema), "Tool t"))
     return can_be_written(grammars, value, grammars.tokenizer.encode(text))
 
 
@@ -111,7 +111,7 @@ def test_free_value_equals_constrained_greedy_decoding(
 ) -> None:
     """With `picked`, only the head's rows for the few legal ids are multiplied, as with a large vocabulary."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "FEW", 16 if picked else packed.FEW)
+        patch.setattr(packed, "FEW", 16 if picked else packed.MAX_LEGAL)
         decider = build(
             folder, [tool("stop", v=CLOSED), tool("go", 99 * required, v=FREE[kind])], budget_per_head=budget
         )
@@ -120,7 +120,7 @@ def test_free_value_equals_constrained_greedy_decoding(
         assume(oracle._head(decider.plan, 0, prompt_of(decider, *situation), 1, 0) == 1)
         try:
             greedy = Greedy(decider, oracle, situation, 1, None if required else decider.plan.heads[1].null_id)
-            expected = ABSENT if greedy.null else parse_free(Free(FREE[kind]), greedy.text)
+            expected = ABSENT if greedy.null else parse_free(FreeDomain(FREE[kind]), greedy.text)
         except DecodeError:
             with pytest.raises(DecodeError):
                 decider.decide(*situation)
@@ -151,7 +151,7 @@ def test_free_value_excludes_control_tokens_and_null_is_whole(grammars: Grammars
     (first,) = tokenizer.encode("left")
 
     def legal(token: int, begun: bool, null_id: int | None = None) -> bool:
-        value = grammars.start(grammars.compile(Free({"type": "string"}), "Tool t"))
+        value = grammars.start(grammars.compile(FreeDomain({"type": "string"}), "Tool t"))
         if begun:
             value.push(first)
         return bool(value.legal(end, null_id)[token])
@@ -187,13 +187,17 @@ SPOKEN_OF = {
         ({"type": "string", "pattern": "[a-c]*"}, [""], []),
         ({"type": "string", "pattern": r"a\/b"}, ["a/b"], []),
         # Numbers have no exponent, and are within 62 bits if they have no bound.
-        ({"type": "number"}, ["-17", str(FAR), "0.25"], ["1e999", "01", "-0", "-0.0", str(10 * FAR)]),
-        ({"type": "integer"}, ["-17", str(FAR), str(-FAR)], ["1e999", "01", "0.25", str(FAR + 1), str(-FAR - 1)]),
+        ({"type": "number"}, ["-17", str(FAR_BOUND), "0.25"], ["1e999", "01", "-0", "-0.0", str(10 * FAR_BOUND)]),
+        (
+            {"type": "integer"},
+            ["-17", str(FAR_BOUND), str(-FAR_BOUND)],
+            ["1e999", "01", "0.25", str(FAR_BOUND + 1), str(-FAR_BOUND - 1)],
+        ),
         # The same applies to numbers with a bound on one side.
-        ({"type": "integer", "minimum": 3}, ["3", str(FAR)], ["2", str(10 * FAR)]),
-        ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(-FAR)], ["0", str(-10 * FAR)]),
-        ({"type": "integer", "multipleOf": 5}, ["15", "-20"], ["16", str(10 * FAR)]),
-        ({"type": "number", "minimum": 0}, ["0.25", str(FAR)], ["-1", str(10 * FAR)]),
+        ({"type": "integer", "minimum": 3}, ["3", str(FAR_BOUND)], ["2", str(10 * FAR_BOUND)]),
+        ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(-FAR_BOUND)], ["0", str(-10 * FAR_BOUND)]),
+        ({"type": "integer", "multipleOf": 5}, ["15", "-20"], ["16", str(10 * FAR_BOUND)]),
+        ({"type": "number", "minimum": 0}, ["0.25", str(FAR_BOUND)], ["-1", str(10 * FAR_BOUND)]),
         ({"type": "number", "multipleOf": 0.1}, ["0.3", "-1.0"], ["0.35"]),
         (FREE["large"], ["100000"], ["100001", "-1"]),
         # Objects are compact and have only declared properties.
@@ -214,30 +218,32 @@ def test_grammar_accepts_exactly_the_values_of_its_schema(
 
 
 def test_value_has_its_declared_type_whatever_its_text() -> None:
-    assert [parse_free(Free({"type": "string"}), text) for text in RAW] == RAW
-    assert type(parse_free(Free(REFERENCE), '{"p":{"x":1}}')["p"]["x"]) is float
-    assert parse_free(Free({"type": "string"}), "12") == "12"
-    assert parse_free(Free({"type": "string"}), "TRUE") == "TRUE"
-    number = parse_free(Free({"type": "number"}), "12")
+    assert [parse_free(FreeDomain({"type": "string"}), text) for text in RAW] == RAW
+    assert type(parse_free(FreeDomain(REFERENCE), '{"p":{"x":1}}')["p"]["x"]) is float
+    assert parse_free(FreeDomain({"type": "string"}), "12") == "12"
+    assert parse_free(FreeDomain({"type": "string"}), "TRUE") == "TRUE"
+    number = parse_free(FreeDomain({"type": "number"}), "12")
     assert (number, type(number)) == (12.0, float)
-    assert [type(v) for v in parse_free(Free({"type": "array", "items": {"type": "number"}}), "[1,2.5]")] == [float] * 2
+    assert [type(v) for v in parse_free(FreeDomain({"type": "array", "items": {"type": "number"}}), "[1,2.5]")] == [
+        float
+    ] * 2
     with pytest.raises(DecodeError, match="not JSON"):
-        parse_free(Free({"type": "integer"}), "twelve")
+        parse_free(FreeDomain({"type": "integer"}), "twelve")
     with pytest.raises(DecodeError, match="a number that is too large"):
-        parse_free(Free({}), '{"a":[1e999]}')
+        parse_free(FreeDomain({}), '{"a":[1e999]}')
     with pytest.raises(DecodeError, match="an integer of more than 64"):
-        parse_free(Free({"type": "array"}), f"[{2**64}]")
+        parse_free(FreeDomain({"type": "array"}), f"[{2**64}]")
 
 
 def test_value_at_the_token_limit_ends_legally_or_fails(grammars: Grammars) -> None:
     end = grammars.tokenizer.special_id("</arg1>")
     go = grammars.tokenizer.encode("go")[0]
-    value = grammars.start(grammars.compile(Free({"type": "string"}), ""))
+    value = grammars.start(grammars.compile(FreeDomain({"type": "string"}), ""))
     for _ in range(MAX_TOKENS):
         assert value.legal(end, None)[go]
         value.push(go)
     assert np.flatnonzero(value.legal(end, None)).tolist() == [end]  # it may end here, so it does
-    value = grammars.start(grammars.compile(Free({"type": "string", "minLength": 200}), ""))
+    value = grammars.start(grammars.compile(FreeDomain({"type": "string", "minLength": 200}), ""))
     for _ in range(MAX_TOKENS):
         value.push(go)
     with pytest.raises(DecodeError, match=f"did not end within {MAX_TOKENS} tokens"):

@@ -100,7 +100,7 @@ def test_cached_prefix_and_reuse_keep_the_logits(
     reusing = build(folder, tools, budget_per_head=per_head)
     for situation in prompts:
         fresh = build(folder, tools, budget_per_head=per_head)
-        fresh.decoding.handle.forget()
+        fresh.decoding.handle.invalidate()
         alone = fresh.decide(*situation)
         again = reusing.decide(*situation)
         assert alone.reused_tokens == 0

@@ -22,8 +22,8 @@ from rtcontrol.models.decode.grammar import Grammars, parse_free
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import ClosedDomain, Free, value_text
-from rtcontrol.models.schema.json_schema import as_declared
+from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain, value_text
+from rtcontrol.models.schema.json_schema import to_declared_types
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from rtcontrol.run.toolsets import check_decodable
@@ -173,9 +173,9 @@ def test_rules_of_two_schema_parts_are_enforced_while_decoding(grammars: Grammar
 )
 @pytest.mark.parametrize("limit", [1, 24])
 def test_value_at_a_low_token_limit_ends_validly(grammars: Grammars, schema: Any, limit: int) -> None:
-    grammar = grammars.compile(Free(schema), "Tool t, v")
+    grammar = grammars.compile(FreeDomain(schema), "Tool t, v")
     for seed in range(5):
-        assert JUDGE(schema).is_valid(decoded(grammars, grammar, Free(schema), random.Random(seed), limit))
+        assert JUDGE(schema).is_valid(decoded(grammars, grammar, FreeDomain(schema), random.Random(seed), limit))
 
 
 @pytest.mark.parametrize(
@@ -190,17 +190,17 @@ def test_value_at_a_low_token_limit_ends_validly(grammars: Grammars, schema: Any
 def test_numbers_are_accepted_in_every_notation(grammars: Grammars, schema: Any, values: list[Any]) -> None:
     (schema,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": {"type": "array", "items": schema}}}}])
     domain = schema.parameters[0].domain
-    assert isinstance(domain, Free)
+    assert isinstance(domain, FreeDomain)
     machine = grammars.start(grammars.compile(domain, "Tool t, v"))._matcher
     for value in values:
-        text = value_text(as_declared([value], domain.schema))
+        text = value_text(to_declared_types([value], domain.schema))
         ids, ahead = grammars.tokenizer.encode(text), machine.deep_copy()
         assert ahead.try_consume_tokens(ids) == len(ids) and ahead.is_accepting(), text
         assert parse_free(domain, text) == [value]
 
 
 def test_duplicate_values_of_a_set_are_kept_once() -> None:
-    names = Free({"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2})
+    names = FreeDomain({"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2})
     assert parse_free(names, '["a","b","a"]') == ["a", "b"]
     with pytest.raises(DecodeError, match="too short"):
         parse_free(names, '["a","a"]')

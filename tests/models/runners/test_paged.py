@@ -50,9 +50,9 @@ def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
     def poison(*arguments: Any) -> Any:
         keep = {ZEROS}
         for handle in (decider.decoding.handle for decider in deciders):
-            keep |= set(handle.cache.places(0, handle.done + len(handle.paths)))
-        bad = [slot for slot in range(model.pool.both[0].shape[1]) if slot not in keep]
-        for values in model.pool.both:
+            keep |= set(handle.cache.pool_slots(0, handle.computed + len(handle.paths)))
+        bad = [slot for slot in range(model.pool.tensors[0].shape[1]) if slot not in keep]
+        for values in model.pool.tensors:
             values[:, bad] = math.nan
         with torch.inference_mode():
             for compiled in model.passes.values():
@@ -85,9 +85,9 @@ def test_paged_sessions_decide_like_each_alone(
             break
         for before, other in zip(expected, decisions, strict=True):
             assert_same(before, other)
-    assert not any(values[:, ZEROS].any() for values in model.pool.both)
+    assert not any(values[:, ZEROS].any() for values in model.pool.tensors)
     del together
-    assert model.pool.used == 0
+    assert model.pool.used_pages == 0
 
 
 def test_sessions_with_the_same_prefix_share_pages_until_closed(
@@ -98,22 +98,22 @@ def test_sessions_with_the_same_prefix_share_pages_until_closed(
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "other"))
     opened = [runner.open(prompt := plain.decoding._prefix)]
     pages = -(-len(prompt) // PAGE)
-    assert (opened[0][1].source, runner.model.pool.used) == ("computed", pages + (len(prompt) % PAGE == 0))
+    assert (opened[0][1].source, runner.model.pool.used_pages) == ("computed", pages + (len(prompt) % PAGE == 0))
     opened += [runner.open(prompt) for _ in range(9)]
     assert {info.source for _, info in opened[1:]} == {"memory"}
-    assert runner.model.pool.used == pages + (len(prompt) % PAGE == 0)
+    assert runner.model.pool.used_pages == pages + (len(prompt) % PAGE == 0)
     del opened
-    assert runner.model.pool.used == 0
+    assert runner.model.pool.used_pages == 0
     deciders = [on_pages(build(folder, TOOLS), runner) for _ in range(3)]
     assert [decider.prefix.source for decider in deciders] == ["disk", "memory", "memory"]
     for text in ("x=1", "x=2"):
         for decider in deciders:
             assert shown(decider.decide(text, "go left")) == shown(plain.decide(text, "go left"))
-    deciders[0].decoding.handle.forget()
+    deciders[0].decoding.handle.invalidate()
     assert deciders[0].decide("x=2", "go left").reused_tokens == 0
     assert deciders[1].decide("x=2", "go left").reused_tokens > deciders[1].prefix.tokens
     del deciders, decider
-    assert runner.model.pool.used == 0
+    assert runner.model.pool.used_pages == 0
 
 
 def test_full_pool_fails_only_the_requesting_session(folder: Path) -> None:
@@ -169,7 +169,7 @@ def test_gpu_graph_replay_equals_separate_kernels(folder: Path) -> None:
             if not graphs:
                 model.passes.clear()
                 for decider in deciders:
-                    decider.decoding.handle.forget()
+                    decider.decoding.handle.invalidate()
             for before, other in zip(
                 expected, decide_together(list(zip(deciders, situations, strict=True))), strict=True
             ):
@@ -241,29 +241,29 @@ class Sequences:
             del self.caches[i], self.wrote[i]
         elif action == "share" and i != j:
             count = min(first, len(self.wrote[j]))
-            self.caches[i].share(self.caches[j], count)
+            self.caches[i].copy_from(self.caches[j], count)
             self.wrote[i] = self.wrote[j][:count]
         elif action == "write":
             first = min(first, len(self.wrote[i]))
             self.caches[i].reserve(first, first + more)
-            at = self.caches[i].places(first, first + more)
+            at = self.caches[i].pool_slots(first, first + more)
             new = list(range(self.next, self.next + more))
-            for sign, values in zip((1.0, -1.0), self.pool.both, strict=True):
+            for sign, values in zip((1.0, -1.0), self.pool.tensors, strict=True):
                 values[:, at] = sign * torch.tensor(new, dtype=torch.float32)[None, :, None, None]
             self.wrote[i], self.next = self.wrote[i][:first] + new, self.next + more
         elif action == "cut":
             first = min(first, len(self.wrote[i]))
-            self.caches[i].reserve(first, first + more, only=True)
+            self.caches[i].reserve(first, first + more, release_rest=True)
             assert len(self.caches[i].pages) == -(-(first + more) // PAGE)
             self.wrote[i] = self.wrote[i][:first]
 
     def check(self) -> None:
         held = [page for cache in self.caches for page in cache.pages]
-        assert self.pool.used == len(set(held))
-        assert [held.count(page) for page in range(len(self.pool.holders))] == self.pool.holders
+        assert self.pool.used_pages == len(set(held))
+        assert [held.count(page) for page in range(len(self.pool.ref_counts))] == self.pool.ref_counts
         assert 0 not in held
         for cache, wrote in zip(self.caches, self.wrote, strict=True):
-            keys, values = cache.first(len(wrote))
+            keys, values = cache.first_slots(len(wrote))
             assert keys[-1, 0, -1, :, -1].tolist() == wrote
             assert torch.equal(values, -keys)
 
@@ -286,6 +286,6 @@ def test_sequence_keeps_its_values_when_pages_are_shared(config: ModelConfig, st
             assert [list(cache.pages) for cache in sequences.caches] == before
         sequences.check()
     sequences.caches.clear()
-    assert sequences.pool.used == 0
-    assert sequences.pool.take(pages) != []
-    assert not any(values[:, [ZEROS, SCRATCH]].any() for values in sequences.pool.both)
+    assert sequences.pool.used_pages == 0
+    assert sequences.pool.allocate(pages) != []
+    assert not any(values[:, [ZEROS, SCRATCH]].any() for values in sequences.pool.tensors)

@@ -56,8 +56,8 @@ def rewrite(path: Path, change: Callable[[torch.Tensor], torch.Tensor], **meta: 
 DAMAGE = {
     "torn": (bytewise(lambda b: b[:-7]), "is unreadable"),
     "dropped": (drop, "is unreadable"),
-    "a bit": (bytewise(lambda b: b[:-5] + bytes([b[-5] ^ 4]) + b[-4:]), "fails its checksum"),
-    "key": (lambda path: rewrite(path, lambda t: t, key="another"), "belongs to another model"),
+    "a bit": (bytewise(lambda b: b[:-5] + bytes([b[-5] ^ 4]) + b[-4:]), "has a wrong checksum"),
+    "key": (lambda path: rewrite(path, lambda t: t, key="another"), "is for another model"),
     "shape": (lambda path: rewrite(path, lambda t: t[..., :-1, :].contiguous()), "has shape"),
 }
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.quantize import calibration_sequences, check_quantization, interpreter, quantize
-from rtcontrol.models.runners.quantized_weights import Packing, packing
+from rtcontrol.models.runners.quantized_weights import Packing, read_packing
 from tests.models.small import build, build_checkpoint, prompt_of, reconfigure, shown, tool
 
 HERE = Path(__file__).parent
@@ -98,8 +98,8 @@ def test_quantised_checkpoint_decides_like_its_plain_weights(tmp_path: Path) -> 
     ],
 )
 def test_unsupported_quantisation_is_refused_with_a_usable_engine(config: Any, message: str) -> None:
-    with pytest.raises(UserError, match="quantised in a way that the torch engine cannot read") as error:
-        packing({"quantization_config": config}, HERE)
+    with pytest.raises(UserError, match="quantised in a format that the torch engine does not support") as error:
+        read_packing({"quantization_config": config}, HERE)
     assert message in error.value.what
     assert "host.engine=vllm" in error.value.remedy
 

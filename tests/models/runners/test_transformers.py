@@ -101,7 +101,7 @@ def test_failed_pass_leaves_the_cache_unchanged(folder: Path, monkeypatch: pytes
 
 def test_sliding_window_beyond_the_trial_is_kept() -> None:
     config = hf.MistralConfig(vocab_size=300, **FEW, sliding_window=100)
-    assert hf_runner.runner(hf.MistralForCausalLM(config)).window == 100
+    assert hf_runner.checked_runner(hf.MistralForCausalLM(config)).window == 100
     assert config.sliding_window == 100  # the window of the trial is no longer set
 
 
@@ -112,14 +112,14 @@ def test_model_that_cannot_score_a_tree_is_refused() -> None:
         hf.GPTNeoConfig(**shape, window_size=1025, attention_types=[[["global"], 2]]),  # too long for the trial
     )
     for config in windows:
-        with pytest.raises(UserError, match="cannot be asked for a tree.*host.engine=vllm"):
-            hf_runner.runner(hf.GPTNeoForCausalLM(config))
+        with pytest.raises(UserError, match="cannot evaluate a tree.*host.engine=vllm"):
+            hf_runner.checked_runner(hf.GPTNeoForCausalLM(config))
 
 
 def test_checkpoint_that_transformers_cannot_load_is_a_user_error(tmp_path: Path) -> None:
     for changes, message in (
         ({"model_type": "nobodys"}, "transformers cannot load"),
-        ({"quantization_config": {"quant_method": "awq"}}, "is quantised; the engine transformers"),
+        ({"quantization_config": {"quant_method": "awq"}}, "is quantised, which the engine transformers"),
     ):
         folder = reconfigure(build_checkpoint(tmp_path / message[:4]), **changes)
         with pytest.raises(UserError, match=message) as error:
@@ -133,7 +133,7 @@ def test_checkpoint_that_transformers_cannot_load_is_a_user_error(tmp_path: Path
 
 def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states, masks = [], []
-    for cells in (lean.MASK_CELLS, 0):  # with 0 cells allowed, no mask is grouped
+    for cells in (lean.MAX_MASK_CELLS, 0):  # with 0 cells allowed, no mask is grouped
         monkeypatch.setattr(lean, "MASK_CELLS", cells)
         decider: Any = build(folder, [tool("go", v=["left", "right"])])
         decider.runner.model._masks.clear()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import PARAMETERS
+from rtcontrol.models.schema.definition import PARAMETER_KEYS
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 SIDE: dict[str, Any] = {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}
 
 
-@pytest.mark.parametrize("key", PARAMETERS)
+@pytest.mark.parametrize("key", PARAMETER_KEYS)
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_parameters_are_read_under_every_known_key(key: str, wrapped: bool) -> None:
     body = {"name": "turn", "description": "Turn.", key: SIDE}
@@ -149,5 +149,5 @@ def test_misspelt_keyword_is_refused_with_its_name(key: str, value: Any, meant: 
     for place in ({"type": "string", key: value}, {"type": "array", "items": {"type": "string", key: value}}):
         with pytest.raises(UserError) as error:
             tool_schemas([{"name": "drive", "parameters": {"type": "object", "properties": {"way": place}}}])
-        assert error.value.what.startswith("Tool drive, parameter way") and f"`{key}` is not read" in error.value.what
+        assert error.value.what.startswith("Tool drive, parameter way") and f"`{key}` is unknown" in error.value.what
         assert f"Write `{meant}`" in error.value.remedy

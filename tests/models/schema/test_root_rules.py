@@ -95,7 +95,7 @@ def test_call_is_legal_exactly_if_the_root_schema_allows_it(rules: Any, required
     except UserError as error:
         assert not allowed, error
         return
-    legal = {key(c) for c in sayable(tool) if tool.rules is None or tool.rules.fault(c) is None}
+    legal = {key(c) for c in sayable(tool) if tool.rules is None or tool.rules.violation(c) is None}
     assert legal <= allowed
     # A null of an optional argument is left out.
     alone = {p.name for p in tool.parameters if not p.required}
@@ -136,7 +136,7 @@ def read(root: Any) -> ToolSchema:
 )
 def test_published_root_rules_leave_exactly_the_legal_calls(root: Any, calls: list[dict[str, Any]]) -> None:
     judge, tool = jsonschema.validators.validator_for(root, jsonschema.Draft202012Validator)(root), read(root)
-    legal = [c for c in sayable(tool) if tool.rules is None or tool.rules.fault(c) is None]
+    legal = [c for c in sayable(tool) if tool.rules is None or tool.rules.violation(c) is None]
     assert {key(c) for c in legal} >= {*map(key, calls)} and all(judge.is_valid(call) for call in legal)
 
 
@@ -144,7 +144,7 @@ def test_call_with_mutually_exclusive_arguments_is_refused() -> None:
     right, wrong = Call("go", {"edge": "e"}), Call("go", dict.fromkeys(("edge", "from", "kind", "to"), "e"))
     tools = Tools([{"name": "go", "parameters": EDGE}])
     tools.validate(right)
-    with pytest.raises(InvalidCall, match="may not stand together by `(oneOf|anyOf)`"):
+    with pytest.raises(InvalidCall, match="violate `(oneOf|anyOf)`"):
         tools.validate(wrong)
     check_call(right, read(EDGE))
     with pytest.raises(UnusableSample, match="may not be combined"):

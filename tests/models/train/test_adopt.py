@@ -75,11 +75,11 @@ def test_python_source_is_parsed_but_never_run(tmp_path: Path, checkpoint: Path)
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "no variable", "holds {tools_json} 0 times"),
-        ("a.txt", "{tools} {history}", "holds {history}, which belongs to the user turn"),
-        ("a.py", "OTHER = 1", "assigns no SYSTEM_TEMPLATE"),
+        ("a.txt", "no variable", "has {tools_json} 0 times"),
+        ("a.txt", "{tools} {history}", "has {history}, which belongs to the user message"),
+        ("a.py", "OTHER = 1", "does not define SYSTEM_TEMPLATE"),
         ("a.py", "SYSTEM_TEMPLATE = open('x').read()", "SYSTEM_TEMPLATE is not a plain string"),
-        ("a.py", "SYSTEM_TEMPLATE = (", "is not Python"),
+        ("a.py", "SYSTEM_TEMPLATE = (", "is not valid Python"),
         ("a.txt", b"\xff\xfe{tools}", "cannot be read"),
     ],
 )
@@ -190,8 +190,8 @@ def test_refused_base_leaves_nothing_written(folder: Path, tmp_path: Path) -> No
     torn = plain(tmp_path / "torn", ("<s>", "</s>"))
     (torn / "model.safetensors").write_bytes(b"torn")
     for source, told in (
-        (folder, "has ST tokens already"),
-        (nameless, "no token that ends a part of the prompt"),
+        (folder, "already has ST tokens"),
+        (nameless, "no known token that ends a part"),
         (quantised, "is quantised"),
         (torn, "transformers cannot load"),
     ):
@@ -199,5 +199,5 @@ def test_refused_base_leaves_nothing_written(folder: Path, tmp_path: Path) -> No
             adopt_base(source, tmp_path / "out")
         assert error.value.remedy
         assert not (tmp_path / "out").exists()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         adopt_base(nameless, quantised)

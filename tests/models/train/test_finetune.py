@@ -158,7 +158,7 @@ def test_each_row_occurs_once_per_epoch_in_a_new_order(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(FinetuneRun, "stepped", lambda self, progress: drawn.append(self.groups(None)[0]))
+    monkeypatch.setattr(FinetuneRun, "after_step", lambda self, progress: drawn.append(self.groups(None)[0]))
     some = write(tmp_path / "rows.jsonl", random_rows(0, 10))
     finetune(job(small, some, tmp_path / "out", steps=None, epochs=2.0))
     assert [len(step) for step in drawn] == [4, 4, 2, 4, 4, 2]
@@ -208,7 +208,7 @@ def test_resume_with_changed_settings_rows_or_base_is_refused(
 
 def test_full_disk_keeps_complete_files(small: Path, rows: Path, stopped: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(stopped, tmp_path / "out")
-    with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved in .*what was saved before is whole"):
+    with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved in .*state saved before is intact"):
         finetune(job(small, rows, tmp_path / "out"))
     assert {p.name for p in (tmp_path / "out" / "training").iterdir()} == {"state.pt", "log.jsonl"}
     made, expected = finetune(job(small, rows, tmp_path / "out")), weights(trained / "model")  # the disk has room again

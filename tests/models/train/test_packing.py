@@ -21,7 +21,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.encode import RowEncoder, ToolsEncoder, with_word_probes
-from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate, tree_loss
+from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_batches, separate_batches, tree_loss
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
 from tests.models.train.finetune_rows import random_row
@@ -105,11 +105,11 @@ def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
     encoded = [encoder.encode(row, forced) for row in rows]
     normaliser = sum(w for r in encoded for h in r.heads for w in h.weights)
     packed = pack(prefix, encoded)
-    apart = separate(prefix, encoded)
+    apart = separate_batches(prefix, encoded)
     assert len(packed.labels) == sum(len(b.labels) for b in apart)
     loss, grads = gradients(model, [packed], normaliser)
     expected, wanted = gradients(model, apart, normaliser)
-    padded, padded_grads = gradients(model, [pad_together(apart)], normaliser)
+    padded, padded_grads = gradients(model, [pad_batches(apart)], normaliser)
     assert loss == pytest.approx(expected, abs=1e-5)
     assert padded == pytest.approx(expected, abs=1e-5)
     assert grads.keys() == wanted.keys()
@@ -122,7 +122,7 @@ def test_loss_of_separate_sequences_equals_hugging_face(folder: Path, encoder: R
     """The reference is Hugging Face's own attention with a hand-written cross-entropy."""
     ours = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    for batch in separate(
+    for batch in separate_batches(
         encoder.prefix, [encoder.encode(replace(r, meant=None, named="")) for r in random_rows(1, 3)]
     ):
         with torch.no_grad():

@@ -76,9 +76,9 @@ def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Pa
     with pytest.raises(InterruptedError):
         first.run(cut)
     second = trainer(tmp_path / "cut")
-    assert second.at.samples == 32
+    assert second.position.samples == 32
     second.run()
-    assert second.at.samples == whole.at.samples == 96
+    assert second.position.samples == whole.position.samples == 96
     logged = [json.loads(line)["samples"] for line in (tmp_path / "whole" / "log.jsonl").read_text().splitlines()]
     assert logged[-1] == 96 and whole.rate() == pytest.approx(CONFIG.learning_rate * CONFIG.final_rate)
     for (name, a), (_, b) in zip(whole.model.state_dict().items(), second.model.state_dict().items(), strict=True):

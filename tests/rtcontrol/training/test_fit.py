@@ -109,13 +109,16 @@ def test_row_beyond_model_context_is_named(tmp_path: Path) -> None:
 def test_full_disk_is_reported_and_saved_state_stays(tmp_path: Path) -> None:
     out = tmp_path / "made"
     for limit in (0, 10_000):  # of the log, and of the weights
-        with files_of(limit), pytest.raises(UserError, match="cannot be saved.*nothing was saved yet.*Make room"):
+        with files_of(limit), pytest.raises(UserError, match="cannot be saved.*Nothing was saved yet.*Free some disk"):
             rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
         assert [p.name for p in (out / "training").iterdir()] == ["log.jsonl"]
     rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
     (out / "model.safetensors").unlink()
     before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    with files_of(10_000), pytest.raises(UserError, match="checkpoint cannot be written.*the training is kept"):
+    with (
+        files_of(10_000),
+        pytest.raises(UserError, match="checkpoint cannot be written.*state of the training is saved"),
+    ):
         rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
     assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"training"}
@@ -149,21 +152,21 @@ def scripted_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
         """Use these scores, and stop `steps` steps after the last one."""
         scores = itertools.chain([Share(one, 10) for one in right], itertools.repeat(Share(3, 10)))
         seen, since = Seen(), [0]
-        look, step, examine = FitRun._look, FitRun.stepped, HeldOut.look
+        look, step, examine = FitRun._look, FitRun.after_step, HeldOut.look
 
         def looked(self: FitRun, *given: Any) -> dict[str, Any]:
             seen.append({name: value.clone() for name, value in self.model.state_dict().items()})
             since[0] = 0
             return look(self, *given)
 
-        def stepped(self: FitRun, progress: Any) -> None:
+        def after_step(self: FitRun, progress: Any) -> None:
             since[0] += 1
             step(self, progress)
             if len(seen) == len(right) and since[0] == steps:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(FitRun, "_look", looked)
-        monkeypatch.setattr(FitRun, "stepped", stepped)
+        monkeypatch.setattr(FitRun, "after_step", after_step)
         monkeypatch.setattr(HeldOut, "look", lambda *given: replace(examine(*given), score=next(scores)))
         return seen
 

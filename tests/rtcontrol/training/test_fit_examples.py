@@ -17,7 +17,7 @@ from rtcontrol.agents import Goal, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.scratch import NARROW, WIDE, new_learner, shape_for, words_of
+from rtcontrol.models.train.scratch import NARROW, WIDE, count_words, new_learner, shape_for
 from rtcontrol.training import world_rows
 from rtcontrol.training.examples import check, contradictions, tools_of
 from rtcontrol.training.fit_run import MOST, HeldOut, split
@@ -106,10 +106,10 @@ def test_rows_of_one_question_are_held_out_together() -> None:
 
 def test_vocabulary_and_width_follow_words_and_numbers() -> None:
     _, given = check((("", r) for r in rows(300)), Tools(TOOLS))
-    words = words_of(given)
+    words = count_words(given)
     assert {str(n) for n in range(21)} <= set(words.numbers) and shape_for(words) == NARROW
     _, many = check((("", row(observation=f"x {n} cm")) for n in range(-200, 200)), Tools(TOOLS))
-    assert shape_for(words_of(many)) == WIDE
+    assert shape_for(count_words(many)) == WIDE
 
 
 def moment(call: str | None, seen: object, kind: str = "go") -> Moment:
@@ -154,7 +154,7 @@ def taught(given: list[dict[str, Any]]) -> list[Row]:
 
 def test_the_score_is_split_by_tool_and_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = taught(rows(150))
-    held = HeldOut(new_learner(Tools(TOOLS).schemas, words_of(listed), "", False, 0), listed)
+    held = HeldOut(new_learner(Tools(TOOLS).schemas, count_words(listed), "", False, 0), listed)
     slow = [Call.from_dict(teacher("slow", one.observation)) for one in listed]  # deaf to how fast it shall go
     monkeypatch.setattr(held, "answers", lambda asked: slow)
     found = held.look(MOST)
