@@ -53,7 +53,7 @@ def margins(decider: STDecider) -> Iterator[list[float]]:
     """Record the margin between the best two of every choice that is made during the block."""
     apart: list[float] = []
     walker = decider.decoding.core.walker
-    walk, answered = walker.walk, torch_runner.answered
+    walk, answered = walker.walk, torch_runner.compute_answers
 
     def top(scores: Any) -> None:
         two = np.sort(np.asarray(scores))[-2:]
@@ -72,7 +72,7 @@ def margins(decider: STDecider) -> Iterator[list[float]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walker, "walk", walked)
-        patch.setattr(torch_runner, "answered", measured)
+        patch.setattr(torch_runner, "compute_answers", measured)
         yield apart
 
 

@@ -225,7 +225,7 @@ def test_call_against_rules_of_its_tool_is_refused(model: Any) -> None:
         try:
             call = decider.decide(text, "go").call
         except DecodeError as error:
-            assert "may not stand together by `not`" in str(error)
+            assert "violate `not`" in str(error)
         else:
             assert call is not None
             jsonschema.Draft202012Validator(RULED).validate(dict(call.arguments))

@@ -111,7 +111,7 @@ def test_free_value_equals_constrained_greedy_decoding(
 ) -> None:
     """With `picked`, only the head's rows for the few legal ids are multiplied, as with a large vocabulary."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "FEW", 16 if picked else packed.MAX_LEGAL)
+        patch.setattr(packed, "MAX_LEGAL", 16 if picked else packed.MAX_LEGAL)
         decider = build(
             folder, [tool("stop", v=CLOSED), tool("go", 99 * required, v=FREE[kind])], budget_per_head=budget
         )

@@ -134,7 +134,7 @@ def test_checkpoint_that_transformers_cannot_load_is_a_user_error(tmp_path: Path
 def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states, masks = [], []
     for cells in (lean.MAX_MASK_CELLS, 0):  # with 0 cells allowed, no mask is grouped
-        monkeypatch.setattr(lean, "MASK_CELLS", cells)
+        monkeypatch.setattr(lean, "MAX_MASK_CELLS", cells)
         decider: Any = build(folder, [tool("go", v=["left", "right"])])
         decider.runner.model._masks.clear()
         sequence = decider.decoding.handle

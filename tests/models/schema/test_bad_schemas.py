@@ -227,5 +227,5 @@ def test_limits_hold_for_all_tools_together(monkeypatch: pytest.MonkeyPatch, nam
     ]
     tool_schemas(tools)
     monkeypatch.setattr(limits, name, 2)
-    with pytest.raises(UserError, match=r"Tool f\d.*with the tools behind it, it has more than 2 "):
+    with pytest.raises(UserError, match=r"Tool f\d.*with the tools after it, it has more than 2 "):
         tool_schemas([{**tool, "description": "Another."} for tool in tools])

@@ -24,9 +24,9 @@ def test_parameters_are_read_under_every_known_key(key: str, wrapped: bool) -> N
 
 
 def test_misplaced_or_duplicate_parameters_are_refused() -> None:
-    with pytest.raises(UserError, match="Tool turn: its key `parameters` is not read"):
+    with pytest.raises(UserError, match="Tool turn: its key `parameters` is unknown"):
         ToolSchema.from_openai({"type": "function", "function": {"name": "turn"}, "parameters": SIDE})
-    with pytest.raises(UserError, match="Tool turn: `parameters` and `inputSchema` hold different schemas"):
+    with pytest.raises(UserError, match="Tool turn: `parameters` and `inputSchema` have different schemas"):
         ToolSchema.from_openai({"name": "turn", "parameters": SIDE, "inputSchema": {**SIDE, "required": []}})
 
 

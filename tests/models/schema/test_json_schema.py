@@ -112,7 +112,7 @@ def test_reference_is_replaced_by_its_target(reference: str) -> None:
     [
         ("#", "# refers to itself"),
         ("#/properties/p", "#/properties/p refers to itself"),
-        ("#nowhere", "#nowhere names no definition"),
+        ("#nowhere", "#nowhere is not a definition"),
     ],
 )
 def test_missing_or_circular_reference_is_refused(reference: str, says: str) -> None:

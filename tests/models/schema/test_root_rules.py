@@ -154,18 +154,18 @@ def test_call_with_mutually_exclusive_arguments_is_refused() -> None:
 @pytest.mark.parametrize(
     ("rules", "says"),
     [
-        ({"additionalProperties": {"type": "string"}}, "`additionalProperties` gives a call arguments without names"),
+        ({"additionalProperties": {"type": "string"}}, "`additionalProperties` allows arguments that are not listed"),
         ({"anyOf": [{"required": ["a"]}, {"required": ["z"]}], "required": ["q"]}, "['q'] are required, but not among"),
-        ({"$dynamicRef": "#x"}, "`$dynamicRef` is not read"),
+        ({"$dynamicRef": "#x"}, "`$dynamicRef` is not supported"),
         ({"type": "array"}, "its parameters are of type 'array', not an object"),
-        ({"not": {"description": "Nothing."}}, "its `not` has no rule (description), and so excludes every value"),
+        ({"not": {"description": "Nothing."}}, "its `not` has no rule (description), so it excludes every value"),
         ({"not": {}}, "its `not` excludes every call"),
         ({"required": ["q"], "properties": {"q": {"not": {}}}}, "['q'] are required, but"),
         (
             {"oneOf": [{"properties": {"q": {"const": 1}}}, {"required": ["a"]}]},
-            "its parameter q is in alternatives",
+            "its parameter q is listed in alternatives only",
         ),
-        ({"enum": [{"a": 1}]}, "`enum` gives a call arguments without names"),
+        ({"enum": [{"a": 1}]}, "`enum` allows arguments that are not listed"),
     ],
 )
 def test_unsatisfiable_root_rules_are_refused_by_name(rules: Any, says: str) -> None:
@@ -186,6 +186,6 @@ def test_unsatisfiable_root_rules_are_refused_by_name(rules: Any, says: str) -> 
 )
 def test_tool_without_possible_random_call_names_the_parameter(root: dict[str, Any]) -> None:
     tools = tool_schemas([{"name": "stop"}, {"name": "go", "parameters": root}])
-    with pytest.raises(UserError, match=r"Tool go, parameter a: no value of it can be made up") as error:
+    with pytest.raises(UserError, match=r"Tool go, parameter a: its values cannot be sampled") as error:
         check_random(tools)
     assert "enum or bounds" in error.value.remedy

@@ -49,11 +49,11 @@ def test_group_of_optional_parameters_is_optional_as_a_whole() -> None:
 
 
 def test_duplicate_names_no_tools_and_too_many_are_refused() -> None:
-    with pytest.raises(UserError, match="129 tools, and 128 are taken. Leave out"):
+    with pytest.raises(UserError, match="There are 129 tools, more than 128. Remove"):
         tool_schemas([{"name": f"t{i}"} for i in range(129)])
-    with pytest.raises(UserError, match="Two tools are called 'a'"):
+    with pytest.raises(UserError, match="Two tools have the name 'a'"):
         tool_schemas([{"name": "a"}, {"name": "b"}, {"name": "a"}])
-    with pytest.raises(UserError, match="No tools"):
+    with pytest.raises(UserError, match="There are no tools"):
         tool_schemas([])
 
 

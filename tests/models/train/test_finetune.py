@@ -226,5 +226,5 @@ def test_untrainable_base_is_refused(small: Path, rows: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match="is a qwen2 model, or has a sliding window"):
         finetune(job(changed(use_sliding_window=True, sliding_window=16), rows, tmp_path / "out"))
     assert not (tmp_path / "out" / "training" / "state.pt").exists()
-    with pytest.raises(UserError, match="no linear layer 'w1' to adapt"):
+    with pytest.raises(UserError, match="no linear layer 'w1' for LoRA"):
         finetune(job(small, rows, tmp_path / "out", targets=("w1",)))

@@ -16,9 +16,9 @@ from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, head_start
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.encode import EncodedRows, ToolsEncoder, load
-from rtcontrol.models.train.finetune import parameter_groups, trainable
-from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_together, separate, tree_loss
+from rtcontrol.models.train.encode import EncodedRows, ToolsEncoder, load_rows
+from rtcontrol.models.train.finetune import parameter_groups, set_trainable
+from rtcontrol.models.train.packing import PackedBatch, pack_by_tools, pad_batches, separate_batches, tree_loss
 from rtcontrol.models.train.recipe import FinetuneRecipe
 from tests.models.small import build_checkpoint, law, tool
 from tests.models.train.finetune_rows import random_rows, write
@@ -34,7 +34,7 @@ def trained_parts(model: Any) -> dict[str, torch.nn.Parameter]:
 @pytest.fixture(scope="module", params=["qwen2", "qwen3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = build_checkpoint(tmp_path_factory.mktemp("model") / "m", request.param, seed=2, scale=0.1)
-    made = trainable(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), RECIPE).get_base_model()
+    made = set_trainable(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), RECIPE).get_base_model()
     with torch.no_grad():  # LoRA's B starts at zero, which gives A no gradient
         for name, weight in trained_parts(made).items():
             if "lora_B" in name:
@@ -47,7 +47,7 @@ def encoded(folder: Path, path: Path, seed: int, count: int, all_heads: bool) ->
     template: Any = checkpoint.template
     weights = RECIPE.model_copy(update={"all_heads": all_heads}).weights()
     encoder = ToolsEncoder(template, checkpoint.tokenizer, weights, allow_null=True)
-    return encoder.prefix, load([write(path / "rows.jsonl", random_rows(seed, count))], encoder, RECIPE.length)
+    return encoder.prefix, load_rows([write(path / "rows.jsonl", random_rows(seed, count))], encoder, RECIPE.length)
 
 
 def gradients(model: Any, batch: PackedBatch) -> tuple[float, dict[str, torch.Tensor]]:
@@ -65,7 +65,7 @@ def test_packed_groups_have_the_gradients_of_separate_sequences(
     prefix, groups = encoded(folder, tmp_path_factory.mktemp("rows"), seed, count, all_heads)
     rows = [groups[i] for i in range(len(groups))]
     loss, found = gradients(model, pack_by_tools(prefix, rows))
-    expected, wanted = gradients(model, pad_together(separate(prefix, rows)))
+    expected, wanted = gradients(model, pad_batches(separate_batches(prefix, rows)))
     assert loss == pytest.approx(expected, abs=1e-5)
     assert found.keys() == wanted.keys()
     assert {n.rpartition(".")[2] for n in found} == {"weight"} and sum("lora_A" in n for n in found) == 6
@@ -111,7 +111,7 @@ def encoder(folder: Path, overflow: str = "merge", all_heads: bool = True) -> To
 
 
 def loaded(file: Path, encoder: ToolsEncoder, length: int = 2048, drop_bad: bool = False) -> EncodedRows:
-    return load([file], encoder, length, drop_bad)
+    return load_rows([file], encoder, length, drop_bad)
 
 
 def test_row_has_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_row_has_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Pat
     ("row", "why"),
     [
         ("{", "not JSON"),
-        (ROW | {"tools": [{"name": ""}]}, "A tool without a name"),
+        (ROW | {"tools": [{"name": ""}]}, "has no name"),
         (ROW | {"call": {"name": "go", "arguments": {"a": "up"}}}, 'does not allow: go.a = "up"'),
         (ROW | {"call": {"name": "go", "arguments": {"a": "left", "z": 1}}}, "an unknown argument: go.z"),
     ],
