@@ -101,7 +101,7 @@ def test_learner_plays_and_the_expert_labels(tmp_path: Path) -> None:
         return [STILL] * len(rows)
 
     done = [0.0]
-    run = SimpleNamespace(done=lambda: done[0])
+    run = SimpleNamespace(share_done=lambda: done[0])
     stream.start(SimpleNamespace(answers=answers, key=repr), run)  # type: ignore[arg-type]
     rows = stream.rows(random.Random(0))
     list(itertools.islice(rows, 1_000))
