@@ -182,5 +182,5 @@ def test_enumerated_integer_may_have_64_bits() -> None:
     least, most = -(2**63), 2**64 - 1
     assert domain_of({"enum": [least, 2**63, most]}, "w").values == (least, 2**63, most)  # type: ignore[union-attr]
     for beyond in (least - 1, most + 1):
-        with pytest.raises(UserError, match="does not fit 64 bits"):
+        with pytest.raises(UserError, match="does not fit in 64 bits"):
             domain_of({"enum": [beyond]}, "w")
