@@ -231,7 +231,7 @@ painter_of = cache(painter)
 
 @lru_cache(maxsize=1)
 def draw_world(env: str, seed: int, data: str) -> bytes | None:
-    """Return the world's picture as PNG, drawn from the observed data; None if no picture can be drawn."""
+    """Return the world's picture as PNG, rendered from the observed data, or None if it has no picture."""
     if (paint := painter_of(env)) is not None:
         with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # data without a picture
             return png(paint(seed, json.loads(data)))

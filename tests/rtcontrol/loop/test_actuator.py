@@ -27,21 +27,21 @@ def test_interrupt_of_ending_run_waits_for_nothing(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("rtcontrol.envs.thread.CLOSE_S", 0.0)
     arm = Arm()
     arm.refuse = lambda call: time.sleep(2.0) if call == STOP else None
-    flown = flight(tmp_path, arm, **PATIENT)
+    run = flight(tmp_path, arm, **PATIENT)
 
     def third() -> None:
-        flown.loop.stop("SIGTERM")
+        run.loop.stop("SIGTERM")
         raise KeyboardInterrupt
 
-    flown.after(5, lambda: setattr(flown.world, "latest", third))
+    run.after(5, lambda: setattr(run.world, "latest", third))
     began = []
     with pytest.raises(KeyboardInterrupt):
         try:
-            flown.run()
+            run.run()
         finally:
-            began.append(flown.loop.state.t_end_ns)
+            began.append(run.loop.state.t_end_ns)
     assert time.monotonic_ns() - began[0] < 1.5e9
-    assert not flown.loop.state.safe_active and flown.lines[-1]["end"] == "SIGTERM"
+    assert not run.loop.state.safe_active and run.lines[-1]["end"] == "SIGTERM"
 
 
 @pytest.mark.parametrize("times", [3, 10**9])
@@ -58,19 +58,19 @@ def test_step_that_raises_ends_run_with_safe_call(
             raise ZeroDivisionError("no wheel left")
         arm.acts.append((time.monotonic_ns(), Call("step")))
 
-    flown = flight(tmp_path, arm, clock=clock)
-    flown.after(4, lambda: setattr(arm, "on_step", broken))
-    flown.run()
-    assert flown.loop.ended_by == "error" and flown.loop.state.failure is not None
-    assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.state.failure
+    run = flight(tmp_path, arm, clock=clock)
+    run.after(4, lambda: setattr(arm, "on_step", broken))
+    run.run()
+    assert run.loop.ended_by == "error" and run.loop.state.failure is not None
+    assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in run.loop.state.failure
     ends = times == 3
-    assert flown.loop.state.safe_active is flown.lines[-1]["safe_in_force"] is ends is not flown.loop.state.unsafe
-    attempts = [line for line in flown.lines if line.get("why") == "exit"]
+    assert run.loop.state.safe_active is run.lines[-1]["safe_in_force"] is ends is not run.loop.state.unsafe
+    attempts = [line for line in run.lines if line.get("why") == "exit"]
     assert [a["in_force"] for a in attempts] == [False] * (len(attempts) - 1) + [ends] and len(attempts) >= 3
     assert all("no wheel left" in a["error"] for a in attempts[:-1])
     assert [call.name for _, call in arm.acts if call != MOVE][-2:] == (["move", "step"] if ends else ["move"] * 2)
-    assert flown.lines[-1]["end"] == "error" and any("THE SAFE CALL IS NOT" in line for line in flown.said) is not ends
-    assert report_of(flown.path)["errors"][0]["cause"] == "world"
+    assert run.lines[-1]["end"] == "error" and any("THE SAFE CALL IS NOT" in line for line in run.said) is not ends
+    assert report_of(run.path)["errors"][0]["cause"] == "world"
 
 
 def test_third_signal_during_hung_observe_brings_safe_call(tmp_path: Path) -> None:
@@ -84,24 +84,24 @@ def test_third_signal_during_hung_observe_brings_safe_call(tmp_path: Path) -> No
             time.sleep(30.0)
         return "-"
 
-    flown = flight(tmp_path, arm, agent=replace(arm_agent(), observe=observe), **PATIENT)
+    run = flight(tmp_path, arm, agent=replace(arm_agent(), observe=observe), **PATIENT)
 
     def leave() -> None:
         assert hangs.wait(10)
         time.sleep(0.05)  # a signal just before it sleeps would not wake it
-        flown.loop.stop("SIGTERM")
+        run.loop.stop("SIGTERM")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        flown.run_beside(leave)
-    assert arm.acts[-1][1] == STOP and flown.loop.state.safe_active
+        run.run_beside(leave)
+    assert arm.acts[-1][1] == STOP and run.loop.state.safe_active
 
 
 @pytest.mark.parametrize("when", ["conclude", "leave", "wait_safe", "close", "collect"])
 def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str) -> None:
     arm = Arm()
-    flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
-    shell = flown.loop.runner
+    run = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
+    shell = run.loop.runner
     actuator, dispatch, collect = shell.ports.actuator, shell.dispatch, shell.collect
 
     def interrupted(*given: Any) -> bool:
@@ -114,15 +114,15 @@ def test_interrupt_of_shutdown_leaves_the_records_end(tmp_path: Path, when: str)
         dispatch(event, *now_ns)
 
     if when == "conclude":
-        flown.world.conclude = interrupted  # type: ignore[assignment]
+        run.world.conclude = interrupted  # type: ignore[assignment]
     elif when == "leave":
         shell.dispatch = dispatched  # type: ignore[method-assign]
     elif when == "collect":
-        shell.collect = lambda: interrupted() if flown.loop.state.t_end_ns else collect()  # type: ignore
+        shell.collect = lambda: interrupted() if run.loop.state.t_end_ns else collect()  # type: ignore
     else:
         setattr(actuator, when, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        flown.run()
-    assert flown.lines[-1]["end"] == "duration"
-    assert flown.lines[-1]["safe_in_force"] is (when not in ("conclude", "leave", "wait_safe"))
+        run.run()
+    assert run.lines[-1]["end"] == "duration"
+    assert run.lines[-1]["safe_in_force"] is (when not in ("conclude", "leave", "wait_safe"))
     until(lambda: arm.acts[-1][1] == STOP)

@@ -394,9 +394,9 @@ def test_refused_instruction_is_reported_after_call_of_tick(bench: Bench) -> Non
     bench.send(wire, Instruct(session=session.token, instruction="bad"))
     bench.handle(ev.InstructionRejected(session, "it does not fit"))
     assert not wire.sent
-    trouble = WireError(Code.TOO_LARGE, "it does not fit", seq=7)
+    refusal = WireError(Code.TOO_LARGE, "it does not fit", seq=7)
     bench.handle(ev.LoopMessage(session, call(session)))
-    bench.handle(ev.LoopError(session, trouble, "it does not fit"))
+    bench.handle(ev.LoopError(session, refusal, "it does not fit"))
     result = wire.sent
     assert [type(message) for message in result] == [CallMessage, ErrorMessage]
     assert isinstance(result[1], ErrorMessage) and (result[1].code, result[1].seq) == ("instruction", 7)
