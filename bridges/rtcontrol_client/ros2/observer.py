@@ -1,4 +1,4 @@
-"""Build observations from the newest message of each topic, or explain why there is no observation."""
+"""Build observations from the newest message of each topic, or explain why it is missing."""
 
 from __future__ import annotations
 
