@@ -1,4 +1,4 @@
-"""The policies that can be scored: a model or an endpoint with its gate, the expert, no-op and random."""
+"""The policies that a score compares: models and endpoints with confidence gates, the expert, no-op and random."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rtcontrol.models.errors import UserError
 
 BatchPolicy = Callable[[Sequence[EvaluationWorld]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
-# Worlds decided at once: sixteen fill a pass, and more outgrow the decoder's mask. An endpoint gets eight.
+# Worlds per decision: sixteen fill a forward pass of a local model; an endpoint gets eight concurrent requests.
 LOCAL, REMOTE = 16, 8
-GIVE_UP = 3  # failed requests before the first answer
+GIVE_UP = 3  # a policy fails after so many failed requests without a success
 Failure = UserError | DecodeError | DecisionLost
 
 
-def scripted(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
-    """Return the policy expert, no-op or random. A random call only depends on seed, case and tick."""
+def scripted_policy(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
+    """Return the policy `expert`, `no-op` or `random`. A random call depends on the seed, case and tick only."""
     if name == "expert":
         return lambda worlds: skill.expert_policy([(world.case.instruction, world.observation) for world in worlds])
     if name == "no-op":
@@ -36,9 +36,9 @@ def scripted(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
 
 
 class ModelPolicy:
-    """A model or an endpoint as a policy that decides for many worlds at once. A decision is held back if the
-    function's confidence is below the `gate`, or if null means uncertainty to the agent. After a held or failed
-    decision the active call continues, until the safe call acts at the end of the agent's hold time.
+    """A policy by which a model or an endpoint decides for many worlds at once. A decision is held if the confidence of
+    the function is below `gate`, or if null means "not understood" to the agent. After a held or failed decision the
+    active call continues, and the safe call follows at the end of the agent's hold time.
 
     Each world's `policy_data` gets `idle` (by tick: no new call) and the counts `held` and `lost`. Raises UserError if
     no decision ever succeeds.
@@ -55,56 +55,56 @@ class ModelPolicy:
         self.parallel = LOCAL if self._local else REMOTE
 
     def __call__(self, worlds: Sequence[EvaluationWorld]) -> list[Call | None]:
-        decisions = self._decide(worlds) if worlds else []
+        decisions = self._decide_all(worlds) if worlds else []
         self._answered = self._answered or any(isinstance(decision, Decision) for decision in decisions)
-        return [self._act(world, decision) for world, decision in zip(worlds, decisions, strict=True)]
+        return [self._call_from(world, decision) for world, decision in zip(worlds, decisions, strict=True)]
 
-    def _act(self, world: EvaluationWorld, decision: Decision | Failure) -> Call | None:
+    def _call_from(self, world: EvaluationWorld, decision: Decision | Failure) -> Call | None:
         kept = world.policy_data
         if not isinstance(decision, Decision):
-            self._check_alive(decision)
+            self._count_failure(decision)
             kept["lost"] = kept.get("lost", 0) + 1
-            return self._hold_on(kept)
+            return self._hold_active_call(kept)
         doubt = decision.call is None and self._agent.null_is_doubt
         confidence = decision.confidence.get("function", 1.0)
         confidence = 1.0 - confidence if doubt else confidence
         if doubt or confidence < self.gate:
             kept["held"] = kept.get("held", 0) + 1
-            return self._hold_on(kept)
+            return self._hold_active_call(kept)
         kept.setdefault("idle", []).append(False)
         kept["waits"] = 0
         return decision.call
 
-    def _hold_on(self, kept: dict[str, Any]) -> Call | None:
+    def _hold_active_call(self, kept: dict[str, Any]) -> Call | None:
         kept.setdefault("idle", []).append(True)
         kept["waits"] = kept.get("waits", 0) + 1
         return self._agent.fallback.safe_call if kept["waits"] == self._hold else None
 
-    def _check_alive(self, failure: Failure) -> None:
+    def _count_failure(self, failure: Failure) -> None:
         self._failures += 1
         if not self._answered and self._failures >= GIVE_UP:
             raise UserError(
                 f"The model makes no decision: {failure}".rstrip(".") + ".",
-                "Try the model with `rtcontrol run` first; the report names the causes.",
+                "Try the model with `rtcontrol run` first; its report shows the causes.",
             ) from failure
 
-    def _decide(self, worlds: Sequence[EvaluationWorld]) -> list[Decision | Failure]:
+    def _decide_all(self, worlds: Sequence[EvaluationWorld]) -> list[Decision | Failure]:
         if (local := self._local) is None:
             requests = [
                 DecisionRequest(world.tick, 1, world.observation, world.case.instruction, tuple(world.history[-6:]))
                 for world in worlds
             ]
             return list(
-                self._pool.map(lambda decider, request: _tried(decider.decide, request), self._deciders, requests)
+                self._pool.map(lambda decider, request: _decision(decider.decide, request), self._deciders, requests)
             )
         situations = [(world.observation, world.case.instruction, world.history) for world in worlds]
         try:
             return list(local.decide_many(situations))
-        except (UserError, DecodeError):  # one situation failed: decide the others one by one
-            return [_tried(local.decide, *situation) for situation in situations]
+        except (UserError, DecodeError):  # one of the decisions failed: make them one by one
+            return [_decision(local.decide, *situation) for situation in situations]
 
 
-def _tried(decide: Callable[..., Decision], *situation: Any) -> Decision | Failure:
+def _decision(decide: Callable[..., Decision], *situation: Any) -> Decision | Failure:
     try:
         return decide(*situation)
     except (UserError, DecodeError, DecisionLost) as failure:

@@ -1,4 +1,4 @@
-"""Score policies in a world in lockstep: with each goal, with another goal in its place, and with phrasings."""
+"""Score policies in a world in lockstep: by goals, by goals that differ from the instruction, and by phrasings."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import adapted, gate_of, metadata_of, model_for, rate_mismatch, training_notice
 from rtcontrol.run.skills import UserSkill, skill_of
-from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted
+from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted_policy
 from rtcontrol.telemetry.run_folder import describe_machine
 
 SCHEMA = 4
-FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` on seeds from a million on
-MOST = 10_000  # lines of a list; each has its own seed, below those of training
+FIRST_SEED, PHRASING_SEED = 2000, 4000  # training uses other seeds: below 1,000 (recipes), from a million on (`fit`)
+MOST = 10_000  # most lines of a list of phrasings; each line has a seed
 FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, or "means": null for a sentence without a meaning.'
-ALL, MOST_GOALS = "all", 1_000  # the word for all goals, and their limit
-LISTENED_S = 1.0  # world time that shows whether a sentence is understood
-TRIED = 3  # seeds on which the expert, given another goal, must not reach the judged one
-NONSENSE = 50  # nonsense sentences that are added to a list of phrasings without any
-CHUNK = 32  # cases per saved step; an interrupt loses at most so many
-Progress = Callable[[int, int], None]  # episodes done, and in total
+ALL, MOST_GOALS = "all", 1_000  # the value of score.goals that means all goals, and their most number
+LISTENED_S = 1.0  # nonsense sentences are played for this simulated time
+TRIED = 3  # on these seeds, the expert with another goal must not reach the judged goal
+NONSENSE = 50  # nonsense sentences that are added to a list that has none
+CHUNK = 32  # cases between two saves; an interrupt loses at most so many
+Progress = Callable[[int, int], None]  # called with the numbers of finished and of all episodes
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a score. `hz` 0: the first model's training rate. `gates`: of the models (0: no gate)."""
+    """The settings of a score. If `hz` is 0, the first model's training rate is used. A gate of 0 means no gate."""
 
     env: str
     agent: str
@@ -52,54 +52,54 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A row of the table: `goals` are judged, spread over the seeds; `others` are the goals instructed instead (empty:
-    with any other goal the expert would also reach the judged one)."""
+class GoalRow:
+    """A row of the table of goals. `goals` are judged, and alternate over the seeds. `others` are instructed instead of
+    them in the second part (empty if the expert with another goal would also reach the judged goal)."""
 
     title: str
     goals: Sequence[Any]
     others: Sequence[Any] = ()
 
     def cases(self, seeds: Sequence[int], other: bool = False) -> list[Case]:
-        """Return a case for each seed, judged by `goals`, with a canonical instruction (`other`: of `others`)."""
+        """Return a case for each seed, judged by a goal of `goals`, and instructed the same goal or one of `others`."""
         named = self.others if other else self.goals
         return [
             Case(named[i % len(named)].text(), self.goals[i % len(self.goals)], seed) for i, seed in enumerate(seeds)
         ]
 
 
-def subjects(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[Subject]:
-    """Return a row for each goal of the skill, or for the goals that `named` instructions mean. The goal instructed
-    instead is the opposite one, else the next goal with which the expert does not reach the judged one.
+def goal_rows(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[GoalRow]:
+    """Return a row for each goal of the skill, or for each goal that a `named` instruction means. The other goal of a
+    row is the opposite goal, or else the next goal with which the expert does not reach the judged goal.
 
-    Raises UserError for a skill without goals, and for an instruction that names no goal."""
+    Raises UserError if the skill has no goals, or if an instruction names no goal."""
     if list(named) == [ALL] and skill.recognise(ALL) is None:
         named, goals = (), list(skill.all_goals.select(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
     else:
-        goals = [_goal(skill, text) for text in named] or list(skill.goals)
+        goals = [_recognised_goal(skill, text) for text in named] or list(skill.goals)
     if not goals:
-        raise UserError(f"{skill.name} has no list of goals to score.", "Name them: score.goals=...")
+        raise UserError(f"{skill.name} has no list of goals to score.", "Give them: --set score.goals=...")
     lines = []
     for goal in dict.fromkeys(goals):
         listed = [*skill.goals, *(g for g in goals if g not in skill.goals)]
         i = listed.index(goal)
         others = [skill.opposite[goal]] if goal in skill.opposite else [*listed[i + 1 :], *listed[:i]]
-        other = next((other for other in others if _tells_apart(skill, goal, other, hz)), None)
-        lines.append(Subject(goal.text(), (goal,), () if other is None else (other,)))
+        other = next((other for other in others if _is_distinguishable(skill, goal, other, hz)), None)
+        lines.append(GoalRow(goal.text(), (goal,), () if other is None else (other,)))
     for title, spread in () if named else skill.mixed.items():
-        lines.append(Subject(title, spread, (*spread[1:], spread[0]) if len(spread) > 1 else ()))
+        lines.append(GoalRow(title, spread, (*spread[1:], spread[0]) if len(spread) > 1 else ()))
     return lines
 
 
-def _goal(skill: Skill, text: str) -> Any:
+def _recognised_goal(skill: Skill, text: str) -> Any:
     if (goal := skill.recognise(text)) is None:
         known = ", ".join(repr(goal.text()) for goal in skill.goals)
         raise UserError(f"score.goals={text!r} names no goal of {skill.name}.", f"Such as: {known}.")
     return goal
 
 
-def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
-    """Return whether the expert never reaches the goal when the other one is instructed."""
+def _is_distinguishable(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
+    """Return whether the expert fails to reach `goal` in all tries when it is instructed `other`."""
     cases = [Case(other.text(), goal, FIRST_SEED + i) for i in range(TRIED)]
     return not any(episode.success for episode in evaluate(skill, skill.expert_policy, cases, hz))
 
@@ -108,22 +108,22 @@ def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
-    """A phrasing with its goal; `means` is the canonical instruction (None: the sentence has no meaning)."""
+class Phrasing:
+    """A sentence `say` and its goal. `means` is the canonical instruction, or None if the sentence names no goal."""
 
     say: str
     means: str | None
     goal: Any = None
 
 
-def sayings(skill: Skill, source: str, names: Sequence[str]) -> list[Saying]:
-    """Return the phrasings of a file (JSONL, also in gzip) whose `env` is missing or one of `names`; or of the skill's
-    list with this name. Raises UserError with the line's number."""
+def phrasings_of(skill: Skill, source: str, names: Sequence[str]) -> list[Phrasing]:
+    """Return the phrasings of the skill's list `source`, or of the file `source` (JSONL, also gzip). An `env`
+    in a line must be in `names`. Raises UserError with the number of the wrong line."""
     if source in skill.phrasings:
         listed = [pair for kind in skill.kinds for pair in skill.phrasings[source](kind)]
-        lines = [Saying(say, goal.text(), goal) for say, goal in listed]
+        lines = [Phrasing(say, goal.text(), goal) for say, goal in listed]
     else:
-        read = (_line(skill, value, names, f"{source}, line {number}") for number, value in json_lines(Path(source)))
+        read = (_phrasing(skill, value, names, f"{source}, line {n}") for n, value in json_lines(Path(source)))
         lines = [line for line in read if line is not None]
     if not 0 < len(lines) <= MOST:
         message = f"score.phrasings={source} has {len(lines)} sentences for {skill.name}."
@@ -135,17 +135,17 @@ def sayings(skill: Skill, source: str, names: Sequence[str]) -> list[Saying]:
     return lines
 
 
-def _line(skill: Skill, value: Any, names: Sequence[str], where: str) -> Saying | None:
-    """Return the phrasing of a line; None if the line is for another world. Raises UserError."""
+def _phrasing(skill: Skill, value: Any, names: Sequence[str], where: str) -> Phrasing | None:
+    """Return the phrasing of a line, or None if the line is for another world. Raises UserError."""
     say, means = (value.get("say"), value.get("means", 0)) if isinstance(value, dict) else (None, None)
     if not isinstance(say, str) or not say.strip() or not isinstance(means, str | None):
-        raise UserError(f"{where}: the line needs `say`, a text, and `means`, a text or null.", FORM)
+        raise UserError(f"{where}: the line needs `say` (a text) and `means` (a text or null).", FORM)
     if value.get("env", names[0]) not in names:
         return None
     goal = None if means is None else skill.recognise(means)
     if means is not None and goal is None:
         raise UserError(f"{where}: `means` is {means!r}, which names no goal of {skill.name}.", FORM)
-    return Saying(say, goal and goal.text(), goal)
+    return Phrasing(say, goal and goal.text(), goal)
 
 
 # -- cells ------------------------------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def _line(skill: Skill, value: Any, names: Sequence[str], where: str) -> Saying 
 
 @dataclass(frozen=True)
 class Cell:
-    """The cases of a policy in one part of the document: goals, other (another goal is instructed), phrasings,
-    canonical or nonsense."""
+    """The episodes of the policy `by` in a part of the document. The parts are goals, other (another goal is
+    instructed), phrasings, canonical and nonsense."""
 
     part: str
     title: str
@@ -167,8 +167,8 @@ class Cell:
         return f"{self.part} | {self.title} | {self.by}"
 
 
-def plan(settings: Settings, goals: Sequence[Subject], lines: Sequence[Saying]) -> list[Cell]:
-    """Return all cells, starting with the model's, so that their cost is known early."""
+def plan_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequence[Phrasing]) -> list[Cell]:
+    """Return all cells of a score. Those of the models come first, so that their cost is known early."""
     seeds = range(FIRST_SEED, FIRST_SEED + settings.seeds)
     cells: list[Cell] = []
     for subject in goals:
@@ -177,15 +177,15 @@ def plan(settings: Settings, goals: Sequence[Subject], lines: Sequence[Saying]) 
         if subject.others:
             for by in (*settings.models, "expert"):
                 cells.append(Cell("other", subject.title, by, subject.cases(seeds, other=True)))
-    return [*cells, *_phrased(settings, goals, lines)]
+    return [*cells, *_phrasing_cells(settings, goals, lines)]
 
 
-def _phrased(settings: Settings, goals: Sequence[Subject], lines: Sequence[Saying]) -> Iterator[Cell]:
+def _phrasing_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequence[Phrasing]) -> Iterator[Cell]:
     numbered = list(enumerate(lines, PHRASING_SEED))
     meant = [(seed, line) for seed, line in numbered if line.means is not None]
     phrased = [Case(line.say, line.goal, seed) for seed, line in meant]
     canonical = [Case(line.goal.text(), line.goal, seed) for seed, line in meant]
-    # Nonsense is played in worlds of the first goal; their outcome does not count.
+    # Nonsense is played in worlds of the first goal, whose outcomes do not count.
     nothing = [Case(line.say, goals[0].goals[0], seed) for seed, line in numbered if line.means is None]
     parts = (("phrasings", phrased, LONGEST_S), ("canonical", canonical, LONGEST_S), ("nonsense", nothing, LISTENED_S))
     for model in settings.models:
@@ -197,12 +197,12 @@ def _phrased(settings: Settings, goals: Sequence[Subject], lines: Sequence[Sayin
 # -- the score --------------------------------------------------------------------------------------------------------
 
 
-class Document:
-    """The document with all measurements in `data`; with a `path`, each `add` writes the file. Raises UserError if the
-    file cannot be written."""
+class ScoreDocument:
+    """The results of a score as JSON in `data`. If there is a `path`, each `add` also writes the file. Raises UserError
+    if the file cannot be written."""
 
-    def __init__(self, settings: Settings, lines: Sequence[Saying], path: Path | None) -> None:
-        self._path = path and path.resolve()  # write the target of a link, not the link
+    def __init__(self, settings: Settings, lines: Sequence[Phrasing], path: Path | None) -> None:
+        self._path = path and path.resolve()  # if it is a link, write the target of the link
         self._listened = max(1, round(LISTENED_S * settings.hz))
         self.cells: dict[str, dict[str, Any]] = {}
         self.data: dict[str, Any] = {
@@ -215,7 +215,7 @@ class Document:
             self.data["lines"] = [{"say": line.say, "means": line.means} for line in lines]
 
     def add(self, cell: Cell, played: Sequence[PlayedCase]) -> None:
-        """Add the next episodes of a cell."""
+        """Add the results of the next episodes of a cell."""
         if (kept := self.cells.get(cell.key)) is None:
             self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by}
             kept |= {"seeds": [], "outcomes": [], "returns": [], "seconds": [], "ends": [], "held": 0, "lost": 0}
@@ -225,7 +225,7 @@ class Document:
             kept["returns"].append(round(float(case.episode.ret), 3))
             kept["seconds"].append(round(case.episode.seconds, 3))
             kept["ends"].append(str(case.episode.detail.get("end")))
-            if "idle" in case.policy_data:  # the first second shows whether a sentence is understood
+            if "idle" in case.policy_data:  # the first second shows whether the sentence is understood
                 idle = case.policy_data["idle"][: self._listened]
                 kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
             for name in ("held", "lost"):
@@ -242,15 +242,15 @@ class Document:
             raise UserError(message, "Free some space.") from None
 
 
-def measure(
+def play_cells(
     skill: Skill,
     cells: Sequence[Cell],
     policies: Mapping[str, BatchPolicy],
-    document: Document,
+    document: ScoreDocument,
     hz: float,
     progress: Progress,
 ) -> None:
-    """Play all cells. Raises UserError; the document keeps the episodes played so far."""
+    """Play the episodes of all cells. If it raises UserError, the document keeps the finished episodes."""
     total, done = sum(len(cell.cases) for cell in cells), 0
     for cell in cells:
         policy = policies[cell.by]
@@ -265,17 +265,17 @@ def measure(
 
 
 class Scoring:
-    """A score whose settings are checked before the first episode. Raises UserError for invalid settings."""
+    """Checks the settings of a score, then plays its episodes by `run`. Raises UserError for invalid settings."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
         if settings.env in assembly.JOINED:
-            raise UserError(f"{settings.env} has no goals to score by.", "Score a bundled world, or your own (.py).")
+            raise UserError(f"{settings.env} has no goals to score.", "Score a bundled world, or a .py file.")
         self.skill = skill_of(settings.env, settings.agent or None)
         if isinstance(self.skill, UserSkill):
             self.agent = self.skill.agent
         else:
             self.agent = assembly.load_agent(settings.agent or assembly.default_agent(settings.env), settings.env)
-        tools, models = self.agent.tools.schemas, self._models(settings)
+        tools, models = self.agent.tools.schemas, self._scored_models(settings)
         for name in models:
             model_for(tools, name)
         learnt = metadata_of(models[0]) if models else None
@@ -285,34 +285,34 @@ class Scoring:
         self.settings = settings = replace(settings, agent=self.agent.name, models=models, gates=gates, hz=hz)
         notices = [training_notice(tools, name) for name in models] + [rate_mismatch(name, hz) for name in models]
         self.warnings = [notice for notice in notices if notice]
-        self.lines: list[Saying] = []
+        self.lines: list[Phrasing] = []
         if settings.phrasings is not None:
-            self.lines = sayings(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
+            self.lines = phrasings_of(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
             if all(line.means is not None for line in self.lines):
                 kept = nonsense(held_out=True)  # no recipe trains on these sentences
-                self.lines += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
-        self._subjects = subjects(self.skill, hz, settings.goals)
-        self.document = Document(settings, self.lines, json_file)
+                self.lines += [Phrasing(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
+        self._goal_rows = goal_rows(self.skill, hz, settings.goals)
+        self.document = ScoreDocument(settings, self.lines, json_file)
 
-    def _models(self, settings: Settings) -> tuple[str, ...]:
+    def _scored_models(self, settings: Settings) -> tuple[str, ...]:
         models = tuple(dict.fromkeys(settings.models)) or tuple(filter(None, (self.agent.model,)))
-        if self.agent.model in SCRIPTED:  # an agent without a model: the table has its script anyway
+        if self.agent.model in SCRIPTED:  # the agent has no model but a script, which is in the table anyway
             models = tuple(name for name in models if name != self.agent.model)
         if scripts := {*models} & {*SCRIPTED, "noop"}:
             raise UserError(f"--model {min(scripts)} is always in the table.", "Leave it out.")
         if not models and settings.phrasings is not None:
-            message = f"score.phrasings needs a model, and {self.agent.name} names none."
+            message = f"score.phrasings needs a model, but the agent {self.agent.name} has no default model."
             raise UserError(message, "Give one with --model.")
         return models
 
-    def run(self, progress: Progress) -> Document:
-        """Play all episodes. Raises UserError; the document keeps the episodes played so far."""
+    def run(self, progress: Progress) -> ScoreDocument:
+        """Play all episodes, and return their document. After a UserError, it keeps the finished episodes."""
         settings = self.settings
-        policies: dict[str, BatchPolicy] = {name: scripted(self.skill, name) for name in SCRIPTED}
+        policies: dict[str, BatchPolicy] = {name: scripted_policy(self.skill, name) for name in SCRIPTED}
         for model, gate in zip(settings.models, settings.gates, strict=True):
             agent = adapted(self.agent, model)
             config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
             policies[model] = ModelPolicy(agent, assembly.decider_source(config, agent, model), settings.hz, gate)
-        cells = plan(settings, self._subjects, self.lines)
-        measure(self.skill, cells, policies, self.document, settings.hz, progress)
+        cells = plan_cells(settings, self._goal_rows, self.lines)
+        play_cells(self.skill, cells, policies, self.document, settings.hz, progress)
         return self.document

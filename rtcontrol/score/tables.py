@@ -11,20 +11,20 @@ from rtcontrol.models.intervals import wilson
 from rtcontrol.score.policies import SCRIPTED
 
 GOALS_NOTE = (
-    "successes of attempts (Wilson 95 %). Told another: instructed another goal, but judged by the row's goal, so "
-    "that a model that ignores instructions succeeds."
+    "successes of attempts (Wilson 95 %). `another goal`: the instruction names another goal, but the row's goal is "
+    "judged. A model that ignores instructions succeeds there."
 )
 PHRASINGS_NOTE = (
-    "right: reached the meant goal, and not held; canonical right: its canonical instruction on the same seed; "
-    "unsure: held back, by the gate or by a null call, for most of the first second."
+    "right: reached the meant goal without being unsure. canonical right: the same with the canonical instruction. "
+    "unsure: most decisions of the first second were held, by the gate or a null call."
 )
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[Table]:
-    """Yield the tables of the measurements so far."""
+    """Yield tables of the results so far, for a terminal."""
     settings, cells = document["settings"], list(document["cells"].values())
     if any(cell["part"] == "goals" for cell in cells):
-        yield _goals(cells, settings)
+        yield _goals_table(cells, settings)
     counts = {model: phrasing_counts(document, model) for model in settings["models"]}
     if any(counts.values()):
         table = Table("model", "gate", title="phrasings", caption=PHRASINGS_NOTE)
@@ -35,38 +35,38 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
         yield table
 
 
-def share(outcomes: Sequence[int]) -> str:
-    """Return successes, attempts and the 95 % Wilson interval, as `19/20 (0.76-0.99)`."""
+def share_text(outcomes: Sequence[int]) -> str:
+    """Return successes, attempts and the 95 % Wilson interval as a text such as `19/20 (0.76-0.99)`."""
     if not outcomes:
         return "-"
     low, high = wilson(sum(outcomes), len(outcomes))
     return f"{sum(outcomes)}/{len(outcomes)} ({low:.2f}-{high:.2f})"
 
 
-def pick(cells: Sequence[Mapping[str, Any]], part: str, title: str, by: str) -> list[int]:
-    """Return the outcomes of one cell in the order of the seeds."""
+def outcomes_of(cells: Sequence[Mapping[str, Any]], part: str, title: str, by: str) -> list[int]:
+    """Return the outcomes (1: success) of a cell in the order of the seeds."""
     chosen = (cell for cell in cells if (cell["part"], cell["title"], cell["by"]) == (part, title, by))
     return [outcome for cell in chosen for outcome in cell["outcomes"]]
 
 
-def _goals(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+def _goals_table(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
     models = settings["models"]
     title = f"{settings['env']}, lockstep at {settings['hz']:g} Hz, the same seeds for all"
-    table = Table("told", title=title, caption=GOALS_NOTE)
+    table = Table("goal", title=title, caption=GOALS_NOTE)
     others = [name for name in SCRIPTED if name not in models]
-    columns = [column for model in models for column in (model, "told another")]
-    for column in (*columns, *others, "expert told another"):
+    columns = [column for model in models for column in (model, "another goal")]
+    for column in (*columns, *others, "expert, another goal"):
         table.add_column(column, justify="right")
     for goal in dict.fromkeys(cell["title"] for cell in cells if cell["part"] == "goals"):
-        row = [share(pick(cells, part, goal, model)) for model in models for part in ("goals", "other")]
-        row += [share(pick(cells, "goals", goal, name)) for name in others]
-        table.add_row(goal, *row, share(pick(cells, "other", goal, "expert")))
+        row = [share_text(outcomes_of(cells, part, goal, model)) for model in models for part in ("goals", "other")]
+        row += [share_text(outcomes_of(cells, "goals", goal, name)) for name in others]
+        table.add_row(goal, *row, share_text(outcomes_of(cells, "other", goal, "expert")))
     return table
 
 
 def phrasing_counts(document: Mapping[str, Any], model: str) -> dict[str, int] | None:
-    """Return the numbers of sentences, of right, canonically right and unsure ones, and of nonsense sentences and held
-    ones. Return None without a list of phrasings, or before all were played."""
+    """Return the counts of a model's row in the table of phrasings. Return None if there is no list of phrasings, or
+    if not all of its episodes were played."""
     cells = {cell["part"]: cell for cell in document["cells"].values() if cell["by"] == model}
     lines = document.get("lines", ())
     meant = sum(line["means"] is not None for line in lines)

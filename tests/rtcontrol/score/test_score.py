@@ -24,9 +24,9 @@ from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.api import Model
-from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted
-from rtcontrol.score.score import Document, Saying, Settings, measure, plan, sayings, subjects
-from rtcontrol.score.tables import phrasing_counts, pick, share, tables
+from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted_policy
+from rtcontrol.score.score import Phrasing, ScoreDocument, Settings, goal_rows, phrasings_of, plan_cells, play_cells
+from rtcontrol.score.tables import outcomes_of, phrasing_counts, share_text, tables
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
 
@@ -128,30 +128,30 @@ class Walker:
 
 HZ = 10.0
 KNOWS_BOTH, DEAF = Walker(("go left", "go right")), Walker(("go left",))
-SAID = [Saying("off to the left", "go left", LEFT), Saying("go right", "go right", RIGHT), Saying("asdf", None)]
+SAID = [Phrasing("off to the left", "go left", LEFT), Phrasing("go right", "go right", RIGHT), Phrasing("asdf", None)]
 
 
 def score(
-    models: dict[str, Walker], gate: float = 0.0, said: Sequence[Saying] = (), path: Path | None = None
-) -> Document:
+    models: dict[str, Walker], gate: float = 0.0, said: Sequence[Phrasing] = (), path: Path | None = None
+) -> ScoreDocument:
     """Return a small score of walkers, with four seeds for each goal."""
     settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(gate,) * len(models))
-    document = Document(settings, said, path)
-    policies: dict[str, BatchPolicy] = {name: scripted(SKILL, name) for name in SCRIPTED}
+    document = ScoreDocument(settings, said, path)
+    policies: dict[str, BatchPolicy] = {name: scripted_policy(SKILL, name) for name in SCRIPTED}
     policies |= {name: ModelPolicy(AGENT, source, HZ, gate) for name, source in models.items()}
-    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), policies, document, HZ, lambda *_: None)
+    play_cells(SKILL, plan_cells(settings, goal_rows(SKILL, HZ), said), policies, document, HZ, lambda *_: None)
     return document
 
 
 def test_model_ignoring_instructions_succeeds_when_told_another() -> None:
     cells = list(score({"hears": KNOWS_BOTH, "deaf": DEAF}).data["cells"].values())
     for goal in ("go left", "go right"):
-        assert pick(cells, "goals", goal, "hears") == pick(cells, "goals", goal, "expert") == [1] * 4
-        assert pick(cells, "other", goal, "hears") == pick(cells, "other", goal, "expert") == [0] * 4
-        assert pick(cells, "goals", goal, "no-op") == [0] * 4
-    assert pick(cells, "goals", "go left", "deaf") == pick(cells, "other", "go left", "deaf") == [1] * 4
-    assert pick(cells, "goals", "go right", "deaf") == [0] * 4
-    assert share([1] * 4) == "4/4 (0.51-1.00)"
+        assert outcomes_of(cells, "goals", goal, "hears") == outcomes_of(cells, "goals", goal, "expert") == [1] * 4
+        assert outcomes_of(cells, "other", goal, "hears") == outcomes_of(cells, "other", goal, "expert") == [0] * 4
+        assert outcomes_of(cells, "goals", goal, "no-op") == [0] * 4
+    assert outcomes_of(cells, "goals", "go left", "deaf") == outcomes_of(cells, "other", "go left", "deaf") == [1] * 4
+    assert outcomes_of(cells, "goals", "go right", "deaf") == [0] * 4
+    assert share_text([1] * 4) == "4/4 (0.51-1.00)"
     assert {tuple(cell["seeds"]) for cell in cells} == {(2000, 2001, 2002, 2003)}
 
 
@@ -201,14 +201,14 @@ def test_interrupted_score_keeps_what_was_measured(tmp_path: Path, monkeypatch: 
     whole = score({"hears": KNOWS_BOTH}, said=SAID).data
     path, played = tmp_path / "scores.json", list[int]()
 
-    def stop(self: Document, *given: Any) -> None:
+    def stop(self: ScoreDocument, *given: Any) -> None:
         played.append(1)
         if len(played) == 4:
             raise KeyboardInterrupt
         add(self, *given)
 
-    add = Document.add
-    monkeypatch.setattr(Document, "add", stop)
+    add = ScoreDocument.add
+    monkeypatch.setattr(ScoreDocument, "add", stop)
     with pytest.raises(KeyboardInterrupt):
         score({"hears": KNOWS_BOTH}, said=SAID, path=path)
     kept = json.loads(path.read_text())
@@ -239,7 +239,7 @@ def test_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Pa
     path = tmp_path / "list.jsonl"
     path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
     with pytest.raises(UserError, match=f"list.jsonl.*{what}|{what}"):
-        sayings(SKILL, str(path), ("walk",))
+        phrasings_of(SKILL, str(path), ("walk",))
 
 
 def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,8 +280,8 @@ def test_endpoint_is_scored_in_a_users_world(tmp_path: Path) -> None:
         assert call(*told, *settings(f"score.phrasings={sentences}"), "--json", str(out)) == 0
     cells = list(json.loads(out.read_text())["cells"].values())
     for goal in ("go to the red box", "go to the barrel"):
-        assert pick(cells, "goals", goal, model) == pick(cells, "goals", goal, "expert") == [1]
-        assert pick(cells, "other", goal, model) == [0]
+        assert outcomes_of(cells, "goals", goal, model) == outcomes_of(cells, "goals", goal, "expert") == [1]
+        assert outcomes_of(cells, "other", goal, model) == [0]
 
 
 def test_invalid_score_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
