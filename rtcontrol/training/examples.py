@@ -1,4 +1,4 @@
-"""The examples that `fit` learns from: rows that are checked against the tools, or calls of a labelling function."""
+"""Make the training examples of `fit`: check rows against the tools, and label situations by a function."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rtcontrol.models.data.row import ROW_FORMAT, Row, json_value
 from rtcontrol.models.errors import UserError
 
 LEAST_ROWS = 50
-SHOWN = 8  # invalid rows that an error lists
-READ = "Write the text that the model is to read."
-SITUATION = 120  # characters of a situation in an error
+SHOWN = 8  # an error message lists at most so many invalid rows
+READ = "Write the text that the model must read."
+SITUATION = 120  # an error message shows so many characters of a situation
 
 
 def tools_of(value: Any) -> Tools:
-    """Return `Tools` from any form that `fit` accepts: Tools, a list of functions, pydantic models or definitions, or,
-    for actions without arguments, names with descriptions as in {"LEFT": "Go left."}. Raises UserError."""
+    """Return `Tools` for any value that `fit` accepts: Tools; a list of functions, pydantic models or definitions; or a
+    dict of names and descriptions, as {"LEFT": "Go left."}, for tools without arguments. Raises UserError."""
     if isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values()):
         value = [remote_tool({"name": name, "description": text}) for name, text in value.items()]
     return value if isinstance(value, Tools) else Tools(value)
 
 
-def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
-    """Return tools and checked rows from pairs of a place and a value: JSON text, a dict, (observation, call) or
-    (instruction, observation, call). A call may be a tool's name. Rows without an instruction get the `goal`.
+def checked(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Row]]:
+    """Check rows, and return the tools and the rows. `values` are pairs of a place and a row: JSON text, a dict, or a
+    tuple ([instruction,] observation, call). A call may be a tool's name. `goal` is the default instruction.
 
-    Raises UserError that lists the errors, row by row, with a hint.
+    Raises UserError with a list of the invalid rows.
     """
     rows: list[Row] = []
     wrong: list[str] = []
@@ -43,36 +43,36 @@ def check(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | No
     for where, value in values:
         count += 1
         try:
-            line = _object(value, where)
+            line = _parse_row(value, where)
             if tools is None:
                 tools = _tools_of_row(line)
-            rows.append(_checked(line, tools, goal, where))
+            rows.append(_check_row(line, tools, goal, where))
         except UserError as error:
             wrong.append(str(error))
     without = [row for row in rows if not row.observation]
-    if len(without) < len(rows):  # an interpreter's rows have no observation at all
+    if len(without) < len(rows):  # but rows for an interpreter of instructions never have observations
         wrong += [f"{row.where}: its observation is empty. {READ}" for row in without]
     if wrong:
         more = f"\n  and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         listed = "\n  ".join(wrong[:SHOWN])
         raise UserError(
-            f"{len(wrong)} of {count} rows cannot be learnt from:\n  {listed}{more}\n",
-            "Correct or remove these rows; nothing was trained or written.",
+            f"{len(wrong)} of {count} rows are not valid for training:\n  {listed}{more}\n",
+            "Correct or remove these rows. Nothing was trained or written.",
         )
     if tools is None or len(rows) < LEAST_ROWS:
-        raise too_few(len(rows), "rows")
+        raise too_few_error(len(rows), "rows")
     return tools, rows
 
 
-def too_few(count: int, of: str) -> UserError:
-    """Return the error for too few rows or situations."""
+def too_few_error(count: int, of: str) -> UserError:
+    """Return a UserError that says that there are too few rows or situations."""
     return UserError(
-        f"There are {count} {of}: too few for training and for a held-out part.",
+        f"There are only {count} {of}: too few for training and for a held-out part.",
         f"Give at least {LEAST_ROWS}; a few thousand are a good start.",
     )
 
 
-def _object(value: Any, where: str) -> dict[str, Any]:
+def _parse_row(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str | bytes):
         value = json_value(value.encode(errors="surrogatepass") if isinstance(value, str) else value, where)
     elif isinstance(value, tuple | list) and len(value) in (2, 3):
@@ -91,17 +91,17 @@ def _tools_of_row(line: Mapping[str, Any]) -> Tools:
     return tools_of(tools)
 
 
-def _checked(line: dict[str, Any], tools: Tools, goal: str | None, where: str) -> Row:
+def _check_row(line: dict[str, Any], tools: Tools, goal: str | None, where: str) -> Row:
     line.pop("tools", None)  # the call is checked against the fitted tools
     row = Row.from_dict(line, where, tools.schemas, goal)
     if not all(map(is_text, (row.instruction, row.observation or row.instruction, *row.history))):
-        raise UserError(f"{where}: one of the texts is empty, or has half a character (a lone surrogate).", READ)
+        raise UserError(f"{where}: a text is empty, or has half a character (a lone surrogate).", READ)
     for call in (row.call, *row.allowed):
-        _validate(call, tools, where)
+        _check_call(call, tools, where)
     return replace(row, tools=(), history=row.history[-HISTORY_LIMIT:])
 
 
-def _validate(call: Call | None, tools: Tools, where: str) -> None:
+def _check_call(call: Call | None, tools: Tools, where: str) -> None:
     try:
         if call is not None:
             tools.validate(call)
@@ -109,38 +109,38 @@ def _validate(call: Call | None, tools: Tools, where: str) -> None:
         raise UserError(f"{where}: {error}.", "Correct the call, or the tool's definition.") from None
 
 
-def contradictions(rows: Sequence[Row]) -> str | None:
-    """Return a sentence about rows with the same question but different calls; None if there are no such rows."""
+def contradiction_notice(rows: Sequence[Row]) -> str | None:
+    """Return a notice if rows have the same question but different calls; otherwise None."""
     questions: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         questions[row.question].append(row)
     count = contradictory = right = 0
     example = ""
     for same in questions.values():
-        calls = [{_text(call) for call in (row.call, *row.allowed)} for row in same]
+        calls = [{_call_text(call) for call in (row.call, *row.allowed)} for row in same]
         best, hits = Counter(itertools.chain(*calls)).most_common(1)[0]
         right += hits
         if hits < len(same):
             contradictory += 1
             count += len(same)
             other = next(row for row, texts in zip(same, calls, strict=True) if best not in texts)
-            example = example or f"{other.where}: {_text(other.call)}, elsewhere {best}"
+            example = example or f"{other.where}: {_call_text(other.call)}, elsewhere {best}"
     if not contradictory:
         return None
     return (
-        f"{count} rows contradict others: {contradictory} questions have two or more different calls "
-        f"({example}). No model can be right in more than {right / len(rows):.1%} of the rows; name calls that are "
-        "right too in `allowed`, or tell the states apart in the observation."
+        f"{count} rows contradict others: {contradictory} questions have different calls "
+        f"({example}). No model can be right in more than {right / len(rows):.1%} of the rows; list further right "
+        "calls of a row in `allowed`, or make the observations of different states different."
     )
 
 
-def _text(call: Call | None) -> str:
+def _call_text(call: Call | None) -> str:
     return "null" if call is None else call.text()
 
 
-def labelled(function: Callable[[str, str], Any], tools: Tools, instruction: str, observation: str) -> Row:
-    """Return a row with the call that a function returns for a situation: a `Call`, a dict, the name of a tool
-    without parameters, or None (the active call stays). Raises UserError for errors and illegal calls."""
+def label_situation(function: Callable[[str, str], Any], tools: Tools, instruction: str, observation: str) -> Row:
+    """Return a row with the call of a labelling function for a situation. The function may return a `Call`, a dict, the
+    name of a tool without parameters, or None to keep the active call. Raises UserError."""
     place = f'The teacher ({location_of(function)}), instruction "{instruction[:SITUATION]}", '
     place += f'seeing "{observation[:SITUATION]}"'
     try:
@@ -150,15 +150,15 @@ def labelled(function: Callable[[str, str], Any], tools: Tools, instruction: str
         raise UserError(f"{place}: the function failed: {errors.text(error)} ({line}).", "Correct it.") from error
     fields = {"instruction": instruction, "observation": observation, "call": call}
     row = Row.from_dict(fields, place, tools.schemas)
-    _validate(row.call, tools, place)
+    _check_call(row.call, tools, place)
     return Row(instruction, observation, row.call)
 
 
 def situations_of(source: Any, goal: str | None, rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield (instruction, observation) pairs, from an iterable, or without end from a function of a random.Random. With
-    a `goal` the source may give observations alone. Raises UserError for other values."""
+    """Yield (instruction, observation) pairs of an iterable, or endlessly of a function of a random.Random. With a
+    default instruction `goal`, the source may give only observations. Raises UserError for other values."""
     if not callable(source):
-        yield from (_situation(value, goal, "") for value in source)
+        yield from (_parse_situation(value, goal, "") for value in source)
         return
     while True:
         try:
@@ -166,22 +166,22 @@ def situations_of(source: Any, goal: str | None, rng: random.Random) -> Iterator
         except Exception as error:
             message = f"The situations failed: {errors.text(error)} ({errors.where(error)})."
             raise UserError(message, "Correct it.") from error
-        yield _situation(value, goal, f"{location_of(source)}: ")
+        yield _parse_situation(value, goal, f"{location_of(source)}: ")
 
 
-def _situation(value: Any, goal: str | None, place: str) -> tuple[str, str]:
+def _parse_situation(value: Any, goal: str | None, place: str) -> tuple[str, str]:
     if isinstance(value, str) and goal is not None:
         value = goal, value
     if isinstance(value, tuple | list) and len(value) == 2 and all(map(is_text, value)):
         return value[0], value[1]
     raise UserError(
-        f"{place}A situation is {repr(value)[:SITUATION]}.",
-        "Give (instruction, observation), both text and not empty; or the observation, and a goal for all.",
+        f"{place}A situation is {repr(value)[:SITUATION]}, which is not valid.",
+        "Give (instruction, observation) as texts that are not empty, or observations and a goal for all.",
     )
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value is text that a tokenizer accepts: not blank, without lone surrogates."""
+    """Return whether a value is text for a tokenizer: not blank, and without lone surrogates."""
     return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
@@ -189,14 +189,14 @@ Label = Callable[[str, str], Row]
 Sample = Callable[[random.Random], Iterator[tuple[str, str]]]
 
 
-def fresh(label: Label, sample: Sample, held: Iterable[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield labelled situations without end, except held-out ones."""
+def endless_rows(label: Label, sample: Sample, held: Iterable[Row], rng: random.Random) -> Iterator[Row]:
+    """Yield rows for new situations endlessly, but never for a held-out situation."""
     held_out = {(row.instruction, row.observation) for row in held}
     yield from (label(*situation) for situation in sample(rng) if situation not in held_out)
 
 
-def distinct(label: Label, situations: Iterator[tuple[str, str]], count: int) -> list[Row]:
-    """Return at most `count` different situations, labelled."""
+def distinct_rows(label: Label, situations: Iterator[tuple[str, str]], count: int) -> list[Row]:
+    """Return rows for at most `count` different situations."""
     rows: dict[tuple[str, str], Row] = {}
     for situation in itertools.islice(situations, 4 * count):
         if situation not in rows:

@@ -33,46 +33,46 @@ from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import file_digests, is_gym
 from rtcontrol.training import examples, fit_run
 from rtcontrol.training.examples import is_text
-from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, Share, Truth
+from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, HeldOutResults, Share
 from rtcontrol.training.gate import fit_gate
 from rtcontrol.training.world_rows import world_data
 
-SAMPLED = 8_000  # situations that give the model's words and the held-out rows
+SAMPLED = 8_000  # situations from which the vocabulary and the held-out rows come
 MOST_SITUATIONS = 200_000
 HZ = 16.0
-SOURCES = (  # arguments of `fit` that belong together: required and optional ones
+SOURCES = (  # arguments of `fit` that belong together: (required, optional)
     ({"rows"}, {"tools", "goal"}),
     ({"teacher", "situations", "tools"}, {"goal"}),
     ({"env"}, {"agent", "hz"}),
 )
-TRAINING = "training"  # the folder of the training run within the checkpoint's folder
+TRAINING = "training"  # subfolder of the checkpoint's folder for the state of the training
 ELSEWHERE = "Give another folder with --out."
-MOST_WORDS = 400  # observation words that a checkpoint lists
+MOST_WORDS = 400  # a checkpoint lists at most so many words of observations
 NO_GATE = (
-    "No row shows a meaningless instruction, so the model has no gate and makes a call for any instruction. "
-    "`loop.min_confidence` of run holds calls of low confidence; a fit from a world learns to hold meaningless ones."
+    "No training row has a meaningless instruction, so the model has no confidence gate and follows any instruction. "
+    "To hold calls of low confidence, set `loop.min_confidence`. A fit from a world learns to hold meaningless ones."
 )
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of `fit`: the checkpoint's folder, the score on held-out rows, notes about the rows, and the `tools`
-    with their functions."""
+    """The result of `fit`: the folder of the checkpoint, the results on held-out rows in `truth`, notes about the rows,
+    the default instruction, and the tools."""
 
     folder: Path
-    truth: Truth
+    truth: HeldOutResults
     notes: tuple[str, ...]
     instruction: str | None
     tools: Tools | None = None
 
     @property
     def score(self) -> Share:
-        """The share of held-out rows with the right call."""
+        """Return the share of held-out rows for which the model's call is right."""
         return self.truth.score
 
     def session(self, **options: Any) -> Any:
-        """Return a `rtcontrol.run.api.ModelSession` of the fitted model, with the functions of the tools if they were
-        given."""
+        """Return a `rtcontrol.run.api.ModelSession` of the fitted model with the fitted tools. `options` are those of
+        `rtcontrol.run.api.Model.session`."""
         from rtcontrol.run.api import Model
 
         return Model(str(self.folder)).session(self.tools, **options)
@@ -81,7 +81,7 @@ class Fitted:
         """Make one decision, by default with the fitted goal as the instruction. Raises UserError."""
         instruction = instruction or self.instruction
         if instruction is None:
-            message = "There is no instruction, and no goal was fitted."
+            message = "There is no instruction, and the model has no default goal."
             raise UserError(message, "Give decide(observation, instruction).")
         decision: Decision = self._session.decide(observation, instruction)
         return decision
@@ -108,8 +108,8 @@ def fit(
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
-    """Fit a controller to rows, a function or a world's expert, and write it to the folder `out`, for `--model`
-    and `rtcontrol.load`.
+    """Train a controller on rows, a labelling function or a world's expert, and write it to the folder `out`, for
+    `--model` and `rtcontrol.load`.
 
     With `rows`, the examples are a file (JSONL, docs/training.md), several files, or rows: dicts, or tuples
     (observation, call) and (instruction, observation, call). A call is a `Call`, a dict, or the name of a tool without
@@ -134,23 +134,24 @@ def fit(
         raise UserError(problem, "Give minutes above 0, a seed from 0 on, and text.")
     named = {"rows": rows, "teacher": teacher, "situations": situations, "tools": tools, "goal": goal}
     named |= {"env": env, "agent": agent, "hz": hz}
-    _check_source({name for name, value in named.items() if value is not None})
+    _check_arguments({name for name, value in named.items() if value is not None})
     folder = Path(out)
     with ExitStack() as stack:
         if env is not None:
-            data = _world(env, agent, hz, seed, folder, stack)
+            data = _world_data(env, agent, hz, seed, folder, stack)
         else:
             known = None if tools is None else examples.tools_of(tools_from(str(tools)) if _is_path(tools) else tools)
-            data = _expert(teacher, situations, known, goal, seed) if teacher and known else _rows(rows, known, goal)
+            by_function = partial(_function_data, teacher, situations)
+            data = by_function(known, goal, seed) if teacher and known else _row_data(rows, known, goal)
             check_folder(folder)
-        return _fitted(replace(data, base=base, minutes=float(minutes), seed=seed), folder, tell, say)
+        return _train_and_export(replace(data, base=base, minutes=float(minutes), seed=seed), folder, tell, say)
 
 
-def _check_source(named: set[str]) -> None:
-    """Raise UserError unless the arguments belong to one source and include its required ones."""
+def _check_arguments(named: set[str]) -> None:
+    """Raise UserError unless the arguments are those of a single source of training data."""
     if not any(needed <= named <= needed | optional for needed, optional in SOURCES):
         raise UserError(
-            f"There is nothing to learn from in {' and '.join(sorted(named)) or 'no arguments'}.",
+            f"These arguments do not define training data: {', '.join(sorted(named)) or 'none'}.",
             "Give rows (tools, goal), or a teacher with situations and tools (goal), or a world: env (agent, hz).",
         )
 
@@ -159,46 +160,47 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-def _world(env: str, agent: str | None, hz: float | None, seed: int, folder: Path, stack: ExitStack) -> FitData:
-    """Return the training data of a user's world, which `stack` closes."""
+def _world_data(env: str, agent: str | None, hz: float | None, seed: int, folder: Path, stack: ExitStack) -> FitData:
+    """Return the training data of a user's world. `stack` closes the world."""
     skill = skill_of(env, agent)
     if not isinstance(skill, UserSkill):
         hint = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
-        raise UserError(f"The agent of {env} is bundled, and has its own recipe.", hint)
+        raise UserError(f"The agent of {env} is bundled, so `fit` cannot train it.", hint)
     stack.callback(skill.close)
     check_folder(folder)
     if hz is None:
         hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
-    # File names without folders, so that the files may be moved.
+    # Leave out the folders, so that the files may be moved.
     files = file_digests((env, agent, skill.all_goals.source)).items()
     return world_data(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
 
 
-def _rows(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
-    """Return the training data of rows, which are repeated over and over."""
+def _row_data(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
+    """Return the training data of rows, which training repeats in random order."""
     listed = [rows] if _is_path(rows) else list(rows)
     files = [Path(row) for row in listed if _is_path(row)]
     lines = ((f"{path}:{n}", line) for path in files for n, line in raw_lines(path))
     numbered = ((f"row {n}", row) for n, row in enumerate(listed, start=1))
     source = f"Rows of {', '.join(file.name for file in files)}" if files else "Rows from Python"
-    return _data(source, *examples.check(lines if files else numbered, tools, goal), goal)
+    return _split_data(source, *examples.checked(lines if files else numbered, tools, goal), goal)
 
 
-def _expert(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
-    """Return the training data of a function: a list of situations gives rows, a generator gives endless ones."""
-    label, sample = partial(examples.labelled, function, tools), partial(examples.situations_of, situations, goal)
+def _function_data(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
+    """Return the training data of a labelling function. A list of situations gives fixed rows, a function new rows."""
+    label = partial(examples.label_situation, function, tools)
+    sample = partial(examples.situations_of, situations, goal)
     most = SAMPLED if callable(situations) else MOST_SITUATIONS
-    rows = examples.distinct(label, sample(random.Random(f"{seed}/situations")), most)
+    rows = examples.distinct_rows(label, sample(random.Random(f"{seed}/situations")), most)
     if len(rows) < examples.LEAST_ROWS:
-        raise examples.too_few(len(rows), "different situations")
-    data = _data(f"The teacher at {location_of(function)}", tools, rows, goal)
+        raise examples.too_few_error(len(rows), "different situations")
+    data = _split_data(f"The teacher at {location_of(function)}", tools, rows, goal)
     if not callable(situations):
         return data
-    return replace(data, stream=partial(examples.fresh, label, sample, data.held), count=None)
+    return replace(data, stream=partial(examples.endless_rows, label, sample, data.held), count=None)
 
 
-def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:
-    note = examples.contradictions(rows)
+def _split_data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:
+    note = examples.contradiction_notice(rows)
     known, held = fit_run.split(rows)
     digest = hashlib.sha256()
     for row in rows:
@@ -213,36 +215,36 @@ def _data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> F
         goal or Counter(row.instruction for row in known).most_common(1)[0][0],
         {"rows": f"{len(rows)} rows, {digest.hexdigest()[:16]}", "goal": goal},
         allow_null=any(row.call is None for row in rows),
-        probes=fit_run.name_things(known),
+        probes=fit_run.instructions_name_things(known),
         notes=() if note is None else (note,),
     )
 
 
-def _fitted(data: FitData, folder: Path, tell: Progress | None, say: Callable[[str], object]) -> Fitted:
-    """Train on one thread, write the checkpoint and return the result. Raises UserError."""
+def _train_and_export(data: FitData, folder: Path, tell: Progress | None, say: Callable[[str], object]) -> Fitted:
+    """Train on a single CPU thread, write the checkpoint, and return the result. Raises UserError."""
     for note in data.notes:
         say(note)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(1)  # a second thread helps a small model little, and costs much on a busy machine
+    torch.set_num_threads(1)  # more threads hardly help a small model, and slow it down on a busy machine
     try:
         with ExitStack() as stack:
-            run, judge = _prepared(data, folder, say, stack)
+            run, judge = _prepare_run(data, folder, say, stack)
             run.run(tell)
-            return _exported(run, judge, folder, say)
+            return _export(run, judge, folder, say)
     finally:
         torch.set_num_threads(threads_before)
 
 
-def _prepared(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
-    """Return the run and its judge. Writes only after all checks, and locks the folder until `stack` closes."""
+def _prepare_run(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
+    """Return the training run and its evaluation on held-out rows. The folder is locked until `stack` closes."""
     counts: Words = count_words([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
     allow_null = data.allow_null or bool(data.nonsense)
     if data.base is not None:
         learner = learner_from_base(data.base, data.tools.schemas, allow_null)
     else:
         learner = new_learner(data.tools.schemas, counts, data.instruction, allow_null, data.seed)
-    rows = "New rows for the whole training" if data.count is None else f"{data.count:,} rows to learn from"
-    size = f"{_size(learner.model)}, {counts.word_count:,} words, {counts.number_count:,} numbers"
+    rows = "New rows are made during the training" if data.count is None else f"{data.count:,} rows to learn from"
+    size = f"{_size_text(learner.model)}, {counts.word_count:,} words, {counts.number_count:,} numbers"
     say(f"{rows}, {len(data.held):,} held out; {size}.")
     learner = learner.with_longest_prompt([*data.known, *data.held])
     training = folder / TRAINING
@@ -255,19 +257,19 @@ def _prepared(data: FitData, folder: Path, say: Callable[[str], object], stack: 
     run = FitRun(learner, data, judge, training, say)
     data.start(judge, run)
     if run.position.samples:
-        say(f"Resumes from {run.position.samples:,} samples, {run.position.seconds:.0f} s of training.")
+        say(f"Resuming after {run.position.samples:,} samples and {run.position.seconds:.0f} s of training.")
     return run, judge
 
 
-def _size(model: Any) -> str:
+def _size_text(model: Any) -> str:
     shape = model.config
     return f"{model.num_parameters():,} parameters ({shape.num_hidden_layers} layers of {shape.hidden_size})"
 
 
-def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
+def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
     data, learner = run.data, run.learner
-    truth, gate = judge.look(fit_run.MOST), None
-    if data.nonsense:  # the gate is determined on held-out rows
+    truth, gate = judge.evaluate(fit_run.MOST), None
+    if data.nonsense:  # the gate is fitted on held-out rows
         rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
         gate = fit_gate(judge.decide, rows, data.nonsense, data.seed)
     observed = Counter(word for row in data.known for word in WORD.findall(row.observation))
@@ -281,23 +283,23 @@ def _exported(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], ob
         rate_hz=data.rate_hz,
         words=_instruction_words(data),
     )
-    note = NO_GATE if gate is None else f"The model holds meaningless instructions, by a gate of {gate:g}."
+    note = NO_GATE if gate is None else f"The model holds meaningless instructions, by a confidence gate of {gate:g}."
     fitted = Fitted(folder, truth, (*data.notes, note), data.instruction, data.tools)
     try:
         export(learner.model, learner.tokenizer, learner.template, folder, end=learner.end)
         learnt.write(folder)
-        _card(fitted, run)
+        _write_card(fitted, run)
     except (OSError, SafetensorError) as error:  # SafetensorError is raised while writing weights
         raise save_error(folder, error) from None
     say(note)
     return fitted
 
 
-def _card(fitted: Fitted, run: FitRun) -> None:
-    """Write the model card with data, training and score."""
+def _write_card(fitted: Fitted, run: FitRun) -> None:
+    """Write the model card (README.md) with the data, the training and the score."""
     data = run.data
     calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in data.tools.schemas)
-    count = "rows without end" if data.count is None else f"{data.count:,} training rows"
+    count = "new rows during training" if data.count is None else f"{data.count:,} training rows"
     sections = {
         "Data": f"{data.source}: {count}, {len(data.held):,} held out, never trained on;\n"
         f"the first {min(len(data.held), fit_run.SAMPLE)} also chose the weights and the end of the run. Notes:\n\n"
@@ -307,12 +309,12 @@ def _card(fitted: Fitted, run: FitRun) -> None:
         "Score": f"Held-out rows: {fitted.score.message()}.\n\n"
         + markdown_table(("", "right", "of"), [(n, s.right, s.count) for n, s in fitted.truth.parts.items()]),
     }
-    about = f"{_size(run.model)}. It knows {calls}, and nothing else. By `rtcontrol fit` (rtcontrol {__version__})."
+    about = f"{_size_text(run.model)}. It knows only {calls}. By `rtcontrol fit` (rtcontrol {__version__})."
     write_card(fitted.folder, f"{fitted.folder.name}: a small SimpleTool controller", about, sections)
 
 
 def _instruction_words(data: FitData) -> str:
-    """Return the words of meaningful training instructions, and filler words, as one text."""
+    """Return the words of meaningful training instructions, and filler words, joined as a text."""
     instructions = [row.instruction for row in data.known if row.meant != ""]
     return " ".join(sorted({*words(" ".join([*instructions, data.words, data.instruction])), *FILLERS}))
 
@@ -321,8 +323,8 @@ def check_folder(folder: Path) -> None:
     """Raise UserError if the folder holds something other than a training run."""
     try:
         paths = [path for path in folder.iterdir() if path.name != TRAINING] if folder.exists() else []
-        others = any(path.is_dir() or path.stat().st_size for path in paths)  # other commands create empty files
+        others = any(path.is_dir() or path.stat().st_size for path in paths)  # ignores empty files
     except OSError as error:
         raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
     if others and not (folder / TRAINING / STATE).is_file():
-        raise UserError(f"{folder} holds other files, and no training run.", ELSEWHERE)
+        raise UserError(f"{folder} holds other files, but not a training run.", ELSEWHERE)

@@ -1,5 +1,5 @@
-"""A training run with a time budget that is evaluated on held-out rows. The run may stop at any moment, and resumes at
-that point."""
+"""Train a controller within a time limit, and evaluate it on held-out rows. A run can be stopped at any moment, and
+resumed there."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from rtcontrol.models.train.trainer import Progress, StepCounts, TrainConfig, Tr
 if TYPE_CHECKING:
     import torch
 
-NAMING = 0.2  # share of rows from which on instructions count as naming observed things
+NAMING = 0.2  # least share of instructions with observed words, see instructions_name_things
 CHUNK = 1_024
-FEW = 64  # with fewer held-out rows, the training rows must be right as well
-TOGETHER = 20_480  # tokens in a batch: memory grows with them, and with the square of the longest sample
+FEW = 64  # with fewer held-out rows, the training rows must be right, too
+TOGETHER = 20_480  # most tokens of a batch, which limits the memory
 SHARE = 0.1
 MOST = 1_000
-SAMPLE = 256  # held-out rows of an evaluation during training
-# A constant rate between a short warm-up and a decay over the last part of the time: unlike a cosine, it lets training
-# end at any moment, by starting the decay (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
-LEARNING_RATE, FINAL = 5e-4, 0.03  # twice as much stays on a plateau of the yard (docs/training.md)
+SAMPLE = 256  # held-out rows per evaluation during training
+# Learning rate: a short warm-up, a constant rate, and a decay at the end. Unlike with a cosine, the decay may start at
+# any moment (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4).
+LEARNING_RATE, FINAL = 5e-4, 0.03  # twice the rate does not converge on the yard (docs/training.md)
 WARMUP_SAMPLES, DECAY = 1_024, 0.4
 GOOD = 0.97
-KEEP = "(keep)"  # stands for null: the active call stays
+KEEP = "(keep)"  # the name of null, by which the active call is kept, in results
 Answer = Call | None | DecodeError
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return training rows and held-out rows. About a tenth of the different questions is held out, whatever the order
-    of the rows; rows with the same question stay together. Raises UserError if all rows have the same question."""
+    """Return training rows and held-out rows. About a tenth of the questions is held out, independent of the order of
+    the rows. Rows with the same question are on the same side. Raises UserError if all have the same question."""
     order = sorted({row.question for row in rows}, key=lambda q: hashlib.sha256(repr(q).encode()).digest())
     if len(order) < 2:
         raise UserError(
-            f"All {len(rows)} rows have the same question: there is no difference to learn, and no row to hold out.",
+            f"All {len(rows)} rows have the same question, so none can be held out and no difference can be learnt.",
             "Give rows with other observations or instructions.",
         )
     held = set(order[: min(MOST, max(1, round(SHARE * len(order))))])
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
         sides[row.question in held].append(row)
-    # Training evaluates the first of these rows, and rows are often sorted by instruction or by run.
+    # Shuffle, since training evaluates only the first held-out rows, and rows are often sorted.
     random.Random(0).shuffle(sides[1])
     return sides[0], sides[1][:MOST]
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many rows of a count are right."""
+    """The number of right rows, and of all rows."""
 
     right: int
     count: int
@@ -72,7 +72,7 @@ class Share:
         return self.right / max(self.count, 1)
 
     def message(self) -> str:
-        """Return the share as text for people, with the 95 % Wilson interval."""
+        """Return a text such as `19 of 20 right`, with the percentage and its 95 % Wilson interval."""
         low, high = wilson(self.right, self.count)
         return f"{self.right} of {self.count} right ({self.value:.1%}, Wilson 95 % {low:.1%} to {high:.1%})"
 
@@ -83,9 +83,9 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Truth:
-    """A model's results on held-out rows: the total `score`, and `parts` by the expected tool and, if the tool was
-    right, by its arguments."""
+class HeldOutResults:
+    """A model's results on held-out rows. `score` is the total; `parts` has the share of right rows per expected tool,
+    and of right values per argument if the tool was right."""
 
     score: Share
     parts: Mapping[str, Share]
@@ -96,14 +96,14 @@ class Truth:
         return {"held_out": self.score.to_dict(), "parts": parts}
 
     def worst(self) -> str | None:
-        """Return a sentence about the worst part with at least ten rows; None if all such parts are good."""
+        """Return a sentence about the worst part with at least ten rows, or None if all parts are good."""
         poor = {name: share for name, share in self.parts.items() if share.count >= 10 and share.value < GOOD}
         name = min(poor, key=lambda name: poor[name].value, default=None)
         return None if name is None else f"Least right is the {name}: {poor[name].right} of {poor[name].count}."
 
 
 class HeldOut:
-    """Evaluates the model in training on held-out rows."""
+    """Evaluates the model that is being trained on held-out rows."""
 
     def __init__(self, learner: Learner, rows: Sequence[Row]) -> None:
         self.rows, self._plan = rows, learner.encoder.plan
@@ -114,13 +114,13 @@ class HeldOut:
         return self.decide(list(rows))
 
     def key(self, call: Answer) -> tuple[str | None, ...]:
-        """Return a key that is equal for calls that the heads write alike (such as the numbers 1 and 1.0)."""
+        """Return a key of a call. Keys are equal if the heads output the same text (as for the numbers 1 and 1.0)."""
         if isinstance(call, DecodeError):
             return ("", "no call")
         return tuple(text for _, text in self._plan.head_values(call))
 
-    def look(self, most: int) -> Truth:
-        """Evaluate the model on the first `most` rows."""
+    def evaluate(self, most: int) -> HeldOutResults:
+        """Return the results of the model on the first `most` held-out rows."""
         rows = self.rows[:most]
         parts: dict[str, list[bool]] = defaultdict(list)
         verdicts = []
@@ -134,23 +134,23 @@ class HeldOut:
                     same = right or call.arguments.get(name) == answer.arguments.get(name)
                     parts[f"argument {call.name}.{name}"].append(same)
         shares = {name: Share(sum(each), len(each)) for name, each in sorted(parts.items(), reverse=True)}
-        return Truth(Share(sum(verdicts), len(verdicts)), shares)
+        return HeldOutResults(Share(sum(verdicts), len(verdicts)), shares)
 
 
 def shuffled(rows: Sequence[Row], rng: random.Random) -> Iterator[Row]:
-    """Yield the rows over and over, each time in another order."""
+    """Yield all rows in random order, then again in another order, endlessly."""
     while True:
         yield from rng.sample(rows, len(rows))
 
 
 @dataclass(frozen=True)
 class FitData:
-    """The data of a training run. `stream` yields rows without end; a world's `start` gets the model in training, which
-    then also plays episodes. The vocabulary is from `known` rows and `texts`; `held` rows are never trained on.
-    `source` describes the origin of the rows, `count` is their number (None: no end), and `instruction` the default
-    one. A resumed run must have the same `identity`; `base` is a checkpoint to start from. `words` are further words of
-    instructions. `nonsense` has held-out meaningless sentences, of a kind that the rows teach the model to recognise.
-    With `probes`, rows also ask for words of the observation."""
+    """The data of a training run. `stream` yields rows endlessly. `start` gets the model in training, so that it plays
+    episodes of a world. The vocabulary comes from `known` rows and `texts`; `held` rows are never trained on. `source`
+    describes the origin of the rows, `count` is their number (None: endless), `instruction` the default instruction.
+    A resumed run must have the same `identity`. `base` is a checkpoint to start from. `words` has further words of
+    instructions. `nonsense` has held-out meaningless sentences. With `probes`, some rows ask for a word of the
+    observation."""
 
     tools: Tools
     stream: Callable[[random.Random], Iterator[Row]]
@@ -173,19 +173,19 @@ class FitData:
     seed: int = 0
 
 
-def name_things(rows: Sequence[Row]) -> bool:
-    """Return whether instructions name observed things: varying words of them also are in the observation."""
+def instructions_name_things(rows: Sequence[Row]) -> bool:
+    """Return whether instructions name observed things, so that words that vary between them are in the observation."""
     counts: Counter[str] = Counter(word for row in rows for word in dict.fromkeys(WORD.findall(row.instruction)))
-    # A word that every instruction has, such as `the`, does not distinguish them.
+    # Ignore words that most instructions have, such as `the`.
     apart = {word for word, count in counts.items() if count < 0.9 * len(rows)}
     naming = [apart & set(WORD.findall(row.instruction)) & set(WORD.findall(row.observation)) for row in rows]
     return sum(map(bool, naming)) >= NAMING * len(rows) and len(set().union(*naming)) > 1
 
 
 @dataclass
-class Course:
-    """The schedule of a run, in seconds: the end, the requested end and the start of the decay; and the score and
-    weights of the best evaluation."""
+class TrainingSchedule:
+    """The times of a training run in seconds: its end, the requested end, and the start of the learning rate's decay.
+    `best` has the score and the weights of the best evaluation."""
 
     ends: float
     asked_s: float
@@ -194,9 +194,9 @@ class Course:
 
 
 class FitRun(Trainer):
-    """A trainer that stops when the time is over, or soon after all held-out rows are right.
+    """A trainer that stops when the time is over, or after a decay once all held-out rows are right.
 
-    The state is kept in `out`, from which a restarted run resumes; a finished run resumes if it gets more time. Raises
+    The state is saved in `out`. A restarted run resumes from it, also a finished run that gets more time. Raises
     UserError if the run in `out` has another configuration.
     """
 
@@ -212,7 +212,7 @@ class FitRun(Trainer):
     ) -> None:
         self.learner, self.data = learner, data
         self._judge, self._say = judge, say
-        self.course = Course(data.minutes * 60, data.minutes * 60)
+        self.course = TrainingSchedule(data.minutes * 60, data.minutes * 60)
         config = TrainConfig(
             samples=1 << 60,
             seed=data.seed,
@@ -232,25 +232,25 @@ class FitRun(Trainer):
 
     def resume(self, state: Mapping[str, Any]) -> None:
         super().resume(state)
-        self.course = course = Course(**state["course"])
+        self.course = course = TrainingSchedule(**state["course"])
         if (asked_s := self.data.minutes * 60) > course.asked_s:
-            # More time than before: continue at the constant rate.
+            # The run gets more time: continue at the constant learning rate.
             course.ends, course.asked_s, course.decays_from = asked_s, asked_s, None
         elif asked_s < course.asked_s and self.position.seconds < course.ends:
-            # Less time than before: decay over the rest of the time.
+            # The run gets less time: let the learning rate decay until the end.
             course.ends, course.asked_s = max(self.position.seconds, asked_s), asked_s
             course.decays_from = self.position.seconds
 
     def is_complete(self) -> bool:
-        """Return whether the time is over and the model was evaluated at least once."""
+        """Return whether the time is over, and the model was evaluated at least once."""
         return self.position.seconds >= self.course.ends and self.course.best[1] is not None
 
     def share_done(self) -> float:
-        """Return the share of the time that has passed."""
+        """Return the share of the training time that has passed (0 to 1)."""
         return self.position.seconds / self.course.ends
 
     def rate(self) -> float:
-        """Return the current learning rate."""
+        """Return the learning rate for the next step."""
         course = self.course
         if course.decays_from is not None:
             share = (self.position.seconds - course.decays_from) / max(course.ends - course.decays_from, 1e-9)
@@ -258,8 +258,8 @@ class FitRun(Trainer):
         return LEARNING_RATE * min(1.0, (self.position.samples + self.config.group) / WARMUP_SAMPLES)
 
     def run(self, progress: Progress | None = None) -> None:
-        """Train to the end, from the start or a saved state, and give the model its best weights. Raises UserError for
-        a full disk; the saved state stays."""
+        """Train to the end, from the start or from the saved state. The model then has its best weights. Raises
+        UserError if the disk is full; the saved state remains."""
         rng = random.Random(f"{self.config.seed}/{self.position.samples}")
         rows = self.data.stream(rng)
         self._rows = with_word_probes(rows, rng) if self.data.probes else rows
@@ -268,18 +268,18 @@ class FitRun(Trainer):
 
     def groups(self, rng: random.Random) -> Iterator[list[Row]]:
         for group in group_rows(list(itertools.islice(self._rows, CHUNK)), self.config, rng):
-            # When sorted, neighbours share most of their tokens, which are computed once.
+            # Sorted rows share most tokens with their neighbours, and shared tokens are computed once.
             yield sorted(group, key=lambda r: (r.instruction, r.history, r.observation))
 
     def after_step(self, progress: Progress | None) -> None:
-        """Evaluate on held-out rows from time to time, rarely enough to cost little."""
+        """After a training step, evaluate on held-out rows if it is time; this takes a tenth of the time at most."""
         course = self.course
         if course.decays_from is None and self.position.seconds >= course.ends * (1 - DECAY):
             course.decays_from = self.position.seconds
         if self.position.seconds < min(self._due_s, course.ends):
             super().after_step(progress)
             return
-        start_s, line = self.position.seconds, self._look()
+        start_s, line = self.position.seconds, self._evaluate()
         if progress:
             progress(line)
         self.counts = StepCounts()
@@ -287,10 +287,10 @@ class FitRun(Trainer):
         self._due_s = (now_s := self.position.seconds) + max(1.0, 0.12 * now_s, 10 * (now_s - start_s))
 
     def after_chunk(self, progress: Progress | None) -> None:
-        """Do nothing: progress is reported at evaluations, not by chunk."""
+        """Do nothing, since progress is reported at evaluations and not after chunks."""
 
     def before_final_save(self) -> None:
-        # The weights after the best evaluation are not known to be better.
+        # Use the weights of the best evaluation, since newer weights were not evaluated as better.
         if (weights := self.course.best[1]) is not None:
             self.model.load_state_dict(weights)
 
@@ -299,24 +299,24 @@ class FitRun(Trainer):
         del line["samples_per_s"]
         return line | {"left_s": round(max(0.0, self.course.ends - self.position.seconds), 1)}
 
-    def _look(self) -> dict[str, Any]:
+    def _evaluate(self) -> dict[str, Any]:
         course, line = self.course, self.progress_line()
-        truth = self._judge.look(SAMPLE)
+        truth = self._judge.evaluate(SAMPLE)
         score = truth.score
         line |= truth.to_dict()
         self.log(line)
         if score.value >= course.best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             course.best = (score.value, weights)
-        if course.decays_from is None and self._all_right(score, self.counts.accuracy):
-            # The only remaining gain is from a falling rate.
+        if course.decays_from is None and self._is_all_right(score, self.counts.accuracy):
+            # Only a falling learning rate can still improve the model.
             course.decays_from = self.position.seconds
             course.ends = min(course.ends, self.position.seconds * (1 + DECAY))
             left_s = course.ends - self.position.seconds
-            self._say(f"All held-out rows are right: the learning rate falls, and training ends in {left_s:.0f} s.")
+            self._say(f"All held-out rows are right. The learning rate falls now, and training ends in {left_s:.0f} s.")
         return line
 
     @staticmethod
-    def _all_right(score: Share, accuracy: float) -> bool:
-        """Return whether every held-out row is right; if these are few, training rows must be right as well."""
+    def _is_all_right(score: Share, accuracy: float) -> bool:
+        """Return whether all held-out rows are right. If they are few, the training rows must be right, too."""
         return score.right == score.count and (score.count >= FEW or accuracy > 0.99)

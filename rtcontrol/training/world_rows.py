@@ -1,7 +1,7 @@
-"""Rows from a user's world: the expert's calls in disturbed episodes that the expert and the learner play.
+"""Make training rows in a user's world: the expert's calls in disturbed episodes of the expert and the learner.
 
-The learner visits the states, the expert labels them (S. Ross, G. Gordon, D. Bagnell: A Reduction of Imitation
-Learning and Structured Prediction to No-Regret Online Learning, AISTATS 2011).
+The expert labels the states that the learner visits (S. Ross, G. Gordon, D. Bagnell: A Reduction of Imitation Learning
+and Structured Prediction to No-Regret Online Learning, AISTATS 2011).
 """
 
 from __future__ import annotations
@@ -23,30 +23,29 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.encode import COMMON, with_word_probes
 from rtcontrol.run.skills import UserSkill
-from rtcontrol.training.examples import contradictions
+from rtcontrol.training.examples import contradiction_notice
 from rtcontrol.training.fit_run import FitData, FitRun, HeldOut
 from rtcontrol.training.gate import Nonsense
 
 EACH, CALLS = 32, 64
-# Training worlds have seeds from TRAINED on, worlds of held-out rows from HELD on; lower seeds are for scores, higher
-# ones for runs.
+# First seeds of worlds for training, and for held-out rows. Lower seeds are for scores, higher seeds for runs.
 TRAINED, HELD = 1_000_000, 2_000_000
 WORLDS = 64
-SAMPLE = 4_096  # rows that give the model's vocabulary
+SAMPLE = 4_096  # rows from which the vocabulary of the model comes
 HELD_ROWS, HELD_WORLDS = 400, 16
-HELD_S, HELD_TICKS = 100.0, 51_200  # time in each world; ticks in all worlds together at most
-# From LEARNER_FROM of the training time on, the learner plays LEARNER_SHARE of the episodes.
+HELD_S, HELD_TICKS = 100.0, 51_200  # simulated time per world; most ticks of all worlds together
+# After the share LEARNER_FROM of the training time, the learner plays the share LEARNER_SHARE of the episodes.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
-NONSENSE = 0.08  # share of the rows whose instruction means nothing here
-KEPT = 0.4  # share of the ticks that become rows, as neighbours are similar
-OTHERWISE = 0.5  # share of the rows with another instruction than the episode, so that the words matter
-REHEARSED = 0.3  # share of the rows that are chosen by their decision
-SWITCHES_S = 6.25  # world time until another goal is set, in every other world
+NONSENSE = 0.08  # share of the rows with a meaningless instruction
+KEPT = 0.4  # share of the ticks that become rows, since consecutive ticks are similar
+OTHERWISE = 0.5  # share of the rows with another goal than the episode, so that the model must read it
+REHEARSED = 0.3  # share of the rows that come from the Rehearsal
+SWITCHES_S = 6.25  # simulated seconds between changes of the goal, in half of the worlds
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A tick of an episode: the row, the goal of the instruction, and the data of the observation."""
+    """A tick of an episode: its training row, the goal of its instruction, and its raw observation."""
 
     row: Row
     goal: Goal
@@ -54,21 +53,21 @@ class Moment:
 
     @property
     def call(self) -> Call:
-        """The expert's call."""
+        """Return the expert's call."""
         assert self.row.call is not None, "an expert without a call is an error"
         return self.row.call
 
 
 class Rehearsal:
-    """A store of the newest `each` moments of every decision, which is a call for a kind of goal. For each tool the
-    newest `calls` different calls are kept, so that a tool with many values leaves room for others."""
+    """A store of the newest moments, which samples rare decisions as often as common ones. Per kind of goal and tool,
+    it keeps the newest `calls` different calls, and per call the newest `each` moments."""
 
     def __init__(self, each: int = EACH, calls: int = CALLS) -> None:
         self._each, self._calls = each, calls
         self._kept: dict[Hashable, dict[str, deque[Moment]]] = {}
 
     def add(self, moment: Moment, *more: Hashable) -> None:
-        """Store a moment under the kind of goal, the call, and the keys in `more`."""
+        """Store a moment by its kind of goal, its call, and the keys in `more`."""
         call = moment.row.call
         name, text = ("", "") if call is None else (call.name, call.text())
         calls = self._kept.setdefault((moment.goal.kind, name, *more), {})
@@ -78,14 +77,14 @@ class Rehearsal:
             del calls[next(iter(calls))]
 
     def sample(self, rng: random.Random) -> Moment:
-        """Return a random moment: first a kind of goal and tool, then a call, then a moment, each equally likely."""
+        """Return a random moment. Each kind of goal and tool is equally likely, then each call, then each moment."""
         calls = rng.choice(list(self._kept.values()))
         return rng.choice(rng.choice(list(calls.values())))
 
     def spread(self, rng: random.Random, count: int) -> list[Moment]:
-        """Return at most `count` different moments, spread evenly over the decisions."""
+        """Return at most `count` different moments, as evenly distributed over the calls as possible."""
         sides = [rng.sample(kept, len(kept)) for calls in self._kept.values() for kept in calls.values()]
-        rng.shuffle(sides)  # matters if there are more than `count`
+        rng.shuffle(sides)  # so that no order is preferred if there are more than `count`
         moments: dict[tuple[str, str], Moment] = {}
         for depth in range(max(map(len, sides), default=0)):
             for side in sides:
@@ -95,8 +94,8 @@ class Rehearsal:
 
 
 class WorldCurriculum(DisturbedCurriculum[Goal]):
-    """A world that is disturbed and restarted without end. With `held_out`, its seeds differ from all training seeds.
-    `by_learner`: the learner's calls act in this episode."""
+    """A user's world that is disturbed, and restarted endlessly. With `held_out`, its seeds are not for training. If
+    `by_learner` is true, the learner's calls are executed in this episode."""
 
     def __init__(self, skill: UserSkill, rng: random.Random, hz: float, held_out: bool = False) -> None:
         self._world, self._held_out = skill.make(), held_out
@@ -105,7 +104,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         self.learner_share, self.by_learner = 0.0, False
         options = CurriculumOptions(
             noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, episode_s=(10.0, 120.0), max_delay_steps=1,
-            # Long tasks are never finished if the goal always changes, so only every other world changes it.
+            # In half of the worlds the goal does not change, so that long tasks can be finished.
             switch=rng.choice((0.0, min(1.0, 1.0 / (SWITCHES_S * hz)))),
             scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=HELD - TRAINED,
         )  # fmt: skip
@@ -115,28 +114,28 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         close_world(self._world)
 
     def moment(self) -> Moment:
-        """Return the current observation with the expert's call."""
+        """Return the current tick: its observation with the expert's call."""
         now = self.demonstration()
         history = tuple(self.called)[-self._history :] if self._history else ()
         row = Row(now.instruction, now.observation, now.call, history, meant=now.goal.text())
         return Moment(row, now.goal, self._skill.parse_observation(now.observation))
 
-    def retold(self, moment: Moment) -> Row:
-        """Return the same situation, half of the time with another goal and the expert's call for that goal."""
-        return self.otherwise(moment) if self.rng.random() < OTHERWISE else self.again(moment)
+    def vary(self, moment: Moment) -> Row:
+        """Return a row for the same situation, either with another goal, or with other words for its goal."""
+        return self.with_other_goal(moment) if self.rng.random() < OTHERWISE else self.rephrase(moment)
 
-    def otherwise(self, moment: Moment) -> Row:
-        """Return the same situation with a random goal and the expert's call for that goal."""
+    def with_other_goal(self, moment: Moment) -> Row:
+        """Return a row for the same situation with a random goal, and the expert's call for that goal."""
         goal = self._goals.sample(self.rng)
         call = self._skill.expert(moment.data, goal)
         return replace(moment.row, instruction=self._sentence(goal), call=call, meant=goal.text())
 
-    def again(self, moment: Moment) -> Row:
-        """Return the same situation and goal, in other words."""
+    def rephrase(self, moment: Moment) -> Row:
+        """Return a row for the same situation and goal, with another sentence as the instruction."""
         return replace(moment.row, instruction=self._sentence(moment.goal))
 
     def _restart(self, seed: int) -> None:
-        # Most worlds need their goal before they start.
+        # Most worlds need a goal before their reset.
         self._world.judge_by(self._goals.sample(self.rng))
         self._world.reset(seed + (HELD if self._held_out else TRAINED))
         self.called.clear()
@@ -156,7 +155,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
         return self._world.outcome() is not None
 
     def _randomise_state(self) -> None:
-        """Do nothing: the state of a user's world cannot be set from outside."""
+        """Do nothing, since the state of a user's world cannot be set."""
 
     def _sample_goal(self) -> Goal:
         goal = self._goals.sample(self.rng)
@@ -170,7 +169,7 @@ class WorldCurriculum(DisturbedCurriculum[Goal]):
 
 
 class WorldRows:
-    """A source of rows from many worlds, which run on from the first row to the last."""
+    """A source of training rows from many worlds, whose episodes continue from row to row."""
 
     def __init__(self, skill: UserSkill, hz: float) -> None:
         self._skill, self._hz, self._nonsense = skill, hz, nonsense_of(skill)
@@ -178,15 +177,15 @@ class WorldRows:
         self._run: FitRun | None = None
 
     def start(self, judge: HeldOut, run: FitRun) -> None:
-        """Let the learner play some of the episodes from now on."""
+        """Let the model in training (the learner) play some of the episodes from now on."""
         self._judge, self._run = judge, run
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
-        """Yield rows without end, each with words of its observation to quote."""
+        """Yield rows endlessly, also rows that ask for a word of the observation."""
         return with_word_probes(self.plain_rows(rng), random.Random(rng.random()))
 
     def plain_rows(self, rng: random.Random) -> Iterator[Row]:
-        """Yield rows without end, without words to quote."""
+        """Yield rows endlessly, without rows that ask for a word of the observation."""
         with ExitStack() as stack:
             worlds = [
                 stack.enter_context(closing(WorldCurriculum(self._skill, random.Random(rng.random()), self._hz)))
@@ -198,26 +197,26 @@ class WorldRows:
                 moments = [world.moment() for world in worlds]
                 for world, moment in zip(worlds, moments, strict=True):
                     rehearsal.add(moment)
-                    yield from self._row(world, moment, rehearsal, rng)
-                calls = self._calls(worlds, moments, rehearsal, rng)
+                    yield from self._rows(world, moment, rehearsal, rng)
+                calls = self._next_calls(worlds, moments, rehearsal, rng)
                 for world, call in zip(worlds, calls, strict=True):
                     world.learner_share = LEARNER_SHARE if late else 0.0
                     world.run_tick(call)
 
-    def _row(self, world: WorldCurriculum, moment: Moment, rehearsal: Rehearsal, rng: random.Random) -> Iterator[Row]:
-        """Yield the row of a tick, or none if the tick is left out."""
+    def _rows(self, world: WorldCurriculum, moment: Moment, rehearsal: Rehearsal, rng: random.Random) -> Iterator[Row]:
+        """Yield a row for a tick, or nothing if the tick is left out."""
         if rng.random() < NONSENSE * KEPT:
             yield replace(moment.row, instruction=self._nonsense(rng), call=None, meant="")
         elif rng.random() < KEPT:
             if rng.random() < REHEARSED:
-                yield world.retold(rehearsal.sample(rng))
+                yield world.vary(rehearsal.sample(rng))
             else:
-                yield world.otherwise(moment) if rng.random() < OTHERWISE else moment.row
+                yield world.with_other_goal(moment) if rng.random() < OTHERWISE else moment.row
 
-    def _calls(
+    def _next_calls(
         self, worlds: Sequence[WorldCurriculum], moments: Sequence[Moment], rehearsal: Rehearsal, rng: random.Random
     ) -> list[Call]:
-        """Return the call for each world, by the expert or the learner; the learner's errors are rehearsed."""
+        """Return the next call of each world, by the expert or the learner. Rehearse the learner's errors."""
         calls = [moment.call for moment in moments]
         played = [i for i, world in enumerate(worlds) if world.by_learner and rng.random() >= BETA]
         if played and self._judge is not None:
@@ -230,18 +229,18 @@ class WorldRows:
 
 
 def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()) -> FitData:
-    """Return the training data of a user's world; `files` are names and digests of its code. Raises UserError if the
-    world fails."""
+    """Return the training data of a user's world. `files` has the names and digests of its code. Raises UserError if
+    the world fails."""
     stream = WorldRows(skill, hz)
     rows = itertools.islice(stream.plain_rows(random.Random(f"{seed}/sample")), SAMPLE)
     known = [replace(row, where=f'instruction "{row.instruction}", seeing "{row.observation}"') for row in rows]
-    note = contradictions(known)
+    note = contradiction_notice(known)
     goals = skill.all_goals
     return FitData(
         skill.agent.tools,
         stream.rows,
         known,
-        _held_out(skill, hz, seed),
+        _held_out_rows(skill, hz, seed),
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
         None,
         skill.agent.instruction,
@@ -255,11 +254,11 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
     )
 
 
-def _held_out(skill: UserSkill, hz: float, seed: int) -> list[Row]:
-    """Return held-out rows: half sampled evenly over time, half evenly over decisions, so that rare ones count."""
+def _held_out_rows(skill: UserSkill, hz: float, seed: int) -> list[Row]:
+    """Return held-out rows: half of them distributed evenly over time, half evenly over different calls."""
     ticks = min(HELD_TICKS // 2, max(HELD_ROWS, round(HELD_S * hz)))
     count = max(2, min(HELD_WORLDS, HELD_TICKS // ticks))
-    every = max(1, ticks * count // (4 * HELD_ROWS))  # neighbouring ticks would repeat the same question
+    every = max(1, ticks * count // (4 * HELD_ROWS))  # consecutive ticks would give the same question
     rng, rehearsal = random.Random(f"{seed}/held"), Rehearsal(HELD_TICKS)
     passing: list[Moment] = []
     with ExitStack() as stack:
@@ -274,11 +273,11 @@ def _held_out(skill: UserSkill, hz: float, seed: int) -> list[Row]:
                 world.run_tick(moment.call)
         decisions = rehearsal.spread(rng, HELD_ROWS // 2)
         others = rng.sample(passing, HELD_ROWS - len(decisions))
-        rows = [*(moment.row for moment in decisions), *map(worlds[0].retold, others)]
-    rng.shuffle(rows)  # training evaluates the first of these rows
+        rows = [*(moment.row for moment in decisions), *map(worlds[0].vary, others)]
+    rng.shuffle(rows)  # training evaluates only the first held-out rows
     return rows
 
 
 def nonsense_of(skill: UserSkill) -> Nonsense:
-    """Return a source of sentences that are meaningless in this world: they have no words of its goals."""
+    """Return a source of sentences that are meaningless in this world, since they have no word of its goals."""
     return Nonsense("", skill.recognise, frozenset(re.findall(r"[a-z]+", skill.all_goals.all_words().lower())) - COMMON)

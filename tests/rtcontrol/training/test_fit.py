@@ -26,7 +26,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
-from rtcontrol.training.examples import LEAST_ROWS, check, fresh, labelled, situations_of, tools_of
+from rtcontrol.training.examples import LEAST_ROWS, checked, endless_rows, label_situation, situations_of, tools_of
 from rtcontrol.training.fit import NO_GATE, Fitted
 from rtcontrol.training.fit_run import LEARNING_RATE, FitRun, HeldOut, Share
 from tests.helpers.disks import files_of
@@ -78,7 +78,7 @@ def test_finished_run_resumes_with_more_time(fitted: tuple[Fitted, list[dict[str
     lines: list[dict[str, Any]] = []
     said: list[str] = []
     more = rtcontrol.fit(rows(), TOOLS, out=folder, minutes=4, tell=lines.append, say=said.append)
-    assert any(told.startswith("Resumes from ") for told in said)
+    assert any(told.startswith("Resuming after ") for told in said)
     assert lines and lines[0]["rate"] == LEARNING_RATE and more.score.right >= result.score.right
 
 
@@ -137,8 +137,8 @@ def test_command_line_fits_and_prints_the_score(tmp_path: Path, capsys: pytest.C
 
 
 def test_few_held_out_rows_need_right_training_rows() -> None:
-    assert not FitRun._all_right(Share(5, 5), 0.9) and not FitRun._all_right(Share(255, 256), 1.0)
-    assert FitRun._all_right(Share(5, 5), 0.995) and FitRun._all_right(Share(64, 64), 0.9)
+    assert not FitRun._is_all_right(Share(5, 5), 0.9) and not FitRun._is_all_right(Share(255, 256), 1.0)
+    assert FitRun._is_all_right(Share(5, 5), 0.995) and FitRun._is_all_right(Share(64, 64), 0.9)
 
 
 Seen = list[dict[str, Any]]
@@ -152,7 +152,7 @@ def scripted_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
         """Use these scores, and stop `steps` steps after the last one."""
         scores = itertools.chain([Share(one, 10) for one in right], itertools.repeat(Share(3, 10)))
         seen, since = Seen(), [0]
-        look, step, examine = FitRun._look, FitRun.after_step, HeldOut.look
+        look, step, examine = FitRun._evaluate, FitRun.after_step, HeldOut.evaluate
 
         def looked(self: FitRun, *given: Any) -> dict[str, Any]:
             seen.append({name: value.clone() for name, value in self.model.state_dict().items()})
@@ -165,9 +165,9 @@ def scripted_scores(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
             if len(seen) == len(right) and since[0] == steps:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(FitRun, "_look", looked)
+        monkeypatch.setattr(FitRun, "_evaluate", looked)
         monkeypatch.setattr(FitRun, "after_step", after_step)
-        monkeypatch.setattr(HeldOut, "look", lambda *given: replace(examine(*given), score=next(scores)))
+        monkeypatch.setattr(HeldOut, "evaluate", lambda *given: replace(examine(*given), score=next(scores)))
         return seen
 
     return watch
@@ -242,7 +242,7 @@ def situation(rng: random.Random) -> tuple[str, str]:
 )
 def test_error_of_the_function_names_line_and_situation(function: Callable[..., Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        labelled(function, LEGAL, "go on", "light green")
+        label_situation(function, LEGAL, "go on", "light green")
 
 
 def test_situations_of_other_types_are_refused() -> None:
@@ -262,7 +262,7 @@ def test_situations_of_other_types_are_refused() -> None:
 def test_fresh_rows_have_no_held_out_question() -> None:
     held = [Row(told, f"light {light}", None) for told in TOLD for light in ("red",)]
     asked = partial(situations_of, lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
-    rows = fresh(partial(labelled, teacher, LEGAL), asked, held, random.Random(0))
+    rows = endless_rows(partial(label_situation, teacher, LEGAL), asked, held, random.Random(0))
     assert {row.observation for row in itertools.islice(rows, 50)} == {"light green"}
 
 
@@ -324,5 +324,5 @@ def test_example_of_training_page_runs(
     assert (tmp_path / "runs/belt/rtcontrol.json").is_file()
     (row,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     tools = tools_of({"STOP": "Stop the belt."})
-    _, rows = check(((f"fit.md:{n}", row) for n in range(LEAST_ROWS)), tools)
+    _, rows = checked(((f"fit.md:{n}", row) for n in range(LEAST_ROWS)), tools)
     assert rows[0].call is not None and json.loads(row)["call"]["name"] == "STOP"

@@ -123,7 +123,7 @@ def test_fitted_model_knows_its_world(small: None, fast_clock: None, tmp_path: P
     assert learnt is not None and learnt.rate_hz == 8.0 and learnt.instruction == "go to the red box"
     assert learnt.allow_null and learnt.gate is not None and 0.0 <= learnt.gate <= 1.0
     card = (out / "README.md").read_text()
-    assert "The model holds meaningless instructions, by a gate of " in card
+    assert "The model holds meaningless instructions, by a confidence gate of " in card
     decided = rtcontrol.load(str(out)).session().decide("red box 3 0 blue box -2 5 barrel 1 1", "find the barrel")
     assert decided.call is not None and decided.call.name == "drive"
 
