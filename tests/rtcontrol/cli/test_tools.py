@@ -125,7 +125,7 @@ def test_mcp_server_at_an_address_is_listed(tmp_path: Path, capsys: pytest.Captu
             until(lambda: listens(port))
             found = checked(tmp_path, f"{place}/mcp", capsys)
             assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
-            assert "many end in /mcp" in refused(capsys, "tools", "check", place)
+            assert "it often ends in /mcp" in refused(capsys, "tools", "check", place)
         finally:
             server.kill()
 

@@ -151,7 +151,7 @@ def test_failing_world_keeps_the_training(small: None, fast_clock: None, tmp_pat
 
 def test_ambiguous_observations_are_noted(small: None, tmp_path: Path) -> None:
     (*_, note) = world_data(yard(tmp_path, ("{data[name][0]}", "{data[name][0] // 9}")), 16.0, 0).notes
-    assert 'instruction "' in note and "tell the states apart in the observation" in note
+    assert 'instruction "' in note and "make the observations of different states different" in note
 
 
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
