@@ -23,7 +23,7 @@ TIMES = {
 }
 OTHER_SERIES = ("passes", "tokens", "plan_ms")  # series of decisions and of plans, which have no title
 ERROR_SUBCAUSES = ("no_observation.unreadable", "decide.error", "execute.raised")  # misses by an exception in code
-ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # of the first of two deciders (host.backup)
+ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # how answers of the first decider end, if there is a backup
 OTHER_KINDS = ("null", "held", "overtaken", "epoch_over")  # kinds of on-time ticks that made no new call
 # Names in `Account.breakdowns`. `held_by` has the reasons confidence (too low, or null), confirm, paused, stopped.
 BREAKDOWNS = (

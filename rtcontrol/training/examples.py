@@ -45,7 +45,7 @@ def checked(values: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | 
         try:
             line = _parse_row(value, where)
             if tools is None:
-                tools = _tools_of_row(line)
+                tools = _tools_in_row(line)
             rows.append(_check_row(line, tools, goal, where))
         except UserError as error:
             wrong.append(str(error))
@@ -82,7 +82,7 @@ def _parse_row(value: Any, where: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _tools_of_row(line: Mapping[str, Any]) -> Tools:
+def _tools_in_row(line: Mapping[str, Any]) -> Tools:
     tools = line.get("tools")
     if not isinstance(tools, list) or not tools:
         raise UserError(

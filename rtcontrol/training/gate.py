@@ -38,7 +38,7 @@ def function_confidence(decision: object) -> float:
     return decision.confidence.get("function", 1.0)
 
 
-def gate_between(nonsense: Sequence[float], understood: Sequence[float]) -> float:
+def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]) -> float:
     """Return a gate from confidences. It holds at least the share HELD of the nonsense, unless it would hold more than
     the share SPARED of the understood instructions."""
     enough = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
@@ -52,7 +52,7 @@ def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], 
     rng = random.Random(f"gate {seed}")
     changed = [replace(row, instruction=rng.choice(nonsense)) for row in rows]
     held, known = ([function_confidence(d) for d in decide.decisions(some)] for some in (changed, rows))
-    return gate_between(held, known)
+    return gate_from_confidences(held, known)
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class WorldRows:
     """A source of training rows from many worlds, whose episodes continue from row to row."""
 
     def __init__(self, skill: UserSkill, hz: float) -> None:
-        self._skill, self._hz, self._nonsense = skill, hz, nonsense_of(skill)
+        self._skill, self._hz, self._nonsense = skill, hz, nonsense_source(skill)
         self._judge: HeldOut | None = None
         self._run: FitRun | None = None
 
@@ -182,9 +182,9 @@ class WorldRows:
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
         """Yield rows endlessly, also rows that ask for a word of the observation."""
-        return with_word_probes(self.plain_rows(rng), random.Random(rng.random()))
+        return with_word_probes(self.rows_without_probes(rng), random.Random(rng.random()))
 
-    def plain_rows(self, rng: random.Random) -> Iterator[Row]:
+    def rows_without_probes(self, rng: random.Random) -> Iterator[Row]:
         """Yield rows endlessly, without rows that ask for a word of the observation."""
         with ExitStack() as stack:
             worlds = [
@@ -232,7 +232,7 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
     """Return the training data of a user's world. `files` has the names and digests of its code. Raises UserError if
     the world fails."""
     stream = WorldRows(skill, hz)
-    rows = itertools.islice(stream.plain_rows(random.Random(f"{seed}/sample")), SAMPLE)
+    rows = itertools.islice(stream.rows_without_probes(random.Random(f"{seed}/sample")), SAMPLE)
     known = [replace(row, where=f'instruction "{row.instruction}", seeing "{row.observation}"') for row in rows]
     note = contradiction_notice(known)
     goals = skill.all_goals
@@ -247,7 +247,7 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
         {"world": skill.name, "goals": sorted(goals.phrasings), "hz": hz, "files": ", ".join(files)},
         texts=goals.all_words(),
         words=goals.training_words(),
-        nonsense=nonsense_of(skill).held_out,
+        nonsense=nonsense_source(skill).held_out,
         notes=() if note is None else (note,),
         rate_hz=hz,
         start=stream.start,
@@ -278,6 +278,6 @@ def _held_out_rows(skill: UserSkill, hz: float, seed: int) -> list[Row]:
     return rows
 
 
-def nonsense_of(skill: UserSkill) -> Nonsense:
+def nonsense_source(skill: UserSkill) -> Nonsense:
     """Return a source of sentences that are meaningless in this world, since they have no word of its goals."""
     return Nonsense("", skill.recognise, frozenset(re.findall(r"[a-z]+", skill.all_goals.all_words().lower())) - COMMON)
