@@ -99,9 +99,7 @@ class HeldOutResults:
         """Return a sentence about the worst part with at least ten rows, or None if all parts are good."""
         poor = {name: share for name, share in self.parts.items() if share.count >= 10 and share.value < GOOD}
         name = min(poor, key=lambda name: poor[name].value, default=None)
-        return (
-            None if name is None else f"The worst result is for {name}: {poor[name].right} of {poor[name].count} right."
-        )
+        return None if name is None else f"Worst result: {name}, {poor[name].right} of {poor[name].count} right."
 
 
 class HeldOut:

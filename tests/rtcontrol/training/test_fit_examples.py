@@ -164,4 +164,4 @@ def test_the_score_is_split_by_tool_and_argument(monkeypatch: pytest.MonkeyPatch
     assert (
         sum(share.count for name, share in found.parts.items() if name.startswith("tool")) == found.score.count == 150
     )
-    assert str(found.worst()).startswith("The worst result is for ") and found.to_dict()["parts"]["tool stop"][0] > 0
+    assert str(found.worst()).startswith("Worst result: ") and found.to_dict()["parts"]["tool stop"][0] > 0

@@ -25,7 +25,15 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.score.score import MOST, PHRASING_SEED
 from rtcontrol.training import world_rows
-from rtcontrol.training.gate import HELD, SPARED, WORLDS, Nonsense, function_confidence, gate_between, with_nonsense
+from rtcontrol.training.gate import (
+    HELD,
+    SPARED,
+    WORLDS,
+    Nonsense,
+    function_confidence,
+    gate_from_confidences,
+    with_nonsense,
+)
 from rtcontrol.training.world_rows import WorldCurriculum, WorldRows, world_data
 from tests.rtcontrol.commands import call
 from tests.rtcontrol.run.yard import agent_file, world_file
@@ -188,7 +196,7 @@ shares = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=300)
 
 @given(shares, shares)
 def test_gate_holds_at_most_the_spared_share(nonsense: list[float], known: list[float]) -> None:
-    gate = gate_between(nonsense, known)
+    gate = gate_from_confidences(nonsense, known)
     assert sum(value < gate for value in known) <= SPARED * len(known)
     held = sum(value < gate for value in nonsense)
     # It holds enough of the nonsense, or the next higher one would hold too much of what is understood.
@@ -196,6 +204,6 @@ def test_gate_holds_at_most_the_spared_share(nonsense: list[float], known: list[
 
 
 def test_gate_lies_between_separated_confidences() -> None:
-    assert 0.3 < gate_between([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
+    assert 0.3 < gate_from_confidences([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
     assert function_confidence(Decision(None, {"function": 0.9}, 1, 1, 0)) == 0.0
     assert function_confidence(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, 1, 1, 0)) == 0.7
