@@ -151,7 +151,7 @@ def _check_arguments(named: set[str]) -> None:
     """Raise UserError unless the arguments are those of a single source of training data."""
     if not any(needed <= named <= needed | optional for needed, optional in SOURCES):
         raise UserError(
-            f"These arguments do not define training data: {', '.join(sorted(named)) or 'none'}.",
+            f"There is nothing to learn from in {' and '.join(sorted(named)) or 'no arguments'}.",
             "Give rows (tools, goal), or a teacher with situations and tools (goal), or a world: env (agent, hz).",
         )
 
