@@ -65,7 +65,7 @@ def generate(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares:
     `shares`, as far as the tools allow. Raises UserError if the tools do not have so many different rows."""
     rng, keys = Random(seed), set()
     bounds = [(_min_arguments(each), len(each.parameters)) for tools in sets for each in tools]
-    possible = {n: share for n, share in shares.items() if share and any(low <= n <= most for low, most in bounds)}
+    possible = {n: share for n, share in shares.items() if share and any(low <= n <= high for low, high in bounds)}
     sizes = possible or shares
     for n in range(count):
         for _ in range(TRIES):

@@ -104,9 +104,9 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     Raises UserError for a schema that cannot be decoded.
     """
     kind = schema.get("type")
-    for least, most in (("minLength", "maxLength"), ("minItems", "maxItems")):
-        if schema.get(least, 0) > schema.get(most, math.inf):
-            raise UserError(f"{where}: {least} {schema[least]} exceeds {most} {schema[most]}.", "Swap them.")
+    for min_key, max_key in (("minLength", "maxLength"), ("minItems", "maxItems")):
+        if schema.get(min_key, 0) > schema.get(max_key, math.inf):
+            raise UserError(f"{where}: {min_key} {schema[min_key]} exceeds {max_key} {schema[max_key]}.", "Swap them.")
     if "enum" in schema:
         if not schema["enum"]:
             raise UserError(f"{where}: its enum is empty.", "List at least one value.")
@@ -179,13 +179,13 @@ def _list_arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     """Return all arrays that satisfy a schema, the shortest first, or None if they cannot be listed."""
     first = [_list_values(part, where) for part in schema.get("prefixItems", ())]
     rest = schema.get("items", True)
-    least, most = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
-    if most is None or most > MAX_CLOSED:
+    min_items, max_items = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
+    if max_items is None or max_items > MAX_CLOSED:
         return None
-    other = _list_values(rest, where) if isinstance(rest, Mapping) and most > len(first) else None
-    parts = [*first, *[other] * (most - len(first))][:most]
+    other = _list_values(rest, where) if isinstance(rest, Mapping) and max_items > len(first) else None
+    parts = [*first, *[other] * (max_items - len(first))][:max_items]
     values: list[Any] = []
-    for length in range(least, most + 1):
+    for length in range(min_items, max_items + 1):
         options = parts[:length]
         if any(o is None for o in options) or len(values) + math.prod(len(o) for o in options if o) > MAX_CLOSED:
             return None

@@ -132,12 +132,12 @@ def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         typed = {"type": rest[0]} if len(rest) == 1 else {}
         return {**{k: v for k, v in schema.items() if k != "type"}, **typed, "enum": values}, True
     arms = schema.get("anyOf", ())
-    kept = [arm for arm in arms if arm.get("type") != "null" and arm.get("enum") != [None]]
-    if not kept or len(kept) == len(arms):
+    other_arms = [arm for arm in arms if arm.get("type") != "null" and arm.get("enum") != [None]]
+    if not other_arms or len(other_arms) == len(arms):
         return dict(schema), False
     others = {k: v for k, v in schema.items() if k != "anyOf"}
-    joined = _merge(kept[0], others) if len(kept) == 1 else None
-    return joined or {**others, "anyOf": kept}, True
+    joined = _merge(other_arms[0], others) if len(other_arms) == 1 else None
+    return joined or {**others, "anyOf": other_arms}, True
 
 
 def to_declared_types(value: Any, schema: Mapping[str, Any]) -> Any:

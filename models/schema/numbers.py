@@ -115,7 +115,7 @@ def number_range(schema: Mapping[str, Any]) -> NumberRange:
     return NumberRange(low, high, above, below, step)
 
 
-def _bound(schema: Mapping[str, Any], kept: str, out: str, end: Decimal, inner: Any) -> Any:
-    bounds = [(Decimal(str(schema[key])), key == out) for key in (kept, out) if schema.get(key) is not None]
+def _bound(schema: Mapping[str, Any], inclusive: str, exclusive: str, limit: Decimal, pick: Any) -> Any:
+    bounds = [(Decimal(str(schema[k])), k == exclusive) for k in (inclusive, exclusive) if schema.get(k) is not None]
     # Of an inclusive and an exclusive bound with the same value, the exclusive one applies.
-    return inner([*bounds, (end, False)], key=lambda bound: (bound[0], bound[1] if inner is max else not bound[1]))
+    return pick([*bounds, (limit, False)], key=lambda bound: (bound[0], bound[1] if pick is max else not bound[1]))

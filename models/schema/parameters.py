@@ -121,14 +121,14 @@ class ParameterReader:
         if isinstance(domain, ClosedDomain):
             values = _with_null(domain.values, nullable)
             self._room.use(where, values=len(values))
-            kept = allowed_values(values, document, where, self._room)
-            if kept is None:
+            allowed = allowed_values(values, document, where, self._room)
+            if allowed is None:
                 domain = FreeDomain(plain)
-            elif len(kept) < len(values):
-                if not kept:
+            elif len(allowed) < len(values):
+                if not allowed:
                     raise UserError(f"{where}: no value satisfies all of its rules.", "Relax the schema.")
-                kind = {"type": t} if isinstance(t := plain.get("type"), str) and None not in kept else {}
-                schema = {**{k: v for k, v in schema.items() if k in ANNOTATIONS}, **kind, "enum": kept}
+                kind = {"type": t} if isinstance(t := plain.get("type"), str) and None not in allowed else {}
+                schema = {**{k: v for k, v in schema.items() if k in ANNOTATIONS}, **kind, "enum": allowed}
                 plain, nullable = without_null(schema)
                 domain = domain_of(plain, where)
         if isinstance(domain, FreeDomain):
@@ -266,9 +266,9 @@ def allowed_values(values: Sequence[Any], document: Mapping[str, Any], where: st
     if not room.use_checks(len(values) * count_rules(document)):
         return None
     judge = Validator(document, where)
-    kept = [v for v in values if judge.accepts(v)]
-    other = [] if len(kept) == len(values) else [v for v in values if v is not None and not judge.accepts(v)]
+    allowed = [v for v in values if judge.accepts(v)]
+    other = [] if len(allowed) == len(values) else [v for v in values if v is not None and not judge.accepts(v)]
     if document.keys() - {*ANNOTATIONS} <= {"type", "enum"} and other:
         kind = document["type"]
         raise UserError(f"{where}: the value {other[0]!r} is not of type {kind}.", f"List values of type {kind} only.")
-    return kept
+    return allowed

@@ -250,11 +250,11 @@ def _to_draft_2020(schema: dict[str, Any]) -> dict[str, Any]:
     for name, needs in (schema.pop("dependencies", None) or {}).items():
         key = "dependentRequired" if isinstance(needs, list) else "dependentSchemas"
         schema[key] = {**schema.get(key, {}), name: needs}
-    for kept, bound in BOUNDS.items():
-        if isinstance(exclusive := schema.get(bound), bool):
-            del schema[bound]
-            if exclusive and kept in schema:
-                schema[bound] = schema.pop(kept)
+    for inclusive_key, exclusive_key in BOUNDS.items():
+        if isinstance(exclusive := schema.get(exclusive_key), bool):
+            del schema[exclusive_key]
+            if exclusive and inclusive_key in schema:
+                schema[exclusive_key] = schema.pop(inclusive_key)
     if schema.pop("nullable", False) is True:
         rest = {k: schema.pop(k) for k in tuple(schema) if k not in ANNOTATIONS}
         schema["anyOf"] = [rest, {"type": "null"}]
