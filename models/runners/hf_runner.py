@@ -27,7 +27,7 @@ SLOTS = 8192
 CHUNK = 1024  # prompt tokens per pass, since the mask grows with the tokens of the pass
 SIZES = (1, 4, 16)  # nodes of the passes that are measured
 LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and of a sliding window during the trial
-LONGEST = 1024  # most tokens of a trial's prompt, for models with other windows
+LONGEST = 1024  # maximum number of tokens of a trial's prompt, for models with other windows
 # Differences that count as rounding: a mean difference of scores of so many standard deviations, or so many times the
 # difference between two forward passes of the model itself.
 ROUNDING, TIMES = {torch.float32: 1e-3}, 4.0
@@ -67,9 +67,9 @@ class HFRunner:
         rows = config.vocab_size if head is None else head.weight.shape[0]
         self.caps = Caps("transformers", str(model.device), dtype, True, 1, True, model.num_parameters(), rows)
         self._costs: dict[int, PassCost] = {}
-        takes = signature(model.forward).parameters
-        self._keeps = "logits_to_keep" in takes
-        self._cache = "cache" if "cache" in takes else "past_key_values"  # renamed in transformers 5.24
+        parameters = signature(model.forward).parameters
+        self._limits_logits = "logits_to_keep" in parameters
+        self._cache = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.24
 
     def open(self, prefix: Sequence[int]) -> tuple[HFSequence, PrefixInfo]:
         """Compute the KV of `prefix`; return a handle for prompts that start with `prefix`."""
@@ -100,14 +100,14 @@ class HFRunner:
         """Compute the next `count` tokens of the handle's prompt."""
         end = handle.computed + count
         while handle.computed < end:
-            self._pass(handle, min(end - handle.computed, CHUNK), ())
+            self._run_pass(handle, min(end - handle.computed, CHUNK), ())
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
         """Evaluate the work items; return for each the answers to the asks of its tree."""
         return [self._run(work) for work in batch]
 
     def _run(self, work: Work) -> list[Any]:
-        every = self._rows(work.handle, work.tree)
+        every = self._tree_logits(work.handle, work.tree)
 
         def scores(at: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
             rows = torch.tensor([*at], device=every.device)
@@ -115,7 +115,7 @@ class HFRunner:
 
         return compute_answers([(work.tree.asks, scores)])[0]
 
-    def _rows(self, handle: HFSequence, tree: Tree) -> torch.Tensor:
+    def _tree_logits(self, handle: HFSequence, tree: Tree) -> torch.Tensor:
         """Evaluate a tree and return fp32 logits [nodes, vocabulary]. Raises UserError if the nodes do not fit."""
         base = len(handle.paths)
         if len(handle.prompt) + base + len(tree.tokens) > handle.slots:
@@ -124,9 +124,9 @@ class HFRunner:
         paths = list(handle.paths)
         for i, parent in enumerate(tree.parents, start=base):
             paths.append([*(paths[parent] if parent >= 0 else ()), i])
-        return self._pass(handle, handle.uncomputed, tree.tokens, paths)
+        return self._run_pass(handle, handle.uncomputed, tree.tokens, paths)
 
-    def _pass(
+    def _run_pass(
         self, handle: HFSequence, fresh: int, nodes: Sequence[int], paths: Sequence[list[int]] = ()
     ) -> torch.Tensor:
         """Run the model on the next `fresh` prompt tokens and the `nodes`, whose paths are in `paths`. Return fp32
@@ -170,7 +170,7 @@ class HFRunner:
     def logits(self, tokens: Sequence[int], keep: int = 0, **inputs: Any) -> torch.Tensor:
         """Run the model on `tokens`; return fp32 logits of the last `keep` tokens (0: of all)."""
         ids = torch.tensor([list(tokens)], device=self.model.device)
-        if keep and self._keeps:
+        if keep and self._limits_logits:
             inputs["logits_to_keep"] = keep
         with thread_limit(self.threads):
             return self.model(input_ids=ids, **inputs).logits[0, -keep:].float()

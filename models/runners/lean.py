@@ -15,13 +15,13 @@ import torch.nn.functional as F
 
 from rtcontrol.models.runners.weights import Layer, ModelConfig, Weights
 
-SLOTS = 8192  # most tokens of a sequence
+SLOTS = 8192  # maximum number of tokens of a sequence
 MAX_CACHED_CELLS = 1 << 23  # elements of all masks that a model caches
 MAX_MASK_CELLS = 1 << 19  # larger masks (of a long new prompt) are rare, and are neither cached nor repeated
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a tensor of zeros. On a CPU it takes no memory until it is written, as most slots of a cache never are."""
+    """Return a tensor of zeros. On a CPU it takes no memory until it is written: many slots of a cache never are."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap(-1, math.prod(shape) * dtype.itemsize)

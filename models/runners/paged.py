@@ -136,7 +136,7 @@ class PassShape(NamedTuple):
 
     @classmethod
     def of(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> PassShape:
-        """Return the smallest shape that fits; `longest` is the most tokens of one sequence in the pass."""
+        """Return the smallest shape that fits; `longest` is the length in tokens of the longest sequence."""
         share = max(power_of_two(batch), RAGGED) // RAGGED
         rows = power_of_two(max(longest, -(-tokens // share), USUAL_TOKENS[0]))
         columns, tree = (power_of_two(max(count, MIN_COLUMNS)) for count in (columns, tree))
@@ -144,7 +144,7 @@ class PassShape(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Return the most tokens of one sequence."""
+        """Return the maximum number of tokens of one sequence."""
         return self.tokens * RAGGED // max(self.batch, RAGGED)
 
 
@@ -171,13 +171,13 @@ class StaticPass:
     def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[SequenceRows]) -> None:
         """Write the inputs of the next pass, and copy them to the device. Padding reads ZEROS and writes SCRATCH."""
         slots, sees, owners, wanted, starts, lengths, pages, numbers = (list[int]() for _ in range(8))
-        tree, most = bytearray(), self.shape.columns // PAGE
+        tree, max_pages = bytearray(), self.shape.columns // PAGE
         for i, part in enumerate(parts):
             (prompt, ancestors), start, total = part.mask, len(slots), part.past + part.count
             first = total - len(ancestors)  # of the nodes
             starts.append(start)
             lengths.append(total)
-            pages += [*part.cache.pages, *[0] * most][:most]
+            pages += [*part.cache.pages, *[0] * max_pages][:max_pages]
             slots += part.cache.pool_slots(part.past, total)
             sees += [*range(part.past + 1, first + 1), *[prompt] * len(ancestors)]
             owners += [i] * part.count

@@ -217,8 +217,8 @@ class PagedRunner(TorchRunner):
             sequence, info = self.copy(other, prefix), PrefixInfo(len(prefix), "memory")
         sequences.add(sequence)
         self.model.pool.allocate(0, spare=len(sequences) * USUAL_TOKENS[-1] // PAGE)
-        most = min(max(len(sequences), MIN_SESSIONS), MAX_BATCH)
-        batches = [2**i for i in range(power_of_two(most).bit_length())]
+        max_batch = min(max(len(sequences), MIN_SESSIONS), MAX_BATCH)
+        batches = [2**i for i in range(power_of_two(max_batch).bit_length())]
         ends = [(len(prefix) + USUAL_TOKENS[0]) * n for n in (1, 2)]
         shapes = (PassShape.of(1, end, n, 1, rows) for n in batches for rows in USUAL_TOKENS for end in ends)
         self.model.record_graphs(shapes)
