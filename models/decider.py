@@ -32,8 +32,8 @@ T = TypeVar("T")
 class DeciderSpec:
     """The settings of a decider, as plain values that can be sent to another process.
 
-    `history` is the most executed calls that the prompt shows. `threads` limits torch's CPU threads (None: one for a
-    small model, else torch's default). With `allow_null` the model may choose no call (a chat model always calls).
+    `history` is the maximum number of executed calls in the prompt. `threads` limits torch's CPU threads (None: one
+    for a small model, else torch's default). With `allow_null` the model may choose no call (chat models always call).
     A value that is generated freely, not chosen from a list, has at most `value_tokens` tokens. The budgets limit the
     trie nodes of a forward pass (see `Budget`; None: chosen by the measured cost of a pass). `hysteresis` is the
     margin by which another value must be more probable to replace the active one (ST checkpoints only).

@@ -210,8 +210,8 @@ class QuestionDecider:
         passes = 0
         while len(probabilities) < len(branches):
             room = handle.slots - len(prompt)
-            most = min(room, max(slice_tokens(runner), MIN_PASS_TOKENS)) if sliced else room
-            now = _first_branches(branches[len(probabilities) :], most)
+            max_nodes = min(room, max(slice_tokens(runner), MIN_PASS_TOKENS)) if sliced else room
+            now = _first_branches(branches[len(probabilities) :], max_nodes)
             tree, rows = pack_branches(now)
             handle.start([*prompt, *now[0].prompt_part], reserve=len(tree.tokens))
             if sliced:

@@ -236,7 +236,7 @@ class ChatSteps(DecisionSteps):
                 continue
             if (leaf := where.leaf(node)) is not None:
                 value, cursor.place = leaf
-                self._take(where, value)
+                self._store_value(where, value)
                 continue
             children = where.children(node)
             if len(children) > 1:
@@ -263,7 +263,7 @@ class ChatSteps(DecisionSteps):
     def _multiply_confidence(self, decides: int, probability: float) -> None:
         self._confidence[decides] = self._confidence.get(decides, 1.0) * probability
 
-    def _take(self, where: Choice, value: Any) -> None:
+    def _store_value(self, where: Choice, value: Any) -> None:
         """Store a chosen value, if it is the function or an argument (and not text between two values)."""
         if where is self.plan.function:
             self._function = value

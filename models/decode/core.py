@@ -135,7 +135,7 @@ class DecoderCore:
         """Return a new free value for head `k` of a tool; with `guessing`, guess tokens from `values` and `prompt`."""
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self.starts[k, tool]
-        room = most if guessing and (most := self.walker.budget.per_head) > 1 else 0
+        room = per_head if guessing and (per_head := self.walker.budget.per_head) > 1 else 0
         (quote, *_) = self.tokenizer.encode('"')
         ends = None if self.domains[k, tool].is_string else quote
         guesses = GuessSources(self.tokenizer, values, prompt, ends, room, self.ahead, MAX_GUESSED, self.depth)
@@ -184,12 +184,12 @@ class HeadSteps(DecisionSteps):
         walk = None if self._hysteresis is None else self._hysteresis.walk
         walks, tool = walker.start, None
         while True:
-            tree, takes = self._tree(walker.next_nodes(heads, tool, walks) if self.nodes else walker.first)
+            tree, handlers = self._tree(walker.next_nodes(heads, tool, walks) if self.nodes else walker.first)
             assert tree.tokens or not self.passes, "every later pass has nodes"
             if tree.tokens:
                 answers = yield tree
-                for take, answer in zip(takes, answers, strict=True):
-                    take(answer)
+                for handle_answer, answer in zip(handlers, answers, strict=True):
+                    handle_answer(answer)
                 self._accept_guesses(tool)
             tool, walks, free = walker.walk_heads(heads, walk)
             if tool == NO_TOOL:
@@ -263,7 +263,7 @@ class HeadSteps(DecisionSteps):
                     [(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests
                 )
         tokens, parents, depths = zip(*nodes, strict=True) if nodes else ((), (), ())
-        return Tree(tokens, parents, depths, [ask for ask, _ in requests]), [take for _, take in requests]
+        return Tree(tokens, parents, depths, [ask for ask, _ in requests]), [handler for _, handler in requests]
 
     def _build_asks(self, stops: Sequence[tuple[int, Any, ChoicePoint]], bests: dict[Any, Best]) -> Iterator[Request]:
         """Yield asks for (node, key, choice point): for all scores if few tokens are legal, else for the best token."""

@@ -31,7 +31,7 @@ Best = tuple[int, float]  # the best legal token (of equal ones the lowest id), 
 class GuessSources:
     """Guesses for a free value, and their limits. `values` are token sequences of earlier values, `prompt` is text that
     the value may repeat, `quote` is the token that ends a string in JSON (None: no JSON). Guesses take up to `room`
-    nodes of a pass (`ahead` of them from the grammar alone), `most` of a decision, and `depth` tokens each."""
+    nodes of a pass (`ahead` of them from the grammar alone), `most` nodes of a decision, and `depth` tokens each."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()

@@ -78,10 +78,8 @@ class Grammars:
         """
         schema = domain.schema
         if domain.is_string and schema.keys().isdisjoint(PATTERN_KEYS) and schema.get("format") not in FORMATS:
-            least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-            grammar = (
-                f"{PLAIN_TEXT}start: TEXT\nTEXT: /(?:{UNESCAPED if quoted else ANY_CHARACTER}){{{least},{most}}}/\n"
-            )
+            low, high = schema.get("minLength", 0), schema.get("maxLength", "")
+            grammar = f"{PLAIN_TEXT}start: TEXT\nTEXT: /(?:{UNESCAPED if quoted else ANY_CHARACTER}){{{low},{high}}}/\n"
         elif domain.is_string:
             grammar = f"{JSON_TEXT}{compile_mask(domain, where).grammar}"
         else:
@@ -137,8 +135,8 @@ class Grammars:
         for more in (0, *(2**k for k in range(9))):
             bounded = json.dumps(_with_short_texts(json.loads(written), written_so_far + more))
             matcher = self._library.LLMatcher(self.tables.tokens, f"{before}%json {bounded}\n")
-            taken = [self.quote] * inside + [*tokens]
-            if not matcher.is_error() and matcher.try_consume_tokens(taken) == len(taken):
+            consumed_tokens = [self.quote] * inside + [*tokens]
+            if not matcher.is_error() and matcher.try_consume_tokens(consumed_tokens) == len(consumed_tokens):
                 yield matcher
 
 
@@ -232,14 +230,14 @@ class FreeValue:
         text = str(matcher.compute_ff_bytes(), "utf-8", "ignore")
         return text if self._unescaped is None else re.split(r'["\\]', text)[0]
 
-    def end(self, most: int) -> list[int] | None:
-        """Return at most `most` tokens that end the value, or None if the search fails.
+    def end(self, max_tokens: int) -> list[int] | None:
+        """Return at most `max_tokens` tokens that end the value, or None if the search fails.
 
         llguidance does not tell how a value can end, so closing characters are tried first, then others.
         """
         for matcher in chain([self._matcher], self._grammars.bounded_matchers(self._grammar, self.tokens)):
             ahead, path = matcher.deep_copy(), list[int]()
-            while not self._may_end(ahead) and len(path) <= most:
+            while not self._may_end(ahead) and len(path) <= max_tokens:
                 legal = (i for i in self._grammars.tables.singles if ahead.validate_tokens([i]) == 1)
                 if self._unescaped is not None:
                     legal = (i for i in legal if self._unescaped[i])
@@ -248,26 +246,26 @@ class FreeValue:
                     break
                 ahead.consume_tokens(more)
                 path += more
-            if self._may_end(ahead) and len(path) <= most:
+            if self._may_end(ahead) and len(path) <= max_tokens:
                 return path
         return None
 
 
-def _with_short_texts(schema: Any, most: int) -> Any:
-    """Return a schema in which strings with a pattern or format have at most `most` characters."""
+def _with_short_texts(schema: Any, size: int) -> Any:
+    """Return a schema in which strings with a pattern or format have at most `size` characters."""
     if isinstance(schema, list):
-        return [_with_short_texts(part, most) for part in schema]
+        return [_with_short_texts(part, size) for part in schema]
     if not isinstance(schema, dict) or "enum" in schema:
         return schema
     bounded: dict[str, Any] = {}
     for key, value in schema.items():
         named = key in ("properties", "patternProperties")
         bounded[key] = (
-            {n: _with_short_texts(part, most) for n, part in value.items()} if named else _with_short_texts(value, most)
+            {n: _with_short_texts(part, size) for n, part in value.items()} if named else _with_short_texts(value, size)
         )
     if bounded.keys().isdisjoint(("pattern", "format")):
         return bounded
-    return {**bounded, "maxLength": min(bounded.get("maxLength", most), most)}
+    return {**bounded, "maxLength": min(bounded.get("maxLength", size), size)}
 
 
 def _integer(digits: str) -> int:

@@ -87,8 +87,8 @@ class NotFinite(DecodeError):
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of trie nodes in a pass: `per_head` (including the head token) and in `total`. One node per head is
-    ordinary constrained decoding. With `function_first`, argument heads are evaluated only after the function is
+    """The limits for the trie nodes of a pass: `per_head` (including the head token) and in `total`. One node per head
+    is ordinary constrained decoding. With `function_first`, argument heads are evaluated only after the function is
     decided. With `forced`, tokens that must follow are evaluated too, one token a pass (a baseline for benchmarks).
     With `paths`, all nodes on the way to a wanted node are evaluated in the same pass, regardless of the budget."""
 
@@ -116,8 +116,8 @@ class PrefixInfo:
 @dataclass(frozen=True)
 class Caps:
     """The capabilities of a runner. `tree`: a pass may evaluate a tree of tokens (otherwise one node per head).
-    `batch`: the most decisions in one pass. `exact`: except for rounding, scores do not depend on how nodes are
-    batched. `parameters`: number of the model's parameters. `weights`: the format of quantised weights."""
+    `batch`: the maximum number of decisions in one pass. `exact`: except for rounding, scores do not depend on how
+    nodes are batched. `parameters`: number of the model's parameters. `weights`: the format of quantised weights."""
 
     engine: str
     device: str
@@ -146,7 +146,7 @@ class Work:
 
 class Runner(Protocol):
     """A loaded model with many handles. A handle is a cached prompt, followed by the nodes of its current decision: see
-    `runners.handle.Handle`. `slots` is the most tokens of a handle.
+    `runners.handle.Handle`. `slots` is the maximum number of tokens of a handle.
 
     Runners are not thread-safe. An optional attribute `figures` is added to the report.
     """

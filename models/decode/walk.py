@@ -39,9 +39,9 @@ def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, flo
     probability of this index. Raises NotFinite."""
     if not math.isfinite(sum(scores)):
         raise NotFinite
-    most = max(scores)
-    place = scores.index(most) if place is None else place
-    return place, math.exp(scores[place] - most) / math.fsum(math.exp(score - most) for score in scores)
+    maximum = max(scores)
+    place = scores.index(maximum) if place is None else place
+    return place, math.exp(scores[place] - maximum) / math.fsum(math.exp(score - maximum) for score in scores)
 
 
 class Walker:
@@ -156,7 +156,7 @@ EQUAL_RATIO = 1.02  # costs whose ratio is smaller count as equal
 
 
 def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
-    """Return the most passes that a call of the tool can take, and about how many nodes these passes evaluate. Free
+    """Return the maximum number of passes for a call of the tool, and about how many nodes these passes evaluate. Free
     values are not counted, except their head tokens."""
     first, per_head = {*walker.first}, walker.budget.per_head
     function = next(leaf for leaf, values in walker.plan.function.trie.leaves.items() if values.get(ANY_TOOL) == tool)
@@ -174,10 +174,10 @@ def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
     return bool(first) + len(waits) + passes, nodes
 
 
-def _passes_after(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_head: int) -> int:
-    """Return the most passes that a head can take after a pass that evaluated the nodes `carried`."""
-    below = [ROOT] if not carried else [c for n in carried for c in trie.children(n).values()]
-    known = set(carried)
+def _passes_after(trie: TokenTrie, tool: int, evaluated_nodes: Sequence[TrieNode], per_head: int) -> int:
+    """Return the maximum number of passes for a head after a pass that evaluated the `evaluated_nodes`."""
+    below = [ROOT] if not evaluated_nodes else [c for n in evaluated_nodes for c in trie.children(n).values()]
+    known = set(evaluated_nodes)
     waits = [n for n in below if n not in known and trie.tools(n)[1] >> tool & 1]
     return max((1 + _passes_after(trie, tool, trie.needed(1 << tool, n, per_head), per_head) for n in waits), default=0)
 
