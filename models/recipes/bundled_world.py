@@ -66,10 +66,10 @@ class WorldRecipe:
         spoken = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
         known = whole_words(self.sentences)
         marks = sorted({piece for text in texts for piece in text.split() if not re.search(r"\w", piece)})
-        kept = [*number_words(), *sorted(word for word in spoken if word.isalpha()), *known, *marks]
+        whole_tokens = [*number_words(), *sorted(word for word in spoken if word.isalpha()), *known, *marks]
         size = TOKENS + 2 * len({*known} - spoken)  # each word with and without a leading space
         phrases = SCHEMA_PHRASES if self.plan.schema_phrases else ()
-        tokenizer: Tokenizer = build_subwords([*texts, *self.sentences], size, kept, phrases)
+        tokenizer: Tokenizer = build_subwords([*texts, *self.sentences], size, whole_tokens, phrases)
         wrapped = STTokenizer(tokenizer)
         template = PromptTemplate(COMPACT, wrapped, "the compact profile")
         encoder = RowEncoder(template, wrapped, compile_plan(tools, wrapped, True, template.overflow))

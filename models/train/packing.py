@@ -23,13 +23,13 @@ from transformers import AttentionInterface
 
 from rtcontrol.models.train.encode import EncodedRow
 
-RUN_ROWS = 8  # most rows of a run
+RUN_ROWS = 8  # maximum number of rows of a run
 MIN_WIDTH_SHARE = 0.75  # runs of a set have at least this share of the widest run's tokens, to limit padding
 MIN_SHARED = 1 / 8  # share of a suffix's tokens; if rows share less, repeating tokens is cheaper than masking
 ATTENTION = "rtcontrol_tree"
 EARLY_LAYERS = 2  # number of layers before the early labels
 EARLY_WEIGHT = 0.5  # loss weight of early labels
-STEPS_HEAD, STEPS_SCORES = 64, 1 << 18  # least head dimension and most scores for attention in separate steps
+STEPS_HEAD, STEPS_SCORES = 64, 1 << 18  # attention in separate steps: minimum head dimension, maximum of scores
 Device = torch.device | str
 
 

@@ -68,7 +68,7 @@ class FinetuneRecipe(BaseModel):
     drop_bad: bool = Field(default=False, description="Leave out rows that cannot be represented, and count them.")
 
     @model_validator(mode="after")
-    def _something_is_learnt(self) -> FinetuneRecipe:
+    def _check_head_weights(self) -> FinetuneRecipe:
         if not self.function and not any(self.arguments):
             raise ValueError("all head weights are 0, so nothing can be learnt")
         return self

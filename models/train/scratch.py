@@ -323,8 +323,8 @@ def shape_for(words: Words) -> ModelShape:
 
 @dataclass(frozen=True)
 class Learner:
-    """A model to train, with its tokenizer, row encoder and prompt template. `end` is the end token, `longest` the most
-    tokens of a prompt after the tools."""
+    """A model to train, with its tokenizer, row encoder and prompt template. `end` is the end token, `longest` the
+    maximum number of tokens of a prompt after the tools."""
 
     model: Any
     tokenizer: Tokenizer

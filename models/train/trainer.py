@@ -112,7 +112,7 @@ class Trainer:
         self._between_steps = True  # False while the optimizer changes weights
         out.mkdir(parents=True, exist_ok=True)
         if (out / STATE).is_file():
-            self.resume(self._saved())
+            self.resume(self._load_saved_state())
 
     # Methods that a kind of training may override.
 
@@ -199,7 +199,7 @@ class Trainer:
         self.model.train()
         try:
             while not self.is_complete():
-                self._chunk(progress)
+                self._train_chunk(progress)
                 if time.monotonic() - saved_s > config.save_every_s and not self.is_complete():
                     self.save()
                     saved_s = time.monotonic()
@@ -211,10 +211,10 @@ class Trainer:
         if (at.samples, at.chunk) != before:
             self.save()
 
-    def _chunk(self, progress: Progress | None) -> None:
+    def _train_chunk(self, progress: Progress | None) -> None:
         rng = random.Random(f"{self.config.seed}/{self.position.chunk}")
         for rows in self.groups(rng):
-            self._step(rows, rng)
+            self._train_step(rows, rng)
             self.position.samples += len(rows)
             self.update_seconds()
             self.after_step(progress)
@@ -227,7 +227,7 @@ class Trainer:
         """Update the seconds of training so far."""
         self.position.seconds = time.monotonic() - self._start_s
 
-    def _step(self, rows: Sequence[Any], rng: random.Random) -> None:
+    def _train_step(self, rows: Sequence[Any], rng: random.Random) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate() * group.get("share", 1.0)
         weight, mean = self.loss_divisor(rows), 0.0
@@ -276,7 +276,7 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.position = Position(**state["at"])
 
-    def _saved(self) -> Mapping[str, Any]:
+    def _load_saved_state(self) -> Mapping[str, Any]:
         try:
             state: Mapping[str, Any] = torch.load(self.out / STATE, map_location="cpu", weights_only=True)
         except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
