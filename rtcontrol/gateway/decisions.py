@@ -60,11 +60,11 @@ class TypedQuestion:
     def summarize(self, probabilities: Sequence[float]) -> dict[str, Any]:
         """Return the most probable option, or the expected level of a score, and the confidence: 0 if all options have
         the same probability, 1 if one is certain. `probabilities` has a number for each option."""
-        count, most = len(probabilities), max(probabilities)
-        confidence = {"confidence": (count * most - 1) / (count - 1)}
+        count, highest = len(probabilities), max(probabilities)
+        confidence = {"confidence": (count * highest - 1) / (count - 1)}
         if self.kind == "score":
             return {"score": math.fsum(level * p for level, p in enumerate(probabilities)), **confidence}
-        return {"choice": self.values[probabilities.index(most)], **confidence}
+        return {"choice": self.values[probabilities.index(highest)], **confidence}
 
 
 class TextPart(BaseModel):

@@ -43,7 +43,7 @@ STATE_AFTER = {"pause": "paused", "stop": "stopped", "resume": "running"}
 ANSWER_S = 3.0
 RETRY_S = 0.5
 MISSES = 256  # number of misses that are stored
-MAX_BYTES = 1 << 24  # largest message that is accepted, such as a picture
+MAX_BYTES = 1 << 24  # maximum size of an accepted message, such as a picture
 
 
 def create_server(view: ViewClient, may_instruct: bool) -> MCPServer:

@@ -26,8 +26,8 @@ class GatewayOptions:
     static: Path | None = None  # the folder of a user's pages
     model: str | None = None  # the model for /v1 requests (None: the one that was trained on the request's tools)
     engine: str = "torch"
-    value_tokens: int = 64  # most tokens of a value that the model generates
-    tool_sets: int = 8  # most tool sets that stay open
+    value_tokens: int = 64  # maximum number of tokens of a generated value
+    tool_sets: int = 8  # maximum number of open tool sets
     require_token: bool = False  # programs on this machine need the token as well
     body_timeout_s: float = 10.0
     decide_timeout_s: float = 10.0

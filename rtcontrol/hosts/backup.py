@@ -141,10 +141,10 @@ class BackupCore(LayeredCore):
         if decision is None:
             fields |= {"error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
         else:
-            least = min(decision.confidence.values(), default=1.0)
-            paired.confident = least >= self._rule.below
+            lowest = min(decision.confidence.values(), default=1.0)
+            paired.confident = lowest >= self._rule.below
             fields["answer"] = None if decision.call is None else decision.call.to_dict()
-            fields["confidence"] = round(least, 4)
+            fields["confidence"] = round(lowest, 4)
             outcome = _outcome(paired, now_ns)
         self.recent.append(decision is not None and ended_ns <= paired.late_ns)
         if request.tick >= 0:

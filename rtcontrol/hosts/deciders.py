@@ -1,6 +1,7 @@
 """Deciders and their sources (SimpleTool models, scripts, crowds, state questions), and the worker that runs deciders.
 
 A SimpleTool (ST) model decodes the function and each argument of a call by parallel heads over one cached prompt.
+A crowd has many members, for which one request asks; one batch decides for all of them.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Actuator:
         self.thread.start()
 
     def arm(self, guard_ns: int | None, guard_emission: Emission | None) -> None:
-        """Demand the safe calls at `guard_ns` (None: never), unless the loop calls `arm` or `disarm` before."""
+        """Start a watchdog that demands the safe calls at `guard_ns` (None: never). `arm` and `disarm` end it."""
         with self._lock:
             first = self.core.guard_ns is None and guard_ns is not None
             self.core.guard_ns, self.core.guard_emission = guard_ns, guard_emission

@@ -352,7 +352,7 @@ class ActuatorCore:
         return None if self.closed else self._next_of_jobs(now_ns)
 
     def _take_over(self, now_ns: int) -> None:
-        """Demand the safe calls, because the loop hangs: it did not renew the guard in time."""
+        """Demand the safe calls, because the loop hangs and did not renew the watchdog (`guard_ns`) in time."""
         self.guard_ns = None
         if (cleared := self.demand("loop", self.guard_emission)) is not None:
             self._complete(cleared, "too_late", now_ns, now_ns)

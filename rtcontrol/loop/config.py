@@ -66,7 +66,7 @@ class RunConfig(LoopGroup):
 
     @property
     def deadline_ns(self) -> int:
-        """Return the time from release to deadline; the period by default."""
+        """Return the time from a tick's release (scheduled start) to its deadline; the period by default."""
         return self.period_ns if self.deadline_ms is None else round(self.deadline_ms * 1e6)
 
     @property

@@ -1,6 +1,6 @@
 """The state machine of the control loop. It reads no clock: events and `now_ns` go in, actions come out.
 
-The methods of LoopCore are in the order of a tick's steps:
+A tick starts at its release. The methods of LoopCore are in the order of a tick's steps:
 
     release -> observe -> request -> wait -> check -> dispatch -> execute -> settle, or miss -> account
 

@@ -1,4 +1,4 @@
-"""Compute when the next tick is due: periodically in real time (WallGrid), or after a step of the world (StepGrid).
+"""Compute the release (scheduled start) of the next tick, in real time (WallGrid) or after a world step (StepGrid).
 
 If a grid is `enforced`, a tick ends at its deadline; otherwise deadlines only count misses. `waits`: no release is due
 while the decoder restarts. `world_ns` returns the world's time, which limits how long a call is held. Instants are

@@ -23,9 +23,9 @@ Describe = Callable[[BaseException], tuple[str, str | None]]
 
 
 class Ledger:
-    """A writer of record lines. `t0_ns`: the first release (0: not yet). `acted_k`, `acted_ns`: tick and instant of the
-    last fresh call that acted. `safe_k`: the tick for which safe calls were demanded last. `episodes`, `events`: how
-    many episodes and host events are already recorded."""
+    """A writer of record lines. `t0_ns`: the release (scheduled start) of the first tick (0: not yet). `acted_k`,
+    `acted_ns`: tick and instant of the last fresh call that acted. `safe_k`: the tick for which safe calls were
+    demanded last. `episodes`, `events`: the number of recorded episodes and host events."""
 
     def __init__(self, out: list[ev.Action], describe: Describe) -> None:
         self.t0_ns = 0

@@ -77,7 +77,7 @@ class OperatorControl:
         pauses = self.state == "running"
         if pauses:
             self.say("pause", "SIGTSTP")
-        self._actuator.disarm()  # the next release arms the guard again
+        self._actuator.disarm()  # the next release arms the watchdog (guard) again
         # A lockstep world does not step during this wait, so the safe call cannot become active.
         active = self._actuator.wait_safe(HALT_SETTLE_S if lockstep else HALT_WAIT_S) or lockstep
         collect()

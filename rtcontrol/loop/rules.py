@@ -79,7 +79,7 @@ def heads_of(tools: Iterable[Tool]) -> dict[str, dict[str, str]]:
 
 
 def settings_of(config: RunConfig, agent: Agent, env: Environment | None = None) -> LoopSettings:
-    """Return the settings of a run. `env` is None if the run has no single environment (a crowd)."""
+    """Return the settings of a run. `env` is None for a crowd, whose members have no common environment."""
     hold_ms = config.hold_ms if config.hold_ms is not None else agent.fallback.hold_ms
     duration_s = config.duration_s
     return LoopSettings(

@@ -77,7 +77,7 @@ def hysteresis_for(text: str | None, model: str) -> float | None:
 
 
 def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:
-    """Return the least confidence for a call from the model's checkpoint, or None if it has none for these tools."""
+    """Return the checkpoint's minimum confidence for a call, or None if the checkpoint has none for these tools."""
     learnt = metadata_of(model)
     return learnt.gate if learnt is not None and learnt.knows(tools) else None
 

@@ -48,14 +48,14 @@ def application(options: ServeOptions, cpus: float = 1.0) -> Any:
     except ImportError as error:
         problem = f"Ray Serve is not installed ({error.name} is missing)."
         raise UserError(problem, "Run `pip install 'rtcontrol[ray-serve]'` on each machine.") from None
-    least, most = replicas_between(options.replicas)
-    count: dict[str, Any] = {"num_replicas": least}
-    if most > least:
+    minimum, maximum = replicas_between(options.replicas)
+    count: dict[str, Any] = {"num_replicas": minimum}
+    if maximum > minimum:
         policy = AutoscalingPolicy(policy_function="rtcontrol.scale.application:replicas_for")
-        bounds = {"min_replicas": least, "max_replicas": most, "policy": policy}
+        bounds = {"min_replicas": minimum, "max_replicas": maximum, "policy": policy}
         count = {"autoscaling_config": AutoscalingConfig(upscale_delay_s=UP_S, downscale_delay_s=DOWN_S, **bounds)}
     decides_here = not (options.model in SCRIPTED or is_endpoint(options.model))
-    gpus = ray.cluster_resources().get("GPU", 0) / most if decides_here and ray.is_initialized() else 0
+    gpus = ray.cluster_resources().get("GPU", 0) / maximum if decides_here and ray.is_initialized() else 0
     deployment = serve.deployment(
         name=NAME,
         max_ongoing_requests=MAX_CONNECTIONS,

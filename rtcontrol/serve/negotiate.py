@@ -257,7 +257,7 @@ def _observe_data_or_text(observe: Callable[[Mapping[str, Any]], str]) -> Callab
 def _config(
     hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None, out: Path, warnings: list[str]
 ) -> RunConfig:
-    most_calls = min(options.calls_per_tick, agent.history + 1)
+    max_calls = min(options.calls_per_tick, agent.history + 1)
     hz = options.hz if hello.hz is None else hello.hz
     shared = {field.name: getattr(options, field.name) for field in fields(SharedOptions)}
     shared |= {"standby": False, "backup": None, "tools": None}  # the pool handles standby and backup
@@ -267,7 +267,7 @@ def _config(
             "hz": hz if hello.pacing == "client" else _limited("hz", hz, options.hz_max, warnings),
             "deadline_ms": hello.deadline_ms,
             "max_age_ms": hello.max_age_ms,
-            "calls_per_tick": _limited("calls_per_tick", hello.calls_per_tick or 1, most_calls, warnings),
+            "calls_per_tick": _limited("calls_per_tick", hello.calls_per_tick or 1, max_calls, warnings),
             "instruction": agent.instruction,
             "agent": agent.name,
             "model": agent.model,

@@ -47,13 +47,13 @@ class Connection(Protocol):
 class SessionRules:
     """Limits of the sessions and connections of a server."""
 
-    limit: int = 64  # most sessions that run, and also most that are parked
+    limit: int = 64  # maximum number of running sessions, and also of parked sessions
     grace_ns: int = round(GRACE_S * 1e9)  # how long a session is parked
     beat_ns: int = 1_000_000_000  # time between two pings to a client
     silent_beats: int = 3  # a client without a message for so many `beat_ns` counts as lost
-    messages_per_s: float = 5_000.0  # most messages from a connection; a burst may have the messages of one second
-    errors_per_s: float = 10.0  # most errors to a connection; a burst may have the errors of two seconds
-    busy_max: float = 0.8  # largest share of the decoder's time that all sessions may use together
+    messages_per_s: float = 5_000.0  # maximum rate of a connection; a burst may have the messages of one second
+    errors_per_s: float = 10.0  # maximum rate to a connection; a burst may have the errors of two seconds
+    busy_max: float = 0.8  # maximum share of the decoder's time that all sessions may use together
     outlives_client: bool = False  # True: a session continues while its client is disconnected
 
 

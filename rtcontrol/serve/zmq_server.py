@@ -26,7 +26,7 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 
 log = logging.getLogger("rtcontrol.serve")
 
-MAX_QUEUED = 16_384  # most messages in the send queue; further ones are dropped and counted
+MAX_QUEUED = 16_384  # maximum number of messages in the send queue; further ones are dropped and counted
 # Time to send the last messages before the socket is closed, and after. Without the first, libzmq loses some.
 LAST_SEND_S, LINGER_MS = 0.1, 300
 

@@ -31,13 +31,13 @@ BREAKDOWNS = (
     *("first_losses", "plans", "plan_losses", "plan_steps"),
 )
 LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics that `Account.listed` keeps
-MAX_ERRORS, MAX_LISTED = 64, 10_000  # limits: different errors, and events kept per topic
+MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum number of different errors, and of stored events per topic
 MOST_MEMBERS, OTHERS = 10_000, "(others)"  # crowd members with separate counts; the name for all others
 ACK_WINDOW = 2048  # a client may acknowledge a call until this many later calls were executed
 
 
 class MissRuns:
-    """Intervals of consecutive missed releases, sorted. Adding is fast if the releases come nearly in order."""
+    """Sorted intervals of consecutive missed releases (scheduled ticks). Adding a release nearly in order is fast."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -65,15 +65,15 @@ class MissRuns:
 
     def worst_window(self, k: int) -> int:
         """Return the largest number of misses in any `k` consecutive releases (m of an (m,k)-firm deadline)."""
-        most, first, inside = 0, 0, 0
+        worst, first, inside = 0, 0, 0
         for start, end in self:
             # The worst window ends where an interval ends. Drop the intervals to the left of this window.
             inside += end - start
             while self._ends[first] <= end - k:
                 inside -= self._ends[first] - self._starts[first]
                 first += 1
-            most = max(most, inside - max(0, end - k - self._starts[first]))
-        return min(most, k)
+            worst = max(worst, inside - max(0, end - k - self._starts[first]))
+        return min(worst, k)
 
 
 @dataclass(slots=True)

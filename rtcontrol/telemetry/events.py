@@ -14,7 +14,7 @@ from typing import Any
 
 SCHEMA_VERSION = 3  # version of the record format; readers reject higher versions
 MOST_NUMBERS = 4096  # of larger arrays, such as camera pictures, only type and shape are recorded
-MOST_BYTES = 1 << 23  # largest event in bytes; readers reject messages of more than twice this size
+MOST_BYTES = 1 << 23  # maximum size of an event in bytes; readers reject messages of more than twice this size
 
 # Field names by JSON type. Fields that are not listed here are strings.
 _TYPED = {
@@ -145,7 +145,7 @@ def _to_bytes(value: Any) -> bytes:
 
 
 def _shorten_field(value: Any) -> Any:
-    size, most = len(_to_bytes(value)), MOST_BYTES // 16
-    if size <= most:
+    size, max_size = len(_to_bytes(value)), MOST_BYTES // 16
+    if size <= max_size:
         return value
-    return value[: most // 8] if isinstance(value, str) else {"unreadable": f"{size} bytes"}
+    return value[: max_size // 8] if isinstance(value, str) else {"unreadable": f"{size} bytes"}

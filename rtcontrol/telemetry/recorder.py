@@ -26,7 +26,7 @@ FLUSH_S = 0.25  # write at least this often, so that a killed process loses few 
 MAX_WAITING, BATCH = 100_000, 1_000  # events that may wait for disk space (an hour at 30 Hz); events per write
 CLOSE_S = 10.0  # at shutdown, wait this long for a disk that does not respond
 PARTS = 8  # a record has at most this many files; the oldest is deleted when the record reaches its limit
-# The most chunks of a part (file), enough for an hour. The index of a part stays in memory until the part ends, and
+# Maximum number of chunks of a part (file), for an hour. The index of a part stays in memory until the part ends, and
 # writing a long index would block the interpreter.
 CHUNKS = 16_384
 REPEATED_KEYS = {"header", "start", "origin_ns"}  # events with these keys are copied to the start of each part
@@ -93,16 +93,16 @@ class Part:
 
 
 class RecordFile:
-    """A record on the disk, in files (parts) of at most `most` bytes in total. `path` is the newest part.
+    """A record on the disk, in files (parts) with at most `max_bytes` in total. `path` is the newest part.
 
     No file is created or deleted before `start_writing` is called, so that a failed start leaves no traces. After an
-    eighth of `most`, or an hour, a part is renamed to `record.0001.mcap` and so on. The oldest parts are deleted if the
-    limit is reached. While the disk is full, bytes wait in memory, `refused` is True and `error` has the reason.
-    `unwritten` and `dropped` count events. Raises UserError if the folder cannot be created.
+    eighth of `max_bytes`, or an hour, a part is renamed to `record.0001.mcap` and so on. If the limit is reached, the
+    oldest parts are deleted. While the disk is full, bytes wait in memory, `refused` is True and `error` has the
+    reason. `unwritten` and `dropped` count events. Raises UserError if the folder cannot be created.
     """
 
-    def __init__(self, path: Path, most: int = 10**9) -> None:
-        self.path, self._most = path, most
+    def __init__(self, path: Path, max_bytes: int = 10**9) -> None:
+        self.path, self._max_bytes = path, max_bytes
         self._parts: deque[Part] = deque([Part()])
         self._repeated_events: list[dict[str, Any]] = []
         self._encoder = Encoder()
@@ -147,7 +147,7 @@ class RecordFile:
 
     def end_part(self) -> None:
         """End the newest part and start the next one, if the newest part is full and completely written."""
-        full = self._parts[-1].size >= self._most // PARTS or self._encoder.chunks >= CHUNKS
+        full = self._parts[-1].size >= self._max_bytes // PARTS or self._encoder.chunks >= CHUNKS
         if full and not self._encoder.waiting:
             self._encoder.finish()
             self._start_part()
@@ -215,7 +215,7 @@ class RecordFile:
 
     def _make_room(self) -> None:
         """Delete the oldest parts until the waiting bytes fit within the limit."""
-        needed = len(self._encoder.waiting) - self._most
+        needed = len(self._encoder.waiting) - self._max_bytes
         while len(self._parts) > 1 and sum(part.size for part in self._parts) + needed > 0:
             with contextlib.suppress(OSError):
                 older_part(self.path, self._parts[0].number).unlink()

@@ -84,8 +84,8 @@ def _series_total(series: Histogram) -> dict[str, float]:
     return _total_mean_max(round(series.total), series.count, round(series.maximum))
 
 
-def _total_mean_max(total: int, count: int, most: int) -> dict[str, float]:
-    return {"total": total, "mean": round(total / count, 2) if count else 0.0, "max": most}
+def _total_mean_max(total: int, count: int, maximum: int) -> dict[str, float]:
+    return {"total": total, "mean": round(total / count, 2) if count else 0.0, "max": maximum}
 
 
 def _plan_counts(account: Account) -> dict[str, Any]:
@@ -154,9 +154,9 @@ def _run_lines(r: Mapping[str, Any]) -> Iterator[Line]:
 
 def _decision_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["held"]:
-        most = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
+        mostly_withheld = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
         share = f"{r['held']} of {r['ticks']} decisions: {_counts_text(r['held_by'])}"
-        yield Line("held back", share, "the instruction is NOT UNDERSTOOD" if most else "")
+        yield Line("held back", share, "the instruction is NOT UNDERSTOOD" if mostly_withheld else "")
     if r["backup"]:
         yield Line("decided", _counts_text(r["decided_by"]), f"backup: {r['backup']}")
         answers = f"{_counts_text(r['first_answers'])}{_duration_text(r['answer_ms'])}"
@@ -169,8 +169,8 @@ def _decision_lines(r: Mapping[str, Any]) -> Iterator[Line]:
 
 def _miss_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["misses_by_cause"] or r["skipped_by_cause"]:
-        most = _by_count(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
-        meaning = f"{most}: {CAUSES[Cause(most)].meaning}; " if most in CAUSES else ""
+        main_cause = _by_count(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
+        meaning = f"{main_cause}: {CAUSES[Cause(main_cause)].meaning}; " if main_cause in CAUSES else ""
         yield Line("misses by cause", _causes_text(r) or "none", f"{meaning}docs/deadlines.md has all causes")
         yield Line("skipped releases", _counts_text(r["skipped_by_cause"]))
         window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"

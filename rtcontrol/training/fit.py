@@ -189,8 +189,8 @@ def _function_data(function: Any, situations: Any, tools: Tools, goal: str | Non
     """Return the training data of a labelling function. A list of situations gives fixed rows, a function new rows."""
     label = partial(examples.label_situation, function, tools)
     sample = partial(examples.situations_of, situations, goal)
-    most = SAMPLED if callable(situations) else MOST_SITUATIONS
-    rows = examples.distinct_rows(label, sample(random.Random(f"{seed}/situations")), most)
+    max_count = SAMPLED if callable(situations) else MOST_SITUATIONS
+    rows = examples.distinct_rows(label, sample(random.Random(f"{seed}/situations")), max_count)
     if len(rows) < examples.LEAST_ROWS:
         raise examples.too_few_error(len(rows), "different situations")
     data = _split_data(f"The teacher at {location_of(function)}", tools, rows, goal)

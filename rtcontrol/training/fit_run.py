@@ -26,10 +26,10 @@ from rtcontrol.models.train.trainer import Progress, StepCounts, TrainConfig, Tr
 if TYPE_CHECKING:
     import torch
 
-NAMING = 0.2  # least share of instructions with observed words, see instructions_name_things
+NAMING = 0.2  # minimum share of instructions with observed words, see instructions_name_things
 CHUNK = 1_024
 FEW = 64  # with fewer held-out rows, the training rows must be right, too
-TOGETHER = 20_480  # most tokens of a batch, which limits the memory
+TOGETHER = 20_480  # maximum number of tokens of a batch, which limits the memory
 SHARE = 0.1
 MOST = 1_000
 SAMPLE = 256  # held-out rows per evaluation during training
@@ -119,9 +119,9 @@ class HeldOut:
             return ("", "no call")
         return tuple(text for _, text in self._plan.head_values(call))
 
-    def evaluate(self, most: int) -> HeldOutResults:
-        """Return the results of the model on the first `most` held-out rows."""
-        rows = self.rows[:most]
+    def evaluate(self, max_rows: int) -> HeldOutResults:
+        """Return the results of the model on the first `max_rows` held-out rows."""
+        rows = self.rows[:max_rows]
         parts: dict[str, list[bool]] = defaultdict(list)
         verdicts = []
         for row, answer in zip(rows, self.answers(rows), strict=True):

@@ -1,6 +1,6 @@
 """Make meaningless sentences (nonsense) for training, and fit a controller's confidence gate on held-out ones.
 
-The gate is the least confidence of the function head at which a call is executed. Nonsense sentences name no goal.
+The gate is the minimum confidence of the function head at which a call is executed. Nonsense sentences name no goal.
 Shuffled words of a real instruction are not nonsense, since a controller should understand clumsy sentences.
 
 Measured on a paddle of 1.4 M parameters after 90,000 samples, 6 % of them nonsense: the confidence in canonical
@@ -23,8 +23,8 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.policy import TreeDecider
 
-HELD = 0.95  # least share of nonsense that the gate must hold
-SPARED = 0.02  # largest share of canonical instructions that the gate may hold
+HELD = 0.95  # minimum share of nonsense that the gate must hold
+SPARED = 0.02  # maximum share of canonical instructions that the gate may hold
 ROWS = 1024  # rows with nonsense, and rows with canonical instructions
 WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.WORLDS.items()}
 RUN = 4  # rows that share a nonsense sentence, as training groups rows by instruction
@@ -42,9 +42,9 @@ def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]
     """Return a gate from confidences. It holds at least the share HELD of the nonsense, unless it would hold more than
     the share SPARED of the understood instructions."""
     enough = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
-    most = sorted(understood)[math.floor(SPARED * len(understood))]
+    highest_gate = sorted(understood)[math.floor(SPARED * len(understood))]
     # A confidence equal to the gate is not held, so the gate must be above `enough`.
-    return most if enough >= most else (enough + most) / 2
+    return highest_gate if enough >= highest_gate else (enough + highest_gate) / 2
 
 
 def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:

@@ -33,7 +33,7 @@ TRAINED, HELD = 1_000_000, 2_000_000
 WORLDS = 64
 SAMPLE = 4_096  # rows from which the vocabulary of the model comes
 HELD_ROWS, HELD_WORLDS = 400, 16
-HELD_S, HELD_TICKS = 100.0, 51_200  # simulated time per world; most ticks of all worlds together
+HELD_S, HELD_TICKS = 100.0, 51_200  # simulated time per world; maximum number of ticks of all worlds together
 # After the share LEARNER_FROM of the training time, the learner plays the share LEARNER_SHARE of the episodes.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
 NONSENSE = 0.08  # share of the rows with a meaningless instruction

@@ -91,8 +91,8 @@ class SimDecoder(HostBase):
         started_ns, life = self.time.now_ns, self.incarnation
         kind = self.faults.next_kind
         fault = self.faults.use(kind) if kind is not None and kind != "send_raises" else None
-        least_ns, most_ns = self.usual_ns
-        took_ns = least_ns + int(self.rng.random() * (most_ns - least_ns))
+        min_ns, max_ns = self.usual_ns
+        took_ns = min_ns + int(self.rng.random() * (max_ns - min_ns))
         if kind == "slow_decoder":
             took_ns += int(self.period_ns * self.parallel * self.rng.uniform(1.2, 2.5)) + 6 * MS
         if fault is not None:

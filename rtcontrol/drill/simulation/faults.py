@@ -20,11 +20,11 @@ LATE = "decide.decoder_slow decide.queued"
 _STALE = "stale_observation.frozen stale_observation.late"
 _NET = f"{_STALE} no_observation.none_yet"
 _WORLD = f"execute.busy execute.slow {_STALE} wake.executor"
-# If the loop hangs for longer than its guard, the safe call preempts the waiting call.
+# If the loop hangs for longer than `guard_ns`, the actuator's watchdog replaces the waiting call by the safe call.
 _GUARD = "execute.busy"
 _KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler pause.stall"
-# By name: the causes of misses that the fault explains (empty: it causes no miss), and how many periods it lasts, at
-# least and at most (0: it affects one decision).
+# By name: the causes of misses that the fault explains (empty: the fault causes no miss), and the minimum and maximum
+# number of periods that the fault lasts (0: the fault affects one decision).
 _KINDS: dict[str, tuple[str, float, float]] = {
     # Faults of the decoder:
     "slow_decoder": (LATE, 0, 0),
@@ -81,8 +81,8 @@ class FaultKind:
 
 
 SIMULATED = {
-    name: FaultKind(name, frozenset(causes.split()), (least, most), name == "delivered_late")
-    for name, (causes, least, most) in _KINDS.items()
+    name: FaultKind(name, frozenset(causes.split()), (lowest, highest), name == "delivered_late")
+    for name, (causes, lowest, highest) in _KINDS.items()
 }
 
 
@@ -150,8 +150,8 @@ class Faults:
             return
         kind = SIMULATED[self._rng.choice(self.kinds)]
         periods = kind.periods
-        now, least = self.time.now_ns, 12 * MS if periods[1] else 0
-        for_ns = max(least, int(self._rng.uniform(*periods) * self._period_ns))
+        now, min_ns = self.time.now_ns, 12 * MS if periods[1] else 0
+        for_ns = max(min_ns, int(self._rng.uniform(*periods) * self._period_ns))
         fault = SimFault(kind, now, now + for_ns)
         self.injected[kind.name] += 1
         self.recent.append(fault)

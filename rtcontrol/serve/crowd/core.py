@@ -32,7 +32,7 @@ from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, RefusedPart
 
 KEPT_SHARES = 64  # number of batches whose decoder time per decision is stored
-MAX_LISTED = 64  # most refused parts that an error to the client lists
+MAX_LISTED = 64  # maximum number of refused parts that an error to the client lists
 OTHERS_ACCEPTED = "the others were accepted"
 # The first releases of new members are spread over so many points of their period. This gives smaller batches, which
 # finish sooner and need little more decoder time in total.
@@ -94,7 +94,7 @@ class BatchQueue:
     late_dropped: int = 0  # number of decisions for ticks that had ended before
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_SHARES))  # nanoseconds per decision
     times: EdfScheduler = field(default_factory=EdfScheduler)  # estimates the time of a batch
-    max_size: int = 1  # most ticks in a batch
+    max_size: int = 1  # maximum number of ticks in a batch
     growth: int = 1  # a full batch of n ticks raises `max_size` by n // growth
 
     def end(self, now_ns: int, late: bool) -> list[MemberTick]:

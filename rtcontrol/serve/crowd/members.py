@@ -31,7 +31,7 @@ from rtcontrol_client.wire.messages import (
 )
 from rtcontrol_client.wire.pictures import PICTURES
 
-MAX_PERIODS = 8  # most periods between two ticks of a member whose observation stays the same
+MAX_PERIODS = 8  # maximum number of periods between two ticks of a member whose observation stays the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class CrowdMember:
     tick: MemberTick | None = None  # the open tick
 
     def end(self) -> None:
-        """End the member's ticks. An open tick is not counted as a release."""
+        """End the member's ticks. An open tick does not count as a release (a scheduled tick)."""
         if self.tick is not None:
             self.tick.done = True
         self.tick = self.due_ns = None
