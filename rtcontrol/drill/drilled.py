@@ -48,7 +48,7 @@ class LoggedSimulation:
     def __init__(self, world: PacedEnvironment, folder: str) -> None:
         self._world, self._inner = world, world._simulation
         self._events, self._hang = EventFile(folder), Path(folder, "hang")
-        self.bindings = {name: self._logged(function) for name, function in self._inner.bindings.items()}
+        self.bindings = {name: self._log_around(function) for name, function in self._inner.bindings.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -62,7 +62,7 @@ class LoggedSimulation:
             time.sleep(0.005)
         self._inner.step()
 
-    def _logged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _log_around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def logged_call(**arguments: Any) -> Any:
             begin_ns, not_after_ns, failed = time.monotonic_ns(), self._world.not_after_ns, True

@@ -48,7 +48,7 @@ def build_decider(source: DeciderSource) -> Decider:
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     """Return the decider's reply to a request. If the decider raises an exception, its text is the reply's `error`."""
     started_ns = time.monotonic_ns()
-    (outcome,) = run_to_end(_decide(decider, request))
+    (outcome,) = run_to_end(_decide_request(decider, request))
     return reply_to(request, started_ns, outcome)
 
 
@@ -60,7 +60,7 @@ def answer_together(
 
     `cancelled(i)` is called at each step, and returns whether the request of pair `i` was cancelled."""
     started_ns, dropped = time.monotonic_ns(), set[int]()
-    steps = _decide(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
+    steps = _decide_request(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
     while True:
         try:
             next(steps)
@@ -82,14 +82,14 @@ def answer_together(
 Outcome = Decision | BaseException | list[Decision | BaseException]  # a list for a crowd: one entry for each member
 
 
-def _decide(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
+def _decide_request(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
     """Decide one request, and yield between the steps. Return the decision or the exception in a list of one entry."""
     steps = getattr(decider, "decide_in_steps", None)
     try:
         if steps is not None:
             return [(yield from steps(request))]
         if request.members:
-            outcomes: Any = [run_to_end(_decide(decider, member))[0] for member in request.members]
+            outcomes: Any = [run_to_end(_decide_request(decider, member))[0] for member in request.members]
             return [outcomes]
         return [decider.decide(request)]
     except DECIDER_ERRORS as error:

@@ -64,9 +64,9 @@ class DecoderLink:
     def receive(self, timeout_ns: int) -> DecisionReply | None:
         """Wait for the next reply and return it, or None after the timeout or earlier."""
         # The file of a ZeroMQ socket only signals state changes, so check the socket before and after the wait.
-        reply = self._take()
+        reply = self._take_reply()
         if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns):
-            reply = self._take()
+            reply = self._take_reply()
             if reply is None:
                 self._wake.clear()
         return reply
@@ -74,7 +74,7 @@ class DecoderLink:
     def close(self) -> None:
         self._socket.close(0)
 
-    def _take(self) -> DecisionReply | None:
+    def _take_reply(self) -> DecisionReply | None:
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             return unpack_reply(self._socket.recv())
         return None

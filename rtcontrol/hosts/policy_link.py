@@ -51,14 +51,14 @@ def pack_message(value: Any) -> bytes:
 def unpack_message(data: bytes) -> Any:
     """Unpack an untrusted message. Arrays in the result are read-only. Raises MalformedMessage."""
     try:
-        if _items(data) > MOST_ITEMS:
+        if _count_items(data) > MOST_ITEMS:
             raise ValueError(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
         return msgpack.unpackb(data, object_hook=_decode_map, max_ext_len=0)
     except Exception as error:  # msgpack raises several types, and TypeError for keys that are not hashable
         raise MalformedMessage(f"it cannot be read ({type(error).__name__}: {str(error)[:80]})") from None
 
 
-def _items(data: bytes) -> int:
+def _count_items(data: bytes) -> int:
     """Count the items of a message without unpacking them, up to MOST_ITEMS + 1.
 
     Unpacking millions of items would hold the interpreter's lock for seconds."""
@@ -166,7 +166,7 @@ class Conversation:
     async def _answer(self, packed: bytes) -> bytes | str:
         good = False
         try:
-            connection = await self._ready()
+            connection = await self._ready_connection()
             await connection.send(packed)
             message = await connection.recv()
             with contextlib.suppress(ConnectionClosed):  # the next question will open a new connection
@@ -184,7 +184,7 @@ class Conversation:
         if self._connection is not None:
             self._connection.transport.abort()
             self._connection = self._pong = None
-            self._start()
+            self._start_connecting()
 
     async def end(self) -> None:
         """Close the connection, and cancel a running attempt to open one."""
@@ -194,13 +194,13 @@ class Conversation:
         if self._connection is not None:
             self._connection.transport.abort()
 
-    async def _ready(self) -> ClientConnection:
+    async def _ready_connection(self) -> ClientConnection:
         """Return an open connection that has no unread answers. Raises DecisionLost."""
         while True:
             if (connection := self._connection) is None:
                 attempt = self._attempt
                 if attempt is None or (attempt.done() and asyncio.get_running_loop().time() >= self._retry_s):
-                    attempt = self._start()
+                    attempt = self._start_connecting()
                 await asyncio.shield(attempt)
                 continue
             with contextlib.suppress(ConnectionClosed):
@@ -210,12 +210,12 @@ class Conversation:
                     return connection
             self.disconnect()
 
-    def _start(self) -> asyncio.Task[None]:
-        self._attempt = attempt = asyncio.get_running_loop().create_task(self._open())
+    def _start_connecting(self) -> asyncio.Task[None]:
+        self._attempt = attempt = asyncio.get_running_loop().create_task(self._open_connection())
         attempt.add_done_callback(lambda done: done.cancelled() or done.exception())  # prevent a warning by asyncio
         return attempt
 
-    async def _open(self) -> None:
+    async def _open_connection(self) -> None:
         """Open a connection to the policy server. Raises DecisionLost, also for questions until the next attempt."""
         connection: ClientConnection | None = None
         try:

@@ -174,15 +174,15 @@ class EdfScheduler:
         waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._due_ns)
         eager = [key for key in waiting if not patient(key)]
         if not eager:
-            return [self._pop(waiting[0], now_ns)] if waiting and late else []
+            return [self._pop_request(waiting[0], now_ns)] if waiting and late else []
         # Use the newest request's deadline: the session's own may be past, and a batch of one would be slow for all.
         first_kind, (put_ns, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
-        left_ns = put_ns + _within(newest) - now_ns
+        left_ns = put_ns + _limit_ns(newest) - now_ns
         alike = eager[:1] if first_kind is None else [key for key in eager if kind(key) == first_kind]
         count = 1
         while count < len(alike) and self.expected_ns(first_kind, count + 1) <= left_ns:
             count += 1
-        return [self._pop(key, now_ns) for key in alike[:count]]
+        return [self._pop_request(key, now_ns) for key in alike[:count]]
 
     def record_duration(self, kind: Hashable, count: int, ns: int) -> None:
         """Record that a batch of `count` decisions of a kind took `ns`."""
@@ -214,9 +214,9 @@ class EdfScheduler:
         self._waiting_since.pop(key, None)
 
     def _due_ns(self, key: Any) -> int:
-        return self._waiting_since[key] + _within(self._waiting[key][-1][1])
+        return self._waiting_since[key] + _limit_ns(self._waiting[key][-1][1])
 
-    def _pop(self, key: Any, now_ns: int) -> ScheduledRequest:
+    def _pop_request(self, key: Any, now_ns: int) -> ScheduledRequest:
         # Take the newest request, because the loop would drop the reply to an older one.
         requests = self._waiting.pop(key)
         _, request = requests.pop()
@@ -227,5 +227,5 @@ class EdfScheduler:
         return key, request
 
 
-def _within(request: DecisionRequest) -> int:
+def _limit_ns(request: DecisionRequest) -> int:
     return request.within_ns or UNLIMITED_NS

@@ -77,7 +77,7 @@ class RayPool(Pool):
             self._watcher.join()
         self.process.end()
 
-    def _notify(self) -> None:
+    def _notify_waiters(self) -> None:
         """Wake the threads that wait for a decider, and those that wait for a reply of a host that gave up."""
         self.changed.notify_all()
         for host in self.sessions:
@@ -90,13 +90,13 @@ class RayPool(Pool):
         try:
             while process_info is not None:
                 self._serve(process_info)
-                process_info = None if self.closed else self._replace(process_info["pid"])
+                process_info = None if self.closed else self._replace_process(process_info["pid"])
         except Exception as error:
             why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
             log.error("the decoder cannot be restarted: %s", why)
             with self.changed:
                 self.end(why)
-                self._notify()
+                self._notify_waiters()
 
     def _serve(self, process_info: dict[str, Any]) -> None:
         """Build the deciders of sessions in this incarnation of the process, until it is lost or the pool is closed."""
@@ -110,9 +110,9 @@ class RayPool(Pool):
                 if watch.lost(0 if missing else PING_EVERY_S):
                     return
                 for host in missing[:1]:
-                    self._build(host, process_info, watch)
+                    self._build_decider(host, process_info, watch)
 
-    def _build(self, host: RayHost, process_info: dict[str, Any], watch: ProcessWatch) -> None:
+    def _build_decider(self, host: RayHost, process_info: dict[str, Any], watch: ProcessWatch) -> None:
         """Build a host's decider in the process, and connect the host to the process."""
         import ray
 
@@ -137,9 +137,9 @@ class RayPool(Pool):
                 self.mark_built(host, process_info, time.monotonic_ns())
             else:
                 self.mark_failed(host, failure, time.monotonic_ns())
-            self._notify()
+            self._notify_waiters()
 
-    def _replace(self, pid: int) -> dict[str, Any] | None:
+    def _replace_process(self, pid: int) -> dict[str, Any] | None:
         """Start a new process after a loss. Return what its `start` returns, or None if the pool is closed."""
         log.warning("the decoder process (pid %d) was lost; a new one is being started", pid)
         with self.changed:

@@ -37,7 +37,7 @@ class DecoderProcess:
 
         try:
             self._options = _options(self._gpus)
-            return self._launch(stopped)
+            return self._launch_actor(stopped)
         except ray.exceptions.RayError as error:
             raise DecoderUnavailable(f"Ray cannot run the decoder's process: {error}", HINT) from error
 
@@ -53,7 +53,7 @@ class DecoderProcess:
             if (failed := self.ray.failed_part()) is not None:
                 raise DecoderUnavailable(f"{failed}.", "Start again.")
             try:
-                return self._launch(lambda: closed() or self.ray.failed_part() is not None)
+                return self._launch_actor(lambda: closed() or self.ray.failed_part() is not None)
             except StartCancelled:
                 continue
             except (ray.exceptions.RayError, UserError) as error:
@@ -63,7 +63,7 @@ class DecoderProcess:
                 time.sleep(POLL_S)
         return None
 
-    def _launch(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+    def _launch_actor(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         import ray
 
         self.actor = ray.remote(**self._options)(DecoderActor).remote(*self._arguments, self.ray.folder)

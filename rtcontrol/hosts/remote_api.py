@@ -227,7 +227,9 @@ class DecisionsApi:
         descriptions = {NONE: "The active call continues."} | {tool.name: tool.description for tool in self.tools}
         functions = {tool.name: i for i, tool in enumerate(self.tools)}
         null = (None,) if allow_null else ()
-        self._function = self._add("function", "Which function is to be called now?", functions, null, descriptions)
+        self._function = self._add_question(
+            "function", "Which function is to be called now?", functions, null, descriptions
+        )
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
     def body(self, request: DecisionRequest) -> dict[str, Any]:
@@ -264,7 +266,7 @@ class DecisionsApi:
         cached = min(_as_count(_as_dict(usage.get("input_tokens_details")).get("cached_tokens")), total)
         return replace(decision, tokens=total - cached, reused_tokens=cached)
 
-    def _add(
+    def _add_question(
         self, name: str, words: str, values: Mapping[str, Any], null: Sequence[Any], descriptions: Mapping[str, str]
     ) -> ClosedQuestion:
         """Add and return a question. Its options are the keys of `values`, and NONE for the value in `null`, if any."""
@@ -287,7 +289,7 @@ class DecisionsApi:
         values: dict[str, Any] = dict(zip(slot.domain.texts, slot.domain.values, strict=True))
         about = "; ".join(str(p.schema["description"]) for p in slot.parameters if p.schema.get("description"))
         words = f"If the function is {tool.name}, what is {names}?" + (f" {about}" if about else "")
-        return self._add(f"{tool.name}.{names}", words, values, slot.null[:1], {})
+        return self._add_question(f"{tool.name}.{names}", words, values, slot.null[:1], {})
 
     def _call(self, answers: Mapping[str, Any]) -> Decision:
         """Return the decision from the answers to the questions about the function and its arguments."""

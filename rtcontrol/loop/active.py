@@ -152,7 +152,7 @@ class Instructions:
     def change(self, now_ns: int) -> None:
         """Activate the next waiting instruction."""
         self.refusal, self._unsure = None, 0
-        self._use(self.waiting.popleft(), now_ns)
+        self._activate_instruction(self.waiting.popleft(), now_ns)
         self._out.append(Notify(f"instruction: {echo(self.now)}"))
 
     def judge(self, tick: Tick, reply: DecisionReply, unsure: bool, now_ns: int) -> None:
@@ -165,12 +165,12 @@ class Instructions:
             shown = f"instruction refused: {echo(self.now)} ({refusal[0]}) The previous instruction stays active."
             self._refuse(shown, reply.error or refusal[0], now_ns)
         elif (decision is None or unsure) and self.goals is not None and self.goals.recognise(self.now) is None:
-            self._doubt(decision is not None and bool(decision.unknown), now_ns)
+            self._count_doubt(decision is not None and bool(decision.unknown), now_ns)
         elif decision is not None:
             self._out.append(LoopReport("accepted", self.now))
             self.proven = self.now
 
-    def _doubt(self, unknown: bool, now_ns: int) -> None:
+    def _count_doubt(self, unknown: bool, now_ns: int) -> None:
         """Count a failed or withheld decision under the new instruction, and refuse the instruction after TRIALS
         decisions, or at once if it has `unknown` words (words that are not in the model's training data)."""
         self._unsure += 1
@@ -182,11 +182,11 @@ class Instructions:
     def _refuse(self, shown: str, error: str, now_ns: int) -> None:
         refused = self.now
         self.refusal = refused, shown
-        self._use(self.proven, now_ns, refused=echo(refused))
+        self._activate_instruction(self.proven, now_ns, refused=echo(refused))
         self._out.append(Notify(shown))
         self._out.append(LoopReport("refused", refused, error))
 
-    def _use(self, text: str, now_ns: int, **more: str) -> None:
+    def _activate_instruction(self, text: str, now_ns: int, **more: str) -> None:
         """Make an instruction the active one, pass it to the environment, and record it with the fields `more`."""
         self.now = text
         self._out.append(Instruct(text))

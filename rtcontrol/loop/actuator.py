@@ -137,12 +137,12 @@ class Actuator:
                 action = self.core.next(now_ns)
                 wake_ns = self.core.wake_ns if action is None else None
             if action is not None:
-                self._do(action)
+                self._execute_action(action)
             self._report()
             if action is None:
                 return None if wake_ns is None else max(0.0, (wake_ns - now_ns) / 1e9)
 
-    def _do(self, action: Action) -> None:
+    def _execute_action(self, action: Action) -> None:
         if isinstance(action, Command):
             self._perform(action)
         elif not isinstance(action, Attempt):

@@ -100,7 +100,7 @@ class SafeCalls:
 
     def __init__(self, calls: Sequence[Call], retry_ns: int | None, post: Callable[[SafeAttempt], None]) -> None:
         self.calls = [SafeCall(call) for call in calls] or [SafeCall(None)]
-        self._retry_ns, self._post = retry_ns, post
+        self._retry_ns, self._post_result = retry_ns, post
         self.demand = self.number = 0
         self._why = ""
         self.due_ns: int | None = None
@@ -153,7 +153,7 @@ class SafeCalls:
         for safe in self.calls:
             concerned = tool is None or len(self.calls) == 1 or (safe.call is not None and safe.call.name == tool)
             if concerned and safe.wanted and safe.acted_ns is not None:
-                self._post(SafeAttempt(safe.call, self._why, safe.number, safe.acted_ns, False, True))
+                self._post_result(SafeAttempt(safe.call, self._why, safe.number, safe.acted_ns, False, True))
                 safe.wanted, safe.acted_ns = False, None
 
     def open_round(self, now_ns: int) -> AttemptRound | None:
@@ -205,7 +205,7 @@ class SafeCalls:
             self.world_over |= over
         if not waits and (current or attempt.acted_ns is None):  # otherwise `_report_replaced` has reported the call
             active = current and not self.wanted and not self.world_over
-            self._post(SafeAttempt(safe.call, attempt.why, attempt.number, now_ns, active, acted, error, over))
+            self._post_result(SafeAttempt(safe.call, attempt.why, attempt.number, now_ns, active, acted, error, over))
         safe.running = False
         self._end_round(now_ns)
 
@@ -235,7 +235,7 @@ class ActuatorCore:
         self.effects: deque[Report] = deque()
         self.call_spans: deque[list[int]] = deque(maxlen=8)
         self.change_count = 0
-        self.safe = SafeCalls(safe_calls, retry_ns, self._post)
+        self.safe = SafeCalls(safe_calls, retry_ns, self._post_result)
         self.jobs: deque[Command | Emit | Instruct] = deque()  # in order, with at most one command and one instruction
         self.shut: str | None = None
         self.open_ns = 0
@@ -355,7 +355,7 @@ class ActuatorCore:
         """Demand the safe calls, because the loop hangs and did not renew the watchdog (`guard_ns`) in time."""
         self.guard_ns = None
         if (cleared := self.demand("loop", self.guard_emission)) is not None:
-            self._complete(cleared, "too_late", now_ns, now_ns)
+            self._complete_command(cleared, "too_late", now_ns, now_ns)
 
     def _next_of_round(self, round_: AttemptRound, now_ns: int) -> Action | None:
         if round_.remaining is None:
@@ -384,7 +384,7 @@ class ActuatorCore:
                 return self.jobs.popleft()
             if command.shut is not None:
                 self.jobs.popleft()
-                self._complete(command, "refused", now_ns, now_ns)
+                self._complete_command(command, "refused", now_ns, now_ns)
                 continue
             self._record_start(now_ns)
             if command is not self._checked_command and self.safe.start_step_check(now_ns):
@@ -419,7 +419,7 @@ class ActuatorCore:
             self.jobs.appendleft(Emit(command.void))
         self._running = self._checked_command = None
         self.call_spans[-1][1] = now_ns
-        self._complete(command, effect, self.call_spans[-1][0], now_ns, error)
+        self._complete_command(command, effect, self.call_spans[-1][0], now_ns, error)
 
     def attempted(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
         """Handle the result of an attempt."""
@@ -433,13 +433,13 @@ class ActuatorCore:
         if error is None:
             return
         if isinstance(job, Instruct):
-            self._post(EnvironmentFault("instruct", error))
+            self._post_result(EnvironmentFault("instruct", error))
         elif round_ is not None and job.demand == self.safe.demand:
             round_.error, self.safe.unsent_emission = error, job
         else:
-            self._post(EnvironmentFault("emit", error))
+            self._post_result(EnvironmentFault("emit", error))
 
-    def _complete(
+    def _complete_command(
         self,
         command: Command,
         effect: Effect | Literal["failed"],
@@ -450,9 +450,9 @@ class ActuatorCore:
         current = command.demand == self.safe.demand
         if effect == "acted" and current:
             self.safe.drop_replaced(command.call.name)
-        self._post(Completion(command.tick, effect, began_ns, ended_ns, current, error))
+        self._post_result(Completion(command.tick, effect, began_ns, ended_ns, current, error))
 
-    def _post(self, report: Report) -> None:
+    def _post_result(self, report: Report) -> None:
         self.effects.append(report)
         self.change_count += 1
 

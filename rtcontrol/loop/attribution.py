@@ -180,7 +180,7 @@ class EvidenceCollector:
         return self._evidence(
             tick,
             sample,
-            _filled(spans, reply),
+            _filled_spans(spans, reply),
             to_ms(end_ns - tick.release_ns),
             since_ms,
             over=reply is not None and fault is None,
@@ -195,13 +195,13 @@ class EvidenceCollector:
     ) -> Evidence:
         """Return the evidence `before`, completed by what arrived since then: heartbeat gaps from later replies, and
         the timestamps of a late `reply` or of the late call's result `done`."""
-        gaps = [gap for gap in _clip(tick, self.gaps, before.end_ms) if gap not in before.gaps]
+        gaps = [gap for gap in _clip_spans(tick, self.gaps, before.end_ms) if gap not in before.gaps]
         if not before.open:
             return before
         evidence = replace(before, gaps=[*before.gaps, *gaps])
         if reply is None:
             return evidence
-        spans = _filled(spans_of(tick, reply, done), reply)
+        spans = _filled_spans(spans_of(tick, reply, done), reply)
         return replace(evidence, spans={name: min(t, before.end_ms) for name, t in spans.items()}, host=None)
 
     def skip_fields(self, tick: ev.Tick, first_ns: int, sample: ev.EvidenceSample) -> dict[str, Any]:
@@ -227,10 +227,10 @@ class EvidenceCollector:
             "usual": usual(self.on_time),
             "pauses": _pauses(tick, sample, since, end),
             "apart": sample.apart,
-            "gaps": _clip(tick, self.gaps, end),
+            "gaps": _clip_spans(tick, self.gaps, end),
             "arrival": not self._periodic,
-            "texts": _clip(tick, self.texts, end),
-            "acting": _acting(tick, sample, end),
+            "texts": _clip_spans(tick, self.texts, end),
+            "acting": _call_spans(tick, sample, end),
             **_usages(tick, sample),
         }
         deadline = to_ms(tick.deadline_ns - tick.release_ns)
@@ -253,7 +253,7 @@ def ran_and_delayed(raw: bytes) -> tuple[int, int]:
     return int(ran), int(delayed)
 
 
-def _filled(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
+def _filled_spans(spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:
     """Return the spans, with estimates for a decoder that has another clock: its start is then computed from the
     arrival of the reply and the decision's duration."""
     filled = {name: t for name, t in spans.items() if name not in ("captured", "received")}
@@ -287,7 +287,7 @@ def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
         usage = ThreadUsage(thread.state)
         if i < len(runs) and thread.ran_ns is not None and thread.delayed_ns is not None:
             before = tick.schedstats_before[i] if i < min(LOCAL, len(tick.schedstats_before)) else None
-            usage = _usage(thread, thread.ran_ns, thread.delayed_ns, runs[i], before)
+            usage = _usage_of(thread, thread.ran_ns, thread.delayed_ns, runs[i], before)
         if recent:
             throttled = None if thread.throttled_ns is None else to_ms(thread.throttled_ns)
             usage = replace(usage, major_faults=thread.major_faults, throttled_ms=throttled)
@@ -296,7 +296,7 @@ def _usages(tick: ev.Tick, sample: ev.EvidenceSample) -> dict[str, ThreadUsage]:
     return worst
 
 
-def _usage(thread: ev.ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
+def _usage_of(thread: ev.ThreadReading, ran_ns: int, delayed_ns: int, raw: bytes, before: bytes | None) -> ThreadUsage:
     """Return the usage of a thread since its schedstat file was `raw`, without times if `raw` cannot be parsed."""
     try:
         ran, delayed = ran_and_delayed(raw)
@@ -311,14 +311,14 @@ def _pauses(tick: ev.Tick, sample: ev.EvidenceSample, since: float, until: float
     return [(max(b, since), min(e, until), kind) for b, e, kind in spans if e > since and b < until]
 
 
-def _acting(tick: ev.Tick, sample: ev.EvidenceSample, until: float) -> list[Span]:
+def _call_spans(tick: ev.Tick, sample: ev.EvidenceSample, until: float) -> list[Span]:
     # A call without an end is still running, or ran until the next one started.
     starts = [*(start for start, _ in sample.acting[1:]), sample.t_ns]
     spans = [(start, end or next_) for (start, end), next_ in zip(sample.acting, starts, strict=False)]
-    return _clip(tick, spans, until)
+    return _clip_spans(tick, spans, until)
 
 
-def _clip(tick: ev.Tick, spans: Iterable[tuple[int, int]], until: float) -> list[Span]:
+def _clip_spans(tick: ev.Tick, spans: Iterable[tuple[int, int]], until: float) -> list[Span]:
     relative = [(to_ms(start - tick.release_ns), to_ms(end - tick.release_ns)) for start, end in spans]
     return [(max(b, 0.0), min(e, until)) for b, e in relative if e > 0.0 and b < until]
 
@@ -337,20 +337,20 @@ def attribute(e: Evidence) -> Verdict:
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.excess_ms / 2, LEAST_MS)
     took = e.steps()
-    if (verdict := _pause(e, need)) is not None:
+    if (verdict := _pause_verdict(e, need)) is not None:
         return verdict
     # The decoder may have died without the host having noticed it yet.
     if (lost := e.host or ("lost" if e.decoder.state in GONE and "replied" not in e.spans else None)) is not None:
         return Verdict(Cause.HOST, lost)
-    if (verdict := _wake(e, took, need)) is not None:
+    if (verdict := _wake_verdict(e, took, need)) is not None:
         return verdict
     if e.fault is not None and (preempted or e.fault[0] is not Cause.EXECUTE):
         return Verdict(*e.fault)
-    decided = _all(Cause.DECIDE, _deciding(e, took), e.usual, need)
-    return decided or _all(Cause.EXECUTE, _executing(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
+    decided = _all_parts(Cause.DECIDE, _deciding_ms(e, took), e.usual, need)
+    return decided or _all_parts(Cause.EXECUTE, _executing_ms(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
 
 
-def _pause(e: Evidence, need: float) -> Verdict | None:
+def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
     """Return the verdict that the process was paused for at least `need` ms while it had work to do, or None."""
     awaited = (e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms))
     windows = [(e.since_ms, e.end_ms)]
@@ -367,20 +367,20 @@ def _pause(e: Evidence, need: float) -> Verdict | None:
     return Verdict(Cause.PAUSE, "disk" if e.loop.major_faults else "stall", paused)
 
 
-def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
+def _wake_verdict(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
     """Return the verdict that a thread ran late, or None: the loop's thread woke late for the release or the reply, or
     the loop's or the actuator's thread did not get a processor."""
-    windows = _away(e)
+    windows = _spans_without_loop(e)
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
-    delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
+    delayed += min(e.loop.delayed_ms or 0.0, _total_ms(took, "observe", "send"))
     delayed += min(max(e.loop.delayed_ms or 0.0, e.sockets.delayed_ms or 0.0), took.get("deliver", 0.0))
-    delayed += _starved_ms(e, e.actuator, _sum(took, "wait", "execute"))
+    delayed += _starved_ms(e, e.actuator, _total_ms(took, "wait", "execute"))
     if (texts := covered_ms(e.texts, windows)) >= need:
         return Verdict(Cause.DECIDE, "observe", texts)
     parts = {"scheduler": delayed, "executor": covered_ms(e.acting, windows)}
     if parts[largest := max(parts, key=lambda name: parts[name])] >= need:
         return Verdict(Cause.WAKE, largest, parts[largest])
-    missing = _sum(took, "wake", "deliver")
+    missing = _total_ms(took, "wake", "deliver")
     if e.loop.major_faults and missing - delayed >= need:
         return Verdict(Cause.WAKE, "disk", missing - delayed)
     if e.arrival and took.get("wake", 0.0) >= need:
@@ -388,7 +388,7 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
     return None
 
 
-def _away(e: Evidence) -> list[Span]:
+def _spans_without_loop(e: Evidence) -> list[Span]:
     """Return the spans in which the tick waited for the loop's thread: from the release until it woke, and from the
     decision until it took the reply."""
     windows = [(0.0, e.spans.get("woke", 0.0))]
@@ -397,10 +397,10 @@ def _away(e: Evidence) -> list[Span]:
     return windows
 
 
-def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
+def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     """Return how many ms passed between the release and the reply, by sub-cause of `decide`."""
     # The loop may also have computed the text of another tick at this tick's release or reply.
-    observe = took.get("observe", 0.0) + covered_ms(e.texts, _away(e))
+    observe = took.get("observe", 0.0) + covered_ms(e.texts, _spans_without_loop(e))
     parts = {"observe": observe, "send": took.get("send", 0.0)}
     submitted = e.spans.get("submitted")
     if submitted is None:
@@ -422,7 +422,7 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     return parts
 
 
-def _executing(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
+def _executing_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     """Return how many ms passed after the reply, by sub-cause of `execute`. Only the actuator's calls count as busy."""
     if (replied := e.spans.get("replied")) is None:
         return {}
@@ -433,7 +433,7 @@ def _executing(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     return {"busy": covered_ms(e.acting, [(replied, started)]), "slow": took.get("execute", 0.0)}
 
 
-def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
+def _all_parts(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
     """Return the verdict that the parts together took at least `need` ms longer than usual, or None. The sub-cause is
     the part with the largest excess."""
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
@@ -483,5 +483,5 @@ def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
     return total
 
 
-def _sum(took: Mapping[str, float], *names: str) -> float:
+def _total_ms(took: Mapping[str, float], *names: str) -> float:
     return sum(took.get(name, 0.0) for name in names)

@@ -250,7 +250,7 @@ class LoopCore:
     def _start_tick(self) -> None:
         world, settings, enforced = self.world, self.settings, self.grid.enforced
         if settings.duration_ns is not None and self._world_ns - world.started_ns >= settings.duration_ns:
-            self._stop("duration")
+            self._stop_ticks("duration")
             return
         tick = world.tick = self._new_tick(self.now_ns, self.now_ns)
         if enforced or self.fallback.emits:
@@ -284,7 +284,7 @@ class LoopCore:
         tick = self.world.tick
         assert tick is not None, "Observe is only sent for a tick"
         if event.finished:
-            self._stop("episodes")
+            self._stop_ticks("episodes")
             return
         self.outstanding.newest_k = tick.k
         self._store_sample(tick, event)
@@ -381,7 +381,7 @@ class LoopCore:
         measure = policy.expire(self._world_ns)
         # After the safe call took over, a call may have failed and acted in part: demand the safe call again.
         if measure == "safe" or (measure == "none" and self.outstanding.called_since_demand):
-            self._demand("miss", self.fallback.safe_emission(), self.outstanding.newest_k)
+            self._demand_safe_calls("miss", self.fallback.safe_emission(), self.outstanding.newest_k)
 
     def _await_late_reply(self, tick: ev.Tick) -> None:
         self.out.append(ev.CancelRequest(tick.k))
@@ -441,11 +441,11 @@ class LoopCore:
         if decision is None:
             self._miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
         elif (why := self.operator.reason_to_hold(tick, decision)) is not None:
-            self._hold(tick, reply, decision.call, why)
+            self._hold_decision(tick, reply, decision.call, why)
         elif decision.call is None:
             self.fallback.policy.renew(self._world_ns)
             self._emit_status(tick, "fresh", reply)
-            self._settle(ev.TickOutcome(tick, "null", reply), reply)
+            self._settle_tick(ev.TickOutcome(tick, "null", reply), reply)
         elif tick.k < self.outstanding.ordered_k:
             self._settle_unused("overtaken", tick, reply, decision.call)
         elif tick.calls and decision.call.text() in tick.calls:
@@ -453,7 +453,7 @@ class LoopCore:
         else:
             self._dispatch(tick, reply, decision.call, tick.deadline_ns if self.grid.enforced else None)
 
-    def _hold(self, tick: ev.Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
+    def _hold_decision(self, tick: ev.Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
         """Settle a tick whose decision must not act, or needs an operator's approval first."""
         if why == "state":
             self._withhold_paused(tick, reply, call)
@@ -462,7 +462,7 @@ class LoopCore:
             self.operator.request_approval(tick, reply, call, self.now_ns)
         # The active call continues, but its hold limit is not extended.
         measure: Measure = "hold" if tick.calls else self.fallback.policy.unsure(self._world_ns)
-        self._settle(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
+        self._settle_tick(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
         self._fall_back(measure, tick, reply=reply)
 
     def _withhold_paused(self, tick: ev.Tick, reply: DecisionReply, call: Call | None) -> None:
@@ -471,13 +471,13 @@ class LoopCore:
             self._emit_status(tick, "safe", reply)
         else:
             self._record_pause(tick.k)
-            self._demand("pause", self.fallback.emission(tick, "safe", reply=reply), tick.k)
+            self._demand_safe_calls("pause", self.fallback.emission(tick, "safe", reply=reply), tick.k)
         why = self.operator.state if self.operator.state != "running" else "paused"
-        self._settle(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
+        self._settle_tick(ev.TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why), reply)
 
     def _settle_unused(self, kind: str, tick: ev.Tick, reply: DecisionReply, call: Call) -> None:
         self._emit_status(tick, "held", reply)
-        self._settle(ev.TickOutcome(tick, kind, reply, call.text()), reply)
+        self._settle_tick(ev.TickOutcome(tick, kind, reply, call.text()), reply)
 
     # -- dispatch ------------------------------------------------------------------------------------------------------
 
@@ -494,11 +494,11 @@ class LoopCore:
             else:
                 self._miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        self._execute(ev.OrderedCall(tick, reply, call, text, late, ordered_ns=self.now_ns), ready, not_after_ns)
+        self._execute_call(ev.OrderedCall(tick, reply, call, text, late, ordered_ns=self.now_ns), ready, not_after_ns)
 
     # -- execute -------------------------------------------------------------------------------------------------------
 
-    def _execute(self, order: ev.OrderedCall, ready: Call, not_after_ns: int | None) -> None:
+    def _execute_call(self, order: ev.OrderedCall, ready: Call, not_after_ns: int | None) -> None:
         """Pass a call to the actuator. The Completion of the call will settle the tick."""
         tick, outstanding = order.tick, self.outstanding
         command = ev.Command(tick.k, ready, tick.epoch, not_after_ns, requested_ns=tick.requested_ns or tick.woke_ns)
@@ -552,7 +552,7 @@ class LoopCore:
         elif done.effect == "refused":
             self._withhold_paused(tick, reply, order.call)
         elif acted or done.effect == "epoch_over":
-            self._settle(ev.TickOutcome(tick, "call" if acted else "epoch_over", reply, order.text, done), reply)
+            self._settle_tick(ev.TickOutcome(tick, "call" if acted else "epoch_over", reply, order.text, done), reply)
             if acted and self.settings.calls_per_tick > 1:
                 self._request_further_call(order, done)
         else:
@@ -590,7 +590,7 @@ class LoopCore:
 
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
-    def _settle(self, outcome: ev.TickOutcome, reply: DecisionReply) -> None:
+    def _settle_tick(self, outcome: ev.TickOutcome, reply: DecisionReply) -> None:
         """Record a tick that has a decision. The tick is on time if its call (if any) ended before the deadline."""
         tick, done = outcome.tick, outcome.done
         end_ns = done.ended_ns if done is not None else self.now_ns
@@ -605,7 +605,7 @@ class LoopCore:
         else:
             self._open_miss(OpenMiss(outcome, self.ledger.reserve(), line, end_ns))
         if self.settings.on_miss == "stop":
-            self._stop("miss")
+            self._stop_ticks("miss")
 
     def _miss(
         self, tick: ev.Tick, fault: ev.KnownCause | None, reply: DecisionReply | None = None, **more: Any
@@ -687,16 +687,16 @@ class LoopCore:
         """Apply a measure, and send an emission to an emitting world. Return the record's name for the measure: `none`
         if the safe call is active already, `pending` if it was demanded but is not active yet."""
         if measure == "stop":
-            self._stop("miss")
+            self._stop_ticks("miss")
         emission = self.fallback.emission(tick, "held" if measure == "hold" else "safe", None, reply, cause, error)
         if measure == "safe" or (measure == "none" and self.outstanding.called_since_demand):
-            self._demand("miss", emission, tick.k)
+            self._demand_safe_calls("miss", emission, tick.k)
             return "pending" if measure == "none" else measure
         if emission is not None:
             self.out.append(emission)
         return "pending" if measure == "none" and self.world.safe.pending else measure
 
-    def _demand(self, why: str, emission: Any, k: int) -> None:
+    def _demand_safe_calls(self, why: str, emission: Any, k: int) -> None:
         """Demand the safe calls because of tick `k`."""
         self.ledger.safe_k, self.outstanding.called_since_demand = k, False
         self.world.safe = ev.SafeState(True, True)
@@ -734,7 +734,7 @@ class LoopCore:
             self.outstanding.late = {tick.k: tick for tick in late if tick.incarnation == state.incarnation}
         if state.gave_up is not None and not self.world.stopped:
             self.out.append(ev.Notify(f"no more decisions: {state.gave_up}"))
-            self._stop("host")
+            self._stop_ticks("host")
 
     def _record_acknowledgements(self, acks: deque[Acknowledgement]) -> None:
         """Record the acknowledgements of a client. Leave those for calls without a result in the queue."""
@@ -748,7 +748,7 @@ class LoopCore:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _stop(self, why: str) -> None:
+    def _stop_ticks(self, why: str) -> None:
         self.world.stopped = True
         self.out.append(ev.StopRun(why))
 
@@ -757,7 +757,7 @@ class LoopCore:
         self.world.stopped = self.world.exiting = True
         self.operator.state = "stopped"
         self.operator.drop(self.now_ns)
-        self._demand("exit", self.fallback.safe_emission(), self.outstanding.newest_k)
+        self._demand_safe_calls("exit", self.fallback.safe_emission(), self.outstanding.newest_k)
 
     def _on_overdue_release(self, event: ev.OverdueRelease) -> None:
         """Record a miss if a release was due before the run ended, but the loop hung and did not start it."""
@@ -808,7 +808,7 @@ EVENT_HANDLERS: dict[type, Callable[[LoopCore, Any], None]] = {
     ev.SafeAttempt: lambda core, attempt: core.ledger.attempted(attempt),
     ev.EnvironmentFault: lambda core, fault: core.ledger.fault(fault, core.now_ns),
     ev.NewInstruction: lambda core, event: core.requests.instructions.waiting.append(event.text),
-    ev.StopRequested: lambda core, event: core._stop(event.why),
+    ev.StopRequested: lambda core, event: core._stop_ticks(event.why),
     ev.ExitStarted: LoopCore._on_exit_started,
     ev.OverdueRelease: LoopCore._on_overdue_release,
     ev.RunClosed: LoopCore._on_run_closed,

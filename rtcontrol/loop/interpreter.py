@@ -95,7 +95,7 @@ class Interpreter:
             pass
         if turn:
             try:
-                understood = self._ask(sentence, over)
+                understood = self._ask_decider(sentence, over)
             except Exception as error:
                 detail = error.what if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
                 understood = InterpretedSentence(sentence, None, self.name, "error", detail[:DETAIL])
@@ -115,13 +115,13 @@ class Interpreter:
             self._decider = deciders.build_decider(self._source)
         return self._decider
 
-    def _ask(self, sentence: str, over: Callable[[int], bool]) -> InterpretedSentence | None:
+    def _ask_decider(self, sentence: str, over: Callable[[int], bool]) -> InterpretedSentence | None:
         """Return the decider's interpretation, or None if `over` became true before the decider answered."""
         request = DecisionRequest(0, 0, "", sentence, within_ns=round(self.limit_s * 1e9))
         (reply,) = run_to_end(deciders.answer_together([(self._build_decider(), request)], over))
-        return None if reply is None or over(0) else self._read(sentence, reply)
+        return None if reply is None or over(0) else self._read_reply(sentence, reply)
 
-    def _read(self, sentence: str, reply: DecisionReply) -> InterpretedSentence:
+    def _read_reply(self, sentence: str, reply: DecisionReply) -> InterpretedSentence:
         decision = reply.decision
         if decision is None:
             error = (reply.user_error or (reply.error or "",))[0]

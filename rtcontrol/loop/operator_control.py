@@ -56,7 +56,7 @@ class OperatorControl:
             if command is None:
                 return answer
             if word in ("pause", "stop"):
-                self._shut(word)
+                self._shut_actuator(word)
             elif word == "resume":
                 self._actuator.order(ActuatorCore.block, None, command.t_ns)
             self._actuator.core.effects.append(command)
@@ -95,7 +95,7 @@ class OperatorControl:
             self._operator.state = "stopped"
             self._actuator.order(ActuatorCore.block, "stopped", 0)
 
-    def _shut(self, why: str) -> None:
+    def _shut_actuator(self, why: str) -> None:
         actuator, now = self._actuator, time.monotonic_ns()
         # Block calls first: the environment checks `Command.shut` before a queued call starts.
         actuator.order(ActuatorCore.block, self._operator.state, now)

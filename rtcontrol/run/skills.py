@@ -176,18 +176,18 @@ class GuardedWorld:
         self.functions = world.bindings
         names = {tool.name for tool in tools}
         bound = tools.bind(**{name: world.bindings[name] for name in names & set(world.bindings)})
-        self.bindings = {t.name: partial(self._guarded, t.name, partial(_execute_tool, bound, t)) for t in bound}
+        self.bindings = {t.name: partial(self._call_guarded, t.name, partial(_execute_tool, bound, t)) for t in bound}
 
     def close(self) -> None:
         if self in self._open:
             self._open.remove(self)
-            self._guarded("close", self._world.close)
+            self._call_guarded("close", self._world.close)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._world, name)
-        return partial(self._guarded, name, value) if callable(value) else value
+        return partial(self._call_guarded, name, value) if callable(value) else value
 
-    def _guarded(self, name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+    def _call_guarded(self, name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
         try:
             return function(*given, **named)
         except UserError:

@@ -149,11 +149,11 @@ def default_ttl_ms(config: RunConfig) -> float:
 def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
     """Return the settings for a client's hello; records are written to `out`. This may take seconds, because the tools'
     schemas are compiled. Raises WireError with the invalid field, the rule and a hint."""
-    agent, agent_name = _agent(hello, options)
-    model = _model(hello, options, agent, agent_name)
+    agent, agent_name = _agent_of_hello(hello, options)
+    model = _model_of_hello(hello, options, agent, agent_name)
     agent = replace(adapted(agent, model), model=model, observe=_observe_data_or_text(agent.observe))
     warnings = list(agent.tools.warnings())
-    config = with_gate(_config(hello, options, agent, agent_name, out, warnings), model, agent.tools.schemas)
+    config = with_gate(_run_config(hello, options, agent, agent_name, out, warnings), model, agent.tools.schemas)
     if (notice := training_notice(agent.tools.schemas, model)) is not None:
         warnings.append(notice)
     ttl_ms = default_ttl_ms(config) if hello.ttl_ms is None else hello.ttl_ms
@@ -168,7 +168,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
     return SessionTerms(hello, agent, agent_name, model, source, config, ttl_ms, trained, tuple(warnings), options)
 
 
-def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
+def _agent_of_hello(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
     """Return the agent for this hello, and the agent's name (None if the client sent tools)."""
     served = None if options.agent is None else assembly.load_agent(options.agent)
     if hello.agent is not None and hello.tools is not None:
@@ -227,7 +227,7 @@ def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False
         raise WireError(Code.TOOLS, problem, hint, field="safe_calls", fatal=fatal) from None
 
 
-def _model(hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None) -> str:
+def _model_of_hello(hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None) -> str:
     requested = hello.model or options.model or (agent.model if agent_name is not None else None)
     # A client may not send a path: it must not choose which files of this machine are loaded.
     plain = [m for m in SCRIPTED if m != "expert" or agent_name in assembly.EXPERTS or agent.expert is not None]
@@ -254,7 +254,7 @@ def _observe_data_or_text(observe: Callable[[Mapping[str, Any]], str]) -> Callab
     return read
 
 
-def _config(
+def _run_config(
     hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None, out: Path, warnings: list[str]
 ) -> RunConfig:
     max_calls = min(options.calls_per_tick, agent.history + 1)
@@ -264,10 +264,10 @@ def _config(
     with refused_as(Code.INVALID):
         requested: dict[str, Any] = {
             "out": out,
-            "hz": hz if hello.pacing == "client" else _limited("hz", hz, options.hz_max, warnings),
+            "hz": hz if hello.pacing == "client" else _limited_value("hz", hz, options.hz_max, warnings),
             "deadline_ms": hello.deadline_ms,
             "max_age_ms": hello.max_age_ms,
-            "calls_per_tick": _limited("calls_per_tick", hello.calls_per_tick or 1, max_calls, warnings),
+            "calls_per_tick": _limited_value("calls_per_tick", hello.calls_per_tick or 1, max_calls, warnings),
             "instruction": agent.instruction,
             "agent": agent.name,
             "model": agent.model,
@@ -277,17 +277,17 @@ def _config(
             "warmup": 0 if agent.model in SCRIPTED or is_policy(agent.model) else WARMUP,
             "first_observation_s": float("inf"),
         }
-        return RunConfig(env="remote", **shared | requested | _optional(options, agent, agent_name, warnings))
+        return RunConfig(env="remote", **shared | requested | _optional_parts(options, agent, agent_name, warnings))
 
 
-def _limited(name: str, requested: float, limit: float, warnings: list[str]) -> Any:
+def _limited_value(name: str, requested: float, limit: float, warnings: list[str]) -> Any:
     """Return the requested value, or `limit` if the value is larger; in this case, append a warning."""
     if requested > limit:
         warnings.append(f"{name} {requested:g} is above the server's limit. The session uses {limit:g}.")
     return min(requested, limit)
 
 
-def _optional(options: ServeOptions, agent: Agent, agent_name: str | None, warnings: list[str]) -> dict[str, Any]:
+def _optional_parts(options: ServeOptions, agent: Agent, agent_name: str | None, warnings: list[str]) -> dict[str, Any]:
     """Return the server's hysteresis and interpreter. If this session cannot use one, return None and append a warning
     in its place."""
     hysteresis, interpreter = options.hysteresis, options.interpreter

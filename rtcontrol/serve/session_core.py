@@ -232,7 +232,7 @@ class SessionStep:
         if peer.session is not None:
             self._repeat_welcome(peer.session, hello)
         elif hello.resume is not None:
-            self._resume(peer, hello, hello.resume)
+            self._resume_session(peer, hello, hello.resume)
         else:
             self._start_session(peer, hello)
 
@@ -246,14 +246,14 @@ class SessionStep:
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
             self._request_welcome(session)
 
-    def _resume(self, peer: Peer, hello: Hello, token: str) -> None:
+    def _resume_session(self, peer: Peer, hello: Hello, token: str) -> None:
         """Resume a session. Its previous connection may still be registered if the loss was not detected yet."""
         session = self.sessions.find_resumable(token, peer.connection.key)
         self.sessions.check_room(besides=session)
         peer.join(session)
         session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": token})
         if session.life.state == "parked":
-            self._open(session)
+            self._open_session(session)
         elif session.life.state == "live":
             self._request_welcome(session)
         # Otherwise the loop is starting, or it is ending, and `_on_ended` will start the session again.
@@ -271,9 +271,9 @@ class SessionStep:
         peer.join(session)
         self.sessions.add(session)
         self.core.count += 1
-        self._open(session)
+        self._open_session(session)
 
-    def _open(self, session: Session) -> None:
+    def _open_session(self, session: Session) -> None:
         session.life.state, session.life.client_lost = "opening", False
         self.out.append(ev.Start(session, not session.negotiated))
 
@@ -325,7 +325,7 @@ class SessionStep:
             return
         for message in event.messages:
             session.peer.welcome_sent = True
-            self._emit(session, message)
+            self._emit_message(session, message)
 
     def _deliver_to_world(self, peer: Peer, message: Any) -> None:
         """Pass a message about the client's world, such as an observation, to the session."""
@@ -369,16 +369,16 @@ class SessionStep:
         if command is None or (message.instruction is not None and command in ("confirm", "deny")):
             hint = f"Set `say` to one of {', '.join(COMMANDS)}. An instruction cannot be confirmed or denied."
             raise WireError(Code.INVALID, "control.say is missing or does not fit.", hint, field="say")
-        answer = self._command(session, command, "wire", message.id, logged=True)
+        answer = self._carry_out_command(session, command, "wire", message.id, logged=True)
         if answer is not None:
-            self._log(session, answer)
+            self._log_line(session, answer)
 
     def _on_commanded(self, event: ev.Commanded) -> None:
-        answer = self._command(event.session, event.command, event.by, event.k, logged=False)
+        answer = self._carry_out_command(event.session, event.command, event.by, event.k, logged=False)
         if answer is not None:
             self.out.append(ev.Answer(answer))
 
-    def _command(self, session: Session, command: str, by: str, k: int | None, logged: bool) -> str | None:
+    def _carry_out_command(self, session: Session, command: str, by: str, k: int | None, logged: bool) -> str | None:
         """Carry out a person's command, also while the session opens or is parked. A stopped session cannot resume.
         Return a sentence about the result, or None if the loop will return it."""
         life = session.life
@@ -400,7 +400,7 @@ class SessionStep:
 
     # -- messages of a loop to its client -----------------------------------------------------------------------------
 
-    def _emit(self, session: Session, message: Message) -> None:
+    def _emit_message(self, session: Session, message: Message) -> None:
         """Send a message of the loop to the client, if the welcome was sent before."""
         peer = session.peer
         if isinstance(message, ControlMessage):
@@ -421,7 +421,7 @@ class SessionStep:
         leaves = life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more
         if leaves and life.end_reason in (None, SERVER_LEAVING):
             # The client has just received a new call, which stays active while the client connects to another server.
-            self._stop(session, SERVER_LEAVING)
+            self._stop_session(session, SERVER_LEAVING)
             self._send(peer, Bye(session=session.token, reason=SERVER_LEAVING, reconnect=True))
             peer.session = None
             if session.peer is peer:  # otherwise the client has already resumed on another connection
@@ -438,7 +438,7 @@ class SessionStep:
         instructions = event.session.instructions
         instructions.refusal = instructions.reported_refusal = event.reason
 
-    def _log(self, session: Session, line: str, always: bool = False) -> None:
+    def _log_line(self, session: Session, line: str, always: bool = False) -> None:
         """Log a line about the session, `always` or if the rate limit is not exceeded. The limit keeps errors that
         repeat in every tick from filling the log."""
         if self.core.log_limit.take(self.now_ns) or always:
@@ -464,13 +464,13 @@ class SessionStep:
         kept = kept and (error is None or (error.retryable and not error.fatal))
         if kept and error is None and session.peer is not None:
             life.parked_ns = self.now_ns
-            self._open(session)
+            self._open_session(session)
             return
         peer, session.peer = session.peer, None
         if peer is not None:
             peer.session = None
         if kept:
-            self._park(session, CLIENT_LOST if error is None else error.message[:200])
+            self._park_session(session, CLIENT_LOST if error is None else error.message[:200])
         else:
             self.sessions.remove(session)
         if life.end_reason == PERSON_STOPPED and peer is not None:
@@ -483,7 +483,7 @@ class SessionStep:
         elif not kept:
             self._send_bye(session, peer)
 
-    def _park(self, session: Session, reason: str) -> None:
+    def _park_session(self, session: Session, reason: str) -> None:
         """Park a session until its client resumes it. If too many are parked, remove the one that was parked first."""
         session.life.state, session.life.parked_ns = "parked", self.now_ns
         if (first := self.sessions.first_parked_over_limit()) is not None:
@@ -504,10 +504,10 @@ class SessionStep:
         if session is None:
             return
         peer.session = session.peer = None
-        self._stop(session, CLIENT_BYE)
+        self._stop_session(session, CLIENT_BYE)
         self._send(peer, Bye(session=session.token, reason=CLIENT_BYE))
 
-    def _stop(self, session: Session, reason: str) -> None:
+    def _stop_session(self, session: Session, reason: str) -> None:
         """Stop the session with the safe call. The session cannot be resumed."""
         life = session.life
         life.end_reason, life.client_lost = life.end_reason or reason, True
@@ -528,7 +528,7 @@ class SessionStep:
     def _on_close_started(self, event: ev.CloseStarted) -> None:
         self.core.closing = True
         for session in self.sessions:
-            self._stop(session, SERVER_STOPPED)
+            self._stop_session(session, SERVER_STOPPED)
 
     def _on_timer_fired(self, event: ev.TimerFired) -> None:
         """Send heartbeats, close silent connections, and end expired sessions and those whose last call is overdue."""
@@ -545,7 +545,7 @@ class SessionStep:
         for session in self.sessions:
             leaves_ns = session.life.leaves_ns
             if leaves_ns and now > leaves_ns + LAST_CALL_WAIT_NS and session.life.end_reason is None:
-                self._stop(session, SERVER_LEAVING)
+                self._stop_session(session, SERVER_LEAVING)
 
 
 def add_reference(error: WireError, message: Message | None) -> WireError:
@@ -566,10 +566,10 @@ EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
     ev.LoopCreated: SessionStep._on_loop_created,
     ev.WarmedUp: SessionStep._on_warmed_up,
     ev.WelcomeReady: SessionStep._on_welcome_ready,
-    ev.LoopMessage: lambda step, event: step._emit(event.session, event.message),
+    ev.LoopMessage: lambda step, event: step._emit_message(event.session, event.message),
     ev.LoopError: SessionStep._on_loop_error,
     ev.InstructionRejected: SessionStep._on_instruction_rejected,
-    ev.LogRequested: lambda step, event: step._log(event.session, event.line, event.always),
+    ev.LogRequested: lambda step, event: step._log_line(event.session, event.line, event.always),
     ev.Commanded: SessionStep._on_commanded,
     ev.Instructed: SessionStep._on_instructed,
     ev.Ended: SessionStep._on_ended,

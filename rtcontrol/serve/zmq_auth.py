@@ -139,7 +139,7 @@ def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     """Bind the socket, and return its address. Raises UserError."""
     socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
     # libzmq would take the path from the other server.
-    if endpoint.startswith("ipc://") and _answers(endpoint.removeprefix("ipc://")):
+    if endpoint.startswith("ipc://") and _has_listener(endpoint.removeprefix("ipc://")):
         raise UserError(f"--bind {endpoint}: another server listens there.", "Stop it, or give another path.")
     try:
         socket.bind(endpoint)
@@ -149,7 +149,7 @@ def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def _answers(path: str) -> bool:
+def _has_listener(path: str) -> bool:
     """Return whether a process listens at a Unix socket. A socket that a dead process left refuses the connection."""
     with contextlib.suppress(OSError), sockets.socket(sockets.AF_UNIX) as peer:
         peer.settimeout(1.0)

@@ -54,9 +54,9 @@ class SimActuator(Actuator):
     def _schedule_turn(self) -> None:
         if not (self._scheduled or self.busy_ns or self.ended):
             self._scheduled = True
-            self.worker.process.at(self.worker.next_run_ns(), self._turn)
+            self.worker.process.at(self.worker.next_run_ns(), self._take_turn)
 
-    def _turn(self) -> None:
+    def _take_turn(self) -> None:
         self._scheduled = False
         self.worker.start_running()
         if not self.busy_ns and not self.ended:
@@ -69,7 +69,7 @@ class SimActuator(Actuator):
             if action is None:
                 self._set_timer()
                 break
-            self._do(action)
+            self._execute_action(action)
         self._report()
         return None
 
@@ -78,26 +78,26 @@ class SimActuator(Actuator):
         at_ns = max(self.core.wake_ns or 0, self.time.now_ns)
         if self.core.wake_ns is not None and (not self._timer_ns or at_ns < self._timer_ns):
             self._timer_ns = at_ns
-            self.worker.process.at(at_ns, self._timer)
+            self.worker.process.at(at_ns, self._on_timer)
 
-    def _timer(self) -> None:
+    def _on_timer(self) -> None:
         self._timer_ns = 0
         if self.core.wake_ns is not None and self.time.now_ns >= self.core.wake_ns:
             self._schedule_turn()
         else:
             self._set_timer()
 
-    def _do(self, action: Action) -> None:
+    def _execute_action(self, action: Action) -> None:
         world = self._world
         if isinstance(action, Command):
             self.referee.check_start(action.tick)
             if world is None:
-                super()._do(action)
+                super()._execute_action(action)
                 return
             self.busy_ns = self.time.now_ns
             world.perform(action.call, action, lambda *end: self._performed(action, *end))
         elif not isinstance(action, Attempt):
-            super()._do(action)
+            super()._execute_action(action)
         elif world is None:
             self._attempt(action)  # this does not block, and needs no thread
         else:
@@ -113,7 +113,7 @@ class SimActuator(Actuator):
         self.core.performed(command, effect, error, self.time.now_ns)
         if effect == "acted" and error is None:
             self.referee.record_renewal()
-        self._free()
+        self._release_world()
 
     def _attempted(self, attempt: Attempt, effect: Effect, error: BaseException | None) -> None:
         if error is not None:
@@ -123,9 +123,9 @@ class SimActuator(Actuator):
             self._report()
             self._schedule_turn()
         else:
-            self._free()
+            self._release_world()
 
-    def _free(self) -> None:
+    def _release_world(self) -> None:
         if self.busy_ns:
             self.worker.blocked_spans.append((self.busy_ns, self.time.now_ns))
         self.busy_ns = 0

@@ -68,19 +68,19 @@ class SimDecoder(HostBase):
             fault.extend_to(self.time.now_ns + self.period_ns)
             raise OSError("no buffer space")
         life = self.incarnation
-        self.process.at(self.time.now_ns + 40 * US, lambda: self._arrive(request, life))
+        self.process.at(self.time.now_ns + 40 * US, lambda: self._receive_request(request, life))
 
     def cancel(self, tick: int) -> None:
         self._waiting = deque(waiting for waiting in self._waiting if waiting[0].tick != tick)
 
     # -- the decoder's process ----------------------------------------------------------------------------------------
 
-    def _arrive(self, request: DecisionRequest, life: int) -> None:
+    def _receive_request(self, request: DecisionRequest, life: int) -> None:
         if life == self.incarnation and self.up:
             self._waiting.append((request, self.time.now_ns))
-            self._next()
+            self._start_next_request()
 
-    def _next(self) -> None:
+    def _start_next_request(self) -> None:
         while self._waiting and self._running < self.parallel:
             request, received_ns = self._waiting.pop()
             self._waiting.clear()  # the newest request replaces the others
@@ -113,7 +113,7 @@ class SimDecoder(HostBase):
             request.tick, decision, error, now - stamps[1], None, stamps[0], stamps[1], tuple(gaps), loss=loss
         )
         self._deliver(reply, fault)
-        self._next()
+        self._start_next_request()
 
     def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
         """Return decision, error and loss of a reply with a fault of this kind (None: no fault)."""

@@ -81,15 +81,15 @@ class SimConnection:
     def send(self, message: Message) -> None:
         """Send a message from the server to the client."""
         client = self._world.client
-        self._carry("down", message, client.process, lambda parts: client.receive(self, decode_msgpack(parts)))
+        self._carry_message("down", message, client.process, lambda parts: client.receive(self, decode_msgpack(parts)))
 
     def send_from_client(self, message: Message) -> None:
         """Send a message from the client to the server."""
         manager = self._world.manager
         deliver = lambda parts: manager.receive(self, lambda: decode_msgpack(parts))  # noqa: E731
-        self._carry("up", message, self._world.machine.process, deliver)
+        self._carry_message("up", message, self._world.machine.process, deliver)
 
-    def _carry(self, direction: str, message: Message, process: Process, deliver: Deliver) -> None:
+    def _carry_message(self, direction: str, message: Message, process: Process, deliver: Deliver) -> None:
         def there(parts: list[bytes]) -> None:
             if not self.closed:
                 process.at(self._world.time.now_ns, lambda: deliver(parts))
@@ -138,9 +138,9 @@ class SimClient:
         self._opened += 1
         connection = self.connection = SimConnection(self._opened, self.world)
         if self.world.faults.active("net_cut") is None and self.world.faults.active("net_silence") is None:
-            self.process.at(self.time.now_ns + 2 * MS, lambda: self._up(connection))
+            self.process.at(self.time.now_ns + 2 * MS, lambda: self._on_connected(connection))
 
-    def _up(self, connection: SimConnection) -> None:
+    def _on_connected(self, connection: SimConnection) -> None:
         if connection is self.connection and not connection.closed:
             self.core.connected(self.now_ns)
             self.do_due_work()
@@ -307,7 +307,7 @@ class RemoteRun:
         self.opening: deque[SimSession] = deque()
         self.runs: list[SimRun] = []
         self.over = False
-        self.faults.effects |= {"net_cut": self._cut}
+        self.faults.effects |= {"net_cut": self._cut_network}
 
     def fail(self, text: str) -> None:
         """Raise a Violation that the client has detected."""
@@ -339,6 +339,6 @@ class RemoteRun:
         self.manager.check()
         self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
 
-    def _cut(self, fault: SimFault) -> None:
+    def _cut_network(self, fault: SimFault) -> None:
         if self.client.connection is not None:
             self.client.connection.close()

@@ -228,7 +228,7 @@ class SimRun(ControlLoop):
         recorder: Any = SimpleNamespace(write=self._write)
         super().__init__(scenario.config, agent, env or self._world(), host, recorder)  # type: ignore[arg-type]
         self.state.launched = True
-        self.faults.effects |= {"stop_loop": self._stop, "gc": self._collect, "starve_loop": self._starve}
+        self.faults.effects |= {"stop_loop": self._stop_loop, "gc": self._collect_garbage, "starve_loop": self._starve}
         self.faults.effects |= {"starve_actuator": self._starve, "pause": self._pause, "instruct": self._instruct}
 
     def _world(self) -> SimWorld:
@@ -252,7 +252,7 @@ class SimRun(ControlLoop):
         period_ns, by = self.settings.period_ns, "arrival" if self.scenario.mode == "arrivals" else "lockstep"
         grid = StepGrid(period_ns, by) if self.steps else WallGrid(period_ns)  # type: ignore[arg-type]
         clock: Any = SimClock(self.thread, grid, self.referee.fail, self._arrival if by == "arrival" else self._step)
-        core = LoopCore(self.settings, replace(self.rules, check=self._check), grid)
+        core = LoopCore(self.settings, replace(self.rules, check=self._check_call), grid)
         ports = Ports(
             agent=self.agent,
             env=self.env,
@@ -263,7 +263,7 @@ class SimRun(ControlLoop):
             write=self._write,
             notify=lambda line: None,
             stop=self.stop,
-            report=self._report,
+            report=self._schedule_answer,
             restore_handlers=list,
         )
         return LoopRunner(core, clock, ports)
@@ -356,12 +356,12 @@ class SimRun(ControlLoop):
 
     # -- faults of the machine, and commands of operators --------------------------------------------------------------
 
-    def _stop(self, fault: SimFault) -> None:
+    def _stop_loop(self, fault: SimFault) -> None:
         self.process.freeze(fault.end_ns - self.time.now_ns)
         fault.extend_to(fault.end_ns + self.settings.period_ns)
 
-    def _collect(self, fault: SimFault) -> None:
-        self._stop(fault)
+    def _collect_garbage(self, fault: SimFault) -> None:
+        self._stop_loop(fault)
         self.runner.ports.sampler.collections.append(self.process.frozen_spans[-1])  # type: ignore[attr-defined]
 
     def _starve(self, fault: SimFault) -> None:
@@ -379,7 +379,7 @@ class SimRun(ControlLoop):
         """Give the operator's next command if it is scheduled for this point of the code (one of POINTS). At the point
         "hang", schedule the check that the actuator demands the safe call by itself."""
         if point == "hang" and not self.steps:
-            self.time.at(self.time.now_ns + self.settings.guard_ns, partial(self._guard, self.text.since_ns))
+            self.time.at(self.time.now_ns + self.settings.guard_ns, partial(self._expect_watchdog, self.text.since_ns))
         if self.next_point != point:
             return
         self.next_point = ""
@@ -388,12 +388,12 @@ class SimRun(ControlLoop):
             resumes_ns = self.time.now_ns + self.people.randrange(1, 6 * self.settings.period_ns)
             self.process.at(resumes_ns, lambda: self._give_command("resume"))
 
-    def _guard(self, since_ns: int) -> None:
+    def _expect_watchdog(self, since_ns: int) -> None:
         """Expect the safe call if the agent's code still hangs, because the actuator must demand it by itself."""
         if self.text.since_ns == since_ns:
             self.referee.expect_safe(self.time.now_ns, self.time.now_ns)
 
-    def _check(self, call: Call) -> tuple[Call, str]:
+    def _check_call(self, call: Call) -> tuple[Call, str]:
         """Validate a call, as the agent's rules do. An operator's command may come just before the call is ordered."""
         checked = self.rules.check(call)
         self._at_point("order")
@@ -409,7 +409,7 @@ class SimRun(ControlLoop):
         self.faults.use("instruct")
         self.runner.inbox.append(NewInstruction(f"go {self.time.now_ns}"))
 
-    def _report(self, report: LoopReport) -> None:
+    def _schedule_answer(self, report: LoopReport) -> None:
         """Schedule the operator's answer to a call that waits for approval, in most cases."""
         asking = self.operator.pending_approval
         if report.kind == "changed" and asking is not None:

@@ -49,8 +49,8 @@ class SimWorld:
         self._steps = 0
         self._newest: Observation | None = None
         self._blinding: SimFault | None = None
-        faults.effects |= {"hang": self._hang, "frozen": self._freeze, "safe_raises": self._freeze}
-        faults.effects |= {"epoch_ends": self._end_epoch, "none_yet": self._blind}
+        faults.effects |= {"hang": self._hang_call, "frozen": self._freeze_world, "safe_raises": self._freeze_world}
+        faults.effects |= {"epoch_ends": self._end_epoch, "none_yet": self._hide_observations}
         faults.effects |= dict.fromkeys(("execute_raises", "slow_execute"), self._extend_at_end)
 
     # -- methods for the loop -----------------------------------------------------------------------------------------
@@ -144,18 +144,18 @@ class SimWorld:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def _hang(self, fault: SimFault) -> None:
+    def _hang_call(self, fault: SimFault) -> None:
         self.free_ns = max(self.free_ns, fault.end_ns)
         fault.extend_to(fault.end_ns + self.deadline_ns)
 
-    def _freeze(self, fault: SimFault) -> None:
+    def _freeze_world(self, fault: SimFault) -> None:
         self.latest()
         self._extend_at_end(fault)
 
     def _extend_at_end(self, fault: SimFault) -> None:
         self.time.at(fault.end_ns, lambda: fault.extend_to(self.time.now_ns + self.deadline_ns))
 
-    def _blind(self, fault: SimFault) -> None:
+    def _hide_observations(self, fault: SimFault) -> None:
         self.blind_ns, self._newest, self._blinding = fault.end_ns, None, fault
 
     def _end_epoch(self, fault: SimFault) -> None:

@@ -159,7 +159,7 @@ class CrowdCore:
         members, faults = self.members.join(message)
         for member in members:
             self._restore_rate(member)
-        self._refuse(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
+        self._refuse_parts(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
 
     def _on_observe(self, message: ObserveMany) -> None:
         """Store observations. The first observation of a member starts its ticks. If a member's ticks have become rare,
@@ -168,9 +168,9 @@ class CrowdCore:
         for member in members:
             if member.released_ns is None or (member.periods > 1 and not member.unchanged):
                 self._restore_rate(member)
-        self._refuse(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
+        self._refuse_parts(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
 
-    def _refuse(self, problem: str, others: str, faults: Sequence[RefusedPart]) -> None:
+    def _refuse_parts(self, problem: str, others: str, faults: Sequence[RefusedPart]) -> None:
         if faults:
             codes = {fault.error.code for fault in faults}
             code = codes.pop() if len(codes) == 1 else Code.INVALID
@@ -185,11 +185,11 @@ class CrowdCore:
         if member.newest is not None and member.tick is None and not self.paused:
             # `now` is the same for all members of a message, so members with equal rates get equal deadlines.
             last = member.released_ns
-            self._schedule(member, now if last is None else max(now, last + member.period_ns))
+            self._schedule_tick(member, now if last is None else max(now, last + member.period_ns))
 
     # -- release -------------------------------------------------------------------------------------------------------
 
-    def _schedule(self, member: CrowdMember, t_ns: int) -> None:
+    def _schedule_tick(self, member: CrowdMember, t_ns: int) -> None:
         if member.due_ns != t_ns:  # otherwise this release is already scheduled
             member.due_ns = t_ns
             self.timers.schedule(t_ns, self._release, member)
@@ -216,9 +216,9 @@ class CrowdCore:
         member.due_ns, member.released_ns, member.tick = None, release_ns, tick
         if now - observation.arrived_ns > self.settings.max_age_ns:
             tick.set_observation(observation)
-            self._miss(tick, (Cause.STALE_OBSERVATION, "frozen"))
+            self._miss_tick(tick, (Cause.STALE_OBSERVATION, "frozen"))
         else:
-            self.timers.schedule(tick.deadline_ns + 1, self._expire, tick)
+            self.timers.schedule(tick.deadline_ns + 1, self._expire_call, tick)
             self.queue.waiting.append(tick)
 
     # -- request a batch -----------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class CrowdCore:
             return
         batch, self.queue.batch = self.queue.batch, []
         for tick in batch:
-            self._miss(tick, (Cause.DECIDE, "send"), error=event.error)
+            self._miss_tick(tick, (Cause.DECIDE, "send"), error=event.error)
         self._flush()
 
     def _give_up_batch(self) -> None:
@@ -282,15 +282,15 @@ class CrowdCore:
             if tick.done:
                 queue.late_dropped += part.decision is not None
             elif now > tick.deadline_ns:
-                self._miss(tick, self._late_cause(tick), part)
+                self._miss_tick(tick, self._late_cause(tick), part)
             elif part.decision is None:
-                faults += self._undecided(tick, part)
-                self._miss(tick, (Cause.DECIDE, "error"), part, error=part.error)
+                faults += self._undecided_fault(tick, part)
+                self._miss_tick(tick, (Cause.DECIDE, "error"), part, error=part.error)
             else:
-                self._check(tick, part, part.decision)
-        self._refuse("observation(s) got no decision", "the others got one", faults)
+                self._check_decision(tick, part, part.decision)
+        self._refuse_parts("observation(s) got no decision", "the others got one", faults)
 
-    def _undecided(self, tick: MemberTick, reply: DecisionReply) -> list[RefusedPart]:
+    def _undecided_fault(self, tick: MemberTick, reply: DecisionReply) -> list[RefusedPart]:
         """Return the fault for an observation that got no decision, or an empty list if the same text was already
         reported."""
         member, text = tick.member, tick.request.observation
@@ -304,7 +304,7 @@ class CrowdCore:
 
     # -- check ---------------------------------------------------------------------------------------------------------
 
-    def _check(self, tick: MemberTick, reply: DecisionReply, decision: Decision) -> None:
+    def _check_decision(self, tick: MemberTick, reply: DecisionReply, decision: Decision) -> None:
         """Send the decided call to the client, unless the call is uncertain, invalid or needs a confirmation."""
         call, text = decision.call, None
         if (why := self._hold_reason(decision)) is not None:
@@ -312,19 +312,19 @@ class CrowdCore:
             policy = tick.member.policy
             measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
             self._fall_back(tick, measure, why)
-            self._settle(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why))
+            self._settle_tick(TickOutcome(tick, "held", reply, None if call is None else call.text(), why=why))
             return
         if call is not None:
             try:
                 _, text = self.rules.check(call)
             except ValueError as error:
-                self._miss(tick, (Cause.INVALID, None), reply, str(error), call.text())
+                self._miss_tick(tick, (Cause.INVALID, None), reply, str(error), call.text())
                 return
         confidence = min(decision.confidence.values(), default=None)
         confidence = confidence and min(1.0, confidence)
-        self._send(tick.member, tick.k, "fresh", tick.observation, call=wire_call(call), confidence=confidence)
-        self._activate(tick, call, text)
-        self._settle(TickOutcome(tick, "null" if call is None else "call", reply, text))
+        self._send_calls(tick.member, tick.k, "fresh", tick.observation, call=wire_call(call), confidence=confidence)
+        self._activate_call(tick, call, text)
+        self._settle_tick(TickOutcome(tick, "null" if call is None else "call", reply, text))
 
     def _hold_reason(self, decision: Decision) -> str | None:
         """Return why a decision's call must be withheld, or None. A crowd cannot confirm calls."""
@@ -332,7 +332,7 @@ class CrowdCore:
             return "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
 
-    def _activate(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
+    def _activate_call(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
         """Make the call active. If `call` is None, the active call, if there is one, stays active for longer."""
         member, now = tick.member, self.now_ns
         if call is not None and text is not None:
@@ -347,18 +347,18 @@ class CrowdCore:
 
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
-    def _settle(self, outcome: TickOutcome, **more: Any) -> None:
+    def _settle_tick(self, outcome: TickOutcome, **more: Any) -> None:
         """End the tick, write its record, and schedule the member's next tick."""
         tick = outcome.tick
         assert isinstance(tick, MemberTick), "a crowd's ticks belong to members"
         member = tick.member
         tick.done, member.tick = True, None
-        self._record(tick, outcome, more)
+        self._record_tick(tick, outcome, more)
         member.update_rate(outcome.kind in ("call", "null"))
         phase_ns, member.phase_ns = member.phase_ns, 0
-        self._schedule(member, tick.release_ns + member.period_ns + phase_ns)
+        self._schedule_tick(member, tick.release_ns + member.period_ns + phase_ns)
 
-    def _record(self, tick: MemberTick, outcome: TickOutcome, more: dict[str, Any]) -> None:
+    def _record_tick(self, tick: MemberTick, outcome: TickOutcome, more: dict[str, Any]) -> None:
         member, ledger, request, reply = tick.member, self.ledger, tick.request, outcome.reply
         tick.epoch, tick.superseded, member.superseded = member.epoch, member.superseded, 0
         fields: dict[str, Any] = {"member": member.id}
@@ -374,7 +374,7 @@ class CrowdCore:
             line = ledger.tick_line(outcome)
         ledger.write({**line, **fields, **more})
 
-    def _miss(
+    def _miss_tick(
         self,
         tick: MemberTick,
         cause: KnownCause,
@@ -388,13 +388,13 @@ class CrowdCore:
             more["subcause"] = cause[1]
         self.ledger.put_error(more, error, None, "submit: " if isinstance(error, Exception) else "")
         self._fall_back(tick, measure, cause[0].value)
-        self._settle(TickOutcome(tick, "miss", reply, call), **more)
+        self._settle_tick(TickOutcome(tick, "miss", reply, call), **more)
 
     def _fall_back(self, tick: MemberTick, measure: Measure, cause: str) -> None:
         """Keep the active call until its time limit, or send the safe calls, as `measure` says."""
         expires_ns = tick.member.policy.expires_ns
         if measure == "hold" and expires_ns is not None:
-            self._send(tick.member, tick.k, "held", tick.observation, cause=cause)
+            self._send_calls(tick.member, tick.k, "held", tick.observation, cause=cause)
             self.timers.schedule(expires_ns, self._end_hold, tick.member)
         else:
             self._send_safe_calls(tick.member, "miss", measure == "safe", tick.k, cause)
@@ -403,13 +403,13 @@ class CrowdCore:
         """Send the member's safe calls. If they were not active before (`first`), also write a line into the record."""
         member.decided = None
         calls = member.terms.safe_calls or []
-        self._send(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
+        self._send_calls(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
         if first and member.newest is not None:
             text = "; ".join(Call(call.name, call.arguments).text() for call in calls) or None
             line = {"safe": text, "why": why, "t_s": self.ledger.t_s(self.now_ns), "attempt": 1, "in_force": True}
             self.ledger.write({**line, "member": member.id})
 
-    def _send(
+    def _send_calls(
         self, member: CrowdMember, k: int, status: Status, observation: MemberObservation | None = None, **fields: Any
     ) -> None:
         if observation is not None:
@@ -432,9 +432,9 @@ class CrowdCore:
         if present and member.policy.expire(self.now_ns) == "safe":
             self._send_safe_calls_between_ticks(member, "miss", True)
 
-    def _expire(self, tick: MemberTick) -> None:
+    def _expire_call(self, tick: MemberTick) -> None:
         if not tick.done:
-            self._miss(tick, self._late_cause(tick))
+            self._miss_tick(tick, self._late_cause(tick))
 
     def _late_cause(self, tick: MemberTick) -> KnownCause:
         """Return the cause of the miss of a tick that got no decision in time."""
@@ -457,7 +457,7 @@ class CrowdCore:
                 self._restore_rate(member)
                 continue
             if member.tick is not None:
-                self._settle(TickOutcome(member.tick, "held"), why="paused")
+                self._settle_tick(TickOutcome(member.tick, "held"), why="paused")
             member.due_ns = None
             self._make_safe(member, "pause")
 
