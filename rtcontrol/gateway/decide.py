@@ -169,7 +169,7 @@ class ToolSets:
         allow_null: bool = False,
         system_text: str = "",
     ) -> TimedDecision:
-        """Make a decision; `system_text` is the text of the system messages. Raises Refusal if the tools are invalid or
+        """Make a decision. `system_text` is the text of the system messages. Raises Refusal if the tools are invalid or
         the prompt or a value is too long, and Unavailable."""
         started_s = time.perf_counter()
         if self._waiting >= MAX_WAITING:

@@ -42,7 +42,7 @@ MIME = {"png": "image/png", "jpeg": "image/jpeg"}
 STATE_AFTER = {"pause": "paused", "stop": "stopped", "resume": "running"}
 ANSWER_S = 3.0
 RETRY_S = 0.5
-MISSES = 256  # number of misses that are stored
+MISSES = 256  # maximum number of stored misses
 MAX_BYTES = 1 << 24  # maximum size of an accepted message, such as a picture
 
 

@@ -251,7 +251,7 @@ def create_app(state: PageState) -> Starlette:
 
 
 def main() -> None:
-    # Ignore Ctrl-C: the run handles it, and then ends this process by closing stdin.
+    # Ignore Ctrl-C, because the run handles the signal, and then ends this process by closing stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(NICE)

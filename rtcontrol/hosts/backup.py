@@ -104,7 +104,7 @@ class BackupCore(LayeredCore):
         remember(self._call_counts, request.tick, n)
         number = n * FURTHER + request.tick  # a unique number for each call of a tick
         due_ns = reply_due_ns(now_ns, request.within_ns)
-        # Warm-up requests have no deadline: their answers count as late after one period.
+        # Warm-up requests have no deadline, so their answers count as late after one period.
         paired = PairedRequest(request, now_ns, due_ns, n=n, late_ns=due_ns or now_ns + self._rule.period_ns)
         remember(self.open, number, paired)
         self._submit_to_first(number, paired, now_ns)

@@ -14,8 +14,8 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostBase, H
 
 # A reply is sent before the deadline: an eighth of the time is reserved for the call to act, and at least LEAST_NS.
 RESERVE, LEAST_NS = 8, 1_000_000
-MOST_OPEN = 256  # how many open requests to remember
-RECENT = 16  # from how many answers to estimate whether the next one will be in time
+MOST_OPEN = 256  # maximum number of open requests to store
+RECENT = 16  # number of answers from which to estimate whether the next answer will be in time
 # Added to the tick number in further requests of the same tick. It is larger than all tick numbers.
 FURTHER = 1 << 40
 
@@ -115,7 +115,7 @@ def reply_due_ns(now_ns: int, within_ns: int) -> int:
 
 
 def remember(entries: dict[int, Any], number: int, entry: Any) -> None:
-    """Add an entry, and remove the oldest one if there are more than MOST_OPEN."""
+    """Add an entry. If there are then more than MOST_OPEN entries, remove the oldest entry."""
     entries[number] = entry
     if len(entries) > MOST_OPEN:
         del entries[next(iter(entries))]
@@ -161,7 +161,7 @@ class LayeredCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """Return when to use an answer that is ready instead of waiting for a better one; None if none is ready."""
+        """Return when to use a ready answer instead of waiting for a better answer; None if no answer is ready."""
         dues = [
             q.due_ns for q in self.open.values() if q.awaited and q.due_ns > self._now_ns and self.has_other_answer(q)
         ]

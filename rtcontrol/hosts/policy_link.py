@@ -24,7 +24,7 @@ from rtcontrol.models.loop_thread import LoopThread
 
 OPEN_S = 10.0  # time for the handshake and the server's first message
 RETRY_S = 0.1  # from a failed attempt to the next
-LONGEST_TEXT = 300  # characters of a server's text that are shown
+LONGEST_TEXT = 300  # maximum number of characters to show of a server's text
 MOST_BYTES = 1 << 24  # the maximum size of a message, enough for three pictures of 1280 x 720
 MOST_ITEMS = 1 << 12  # the maximum number of keys and values in a message; longer data must be an array
 LONGEST_DTYPE = 32  # the maximum length of a dtype, in characters

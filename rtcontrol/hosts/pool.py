@@ -14,7 +14,7 @@ from rtcontrol.models.errors import UserError
 
 # How often to try to build a session's decider again after a loss, and how long to wait between two attempts.
 REBUILDS, REBUILD_DELAY_NS = 30, 1_000_000_000
-# A new session gives up after this many failed builds, because a build may be what kills the process.
+# A new session gives up after this number of failed builds, because a build may kill the process.
 ATTEMPTS = 3
 
 
@@ -139,7 +139,7 @@ ScheduledRequest = tuple[Any, DecisionRequest]
 # The deadline that the scheduler assumes for a request without one.
 UNLIMITED_NS = 1_000_000_000
 NEWEST = 0.1  # weight of the newest duration in the moving average
-# The measured duration of a batch size is ignored after so many later batches, if there is a newer measurement.
+# The measured duration of a batch size is ignored after this number of later batches, if a newer measurement exists.
 OLD_BATCHES = 64
 
 
@@ -166,8 +166,8 @@ class EdfScheduler:
         patient: Callable[[Any], bool] = lambda key: False,
         late: bool = True,
     ) -> list[ScheduledRequest]:
-        """Remove and return the requests to decide in the next batch: that of the session with the earliest deadline,
-        and others that can be decided together with it before the deadline of its newest request.
+        """Remove and return the requests of the next batch: the request of the session with the earliest deadline, and
+        other requests that can be decided in the same batch before the deadline of that session's newest request.
 
         `kind` returns a key; only sessions with the same key are decided together (None: alone). `patient` sessions
         wait until no other session waits, and are taken only if `late`."""

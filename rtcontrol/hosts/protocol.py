@@ -11,7 +11,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
 MAX_SESSIONS = 64  # the default maximum number of sessions of a pool
-SHARES = 64  # how many durations of decisions are kept
+SHARES = 64  # number of stored durations of decisions
 LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 
 

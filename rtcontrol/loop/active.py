@@ -13,9 +13,9 @@ from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call
 from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 
-ECHO = 120  # characters of an instruction that people see
+ECHO = 120  # maximum number of characters of an instruction in messages
 TRIALS = 3  # a new instruction is refused after so many unsure decisions, or one if it has unknown words
-EXAMPLES = 4  # how many goals to show if an instruction is not understood
+EXAMPLES = 4  # number of goals to show if an instruction is not understood
 MAX_WAITING = 16  # instructions in the queue; each tick takes one, and if the queue is full, the oldest is dropped
 
 # What to do after a miss: nothing, hold the active call, demand the safe calls, or stop the run.

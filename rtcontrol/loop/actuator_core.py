@@ -228,8 +228,8 @@ class ActuatorCore:
 
     `effects`: a queue of results, which the loop removes. `change_count`: increases with each result or demand.
     `call_spans`: start and end (0: running) of the last calls. `shut`: why only safe calls may act (None: other calls
-    may act, too, if requested after `open_ns`). If the loop does not renew `guard_ns` (None: no limit) before that
-    instant, the core demands the safe calls with `guard_emission`."""
+    may act, too, if requested after `open_ns`). A watchdog: if the loop does not renew `guard_ns` (None: no
+    limit) before that instant, the core demands the safe calls with `guard_emission`."""
 
     def __init__(self, safe_calls: Sequence[Call], retry_ns: int | None) -> None:
         self.effects: deque[Report] = deque()

@@ -59,7 +59,7 @@ class LoopSettings:
 
     @property
     def guard_ns(self) -> int:
-        """Return how long the loop may hang after a release before the actuator demands the safe calls by itself."""
+        """Return how long the loop may hang after a release before the actuator's watchdog demands the safe calls."""
         return 2 * self.period_ns + (self.hold_ns if self.on_miss == "hold" else 0)
 
 
@@ -99,7 +99,7 @@ class OpenWork:
     """Unfinished work, by tick: requests whose decision is `pending`, or `late` (after the deadline), calls that were
     passed to the actuator (`ordered`), and `misses` that are not recorded yet. `newest_k`: the tick of the last
     release; `ordered_k`: the newest tick with an ordered call. `called_since_demand`: a call was ordered after the last
-    demand for the safe call, so it may have acted."""
+    demand for the safe call, so that call may have acted."""
 
     pending: dict[int, ev.Tick] = field(default_factory=dict)
     late: dict[int, ev.Tick] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-MAX_SHOWN = 256  # how many different errors to show to the user
+MAX_SHOWN = 256  # maximum number of different errors to show to the user
 Line = dict[str, Any]
 LineSlot = list[Line]  # a slot for one line, empty until the line is known
 # Returns the text of an exception, and the `file.py:12` that raised it (None: code that users cannot change).

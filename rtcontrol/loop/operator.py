@@ -17,7 +17,7 @@ from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 
 DOUBT_S = 0.5  # an instruction counts as not understood after so many seconds of unsure decisions, minus sure ones
-NAMED = 3  # how many unknown words a message lists
+NAMED = 3  # maximum number of unknown words that a message lists
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
 SETTLE_NS = 1_000_000_000  # how long a yes or no without a tick number may still be meant for the previous call
 NOTHING = "No call waits for approval."

@@ -18,7 +18,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.records import LowConfidence
 from rtcontrol.telemetry.events import jsonable
 
-MAX_KNOWN = 1024  # how many valid calls to cache
+MAX_KNOWN = 1024  # maximum number of cached calls
 IMMUTABLE = (int, float, str, Enum, type(None))
 
 

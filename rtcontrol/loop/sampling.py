@@ -35,7 +35,7 @@ def socket_threads(pid: int) -> list[int]:
     return threads
 
 
-def _reading(role: str, schedule: int, stat: int, group: int | None) -> ThreadReading:
+def _read_thread(role: str, schedule: int, stat: int, group: int | None) -> ThreadReading:
     try:
         ran, delayed = ran_and_delayed(os.pread(schedule, SIZE, 0))
         # The name in parentheses may contain any characters.
@@ -49,12 +49,12 @@ def _reading(role: str, schedule: int, stat: int, group: int | None) -> ThreadRe
 
 
 def _throttled_ns(stat: bytes) -> int | None:
-    """Return the throttled time of a control group's cpu.stat (version 2)."""
+    """Return the throttled time in ns from the text of a control group's cpu.stat (version 2); None if it has none."""
     _, name, rest = stat.partition(b"throttled_usec ")
     return 1000 * int(rest.split(None, 1)[0]) if name else None
 
 
-def _since(now: int | None, before: int | None) -> int | None:
+def _increase(now: int | None, before: int | None) -> int | None:
     return None if now is None or before is None else now - before
 
 
@@ -129,7 +129,7 @@ class Sampler:
                 self._files.append((role, schedule, stat, groups[process]))
         self._fds = tuple(schedule for _, schedule, _, _ in self._files)
         self._incarnation = self._host.incarnation
-        self._before = time.monotonic_ns(), [_reading(*files) for files in self._files]
+        self._before = time.monotonic_ns(), [_read_thread(*files) for files in self._files]
 
     def read_schedstats(self) -> tuple[bytes, ...]:
         """Return the unparsed contents of the threads' schedstat files, or an empty tuple if a thread has ended."""
@@ -143,12 +143,12 @@ class Sampler:
         now, deciding = time.monotonic_ns(), self._host.threads
         acting = [(start, end) for start, end in tuple(self._actuator.core.call_spans)]
         apart = not deciding or deciding[0][0] != os.getpid()
-        pauses, readings = self._watch.pauses(since_ns, now), [_reading(*files) for files in self._files]
+        pauses, readings = self._watch.pauses(since_ns, now), [_read_thread(*files) for files in self._files]
         threads = [
             replace(
                 thread,
-                major_faults=_since(thread.major_faults, before.major_faults),
-                throttled_ns=_since(thread.throttled_ns, before.throttled_ns),
+                major_faults=_increase(thread.major_faults, before.major_faults),
+                throttled_ns=_increase(thread.throttled_ns, before.throttled_ns),
             )
             for thread, before in zip(readings, self._before[1], strict=False)
         ]

@@ -35,7 +35,7 @@ PROGRAM = "rtcontrol.gateway.view"
 LOGGER = logging.getLogger("rtcontrol")  # the live view shows the warnings of this logger
 EVERY_S = 0.25
 START_S, END_S = 30.0, 3.0  # time limits for the start and the end of the page's process
-MOST_DATA = 64  # an observation's fields beyond this number are not sent to the page
+MOST_DATA = 64  # maximum number of an observation's fields that are sent to the page
 LOG_EVERY_S = 5.0
 QUIET_S = 5.0  # a repeated message is not shown again before this time has passed
 

@@ -33,7 +33,7 @@ from rtcontrol_client.console import printable
 GOALS = ("goals", "placeholders", "words")  # the tables that a file of goals may have
 WORLD = ("reset", "step", "observe")  # a class with these methods is a world
 CORRECT = "Correct the code there, or install another version of the package that fails."
-HISTORY = 6  # previous calls in the prompt of an agent that has only tools
+HISTORY = 6  # number of previous calls in the prompt of an agent that has only tools
 _loaded: dict[Path, ModuleType] = {}
 
 

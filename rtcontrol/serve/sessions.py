@@ -93,7 +93,7 @@ class DecoderNeed:
 
     @property
     def busy(self) -> float:
-        """The share of the decoder's time that the session uses."""
+        """Return the share of the decoder's time that the session uses."""
         return self.hz * self.share_s
 
 

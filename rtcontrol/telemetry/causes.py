@@ -15,7 +15,7 @@ from rtcontrol.hosts.protocol import LOSSES
 
 
 class Cause(StrEnum):
-    """The causes of a missed tick in order of precedence. If several apply, the first of them is reported."""
+    """The causes of a missed tick in order of precedence. If several causes apply, the first of them is reported."""
 
     PAUSE = "pause"
     HOST = "host"

@@ -23,7 +23,7 @@ from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, encode_event, s
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, remove_empty, unwritable_error
 
 FLUSH_S = 0.25  # write at least this often, so that a killed process loses few events
-MAX_WAITING, BATCH = 100_000, 1_000  # events that may wait for disk space (an hour at 30 Hz); events per write
+MAX_WAITING, BATCH = 100_000, 1_000  # maximum number of waiting events (an hour at 30 Hz), and of events per write
 CLOSE_S = 10.0  # at shutdown, wait this long for a disk that does not respond
 PARTS = 8  # a record has at most this many files; the oldest is deleted when the record reaches its limit
 # Maximum number of chunks of a part (file), for an hour. The index of a part stays in memory until the part ends, and
@@ -298,7 +298,7 @@ class Recorder:
         self.file.refused, self.file.error = True, why
 
     def _flush(self) -> None:
-        """Count new events and write them. Nothing is encode_event while the file is not ready."""
+        """Count new events and write them. No event is encoded while the file is not ready."""
         self._flushed_ns, first = time.monotonic_ns(), self.file.error is None
         self._count_new_events()
         while self.file.ready() and self._waiting:

@@ -14,7 +14,7 @@ from rtcontrol.telemetry.causes import CAUSES, Cause
 from rtcontrol.telemetry.histogram import Histogram
 
 SCHEMA_VERSION = 3
-MOST_SHOWN = 5  # at most so many instructions, errors and crowd members are shown
+MOST_SHOWN = 5  # maximum number of instructions, errors or crowd members to show
 TIME_TITLES = {name: title for name, (_, title) in TIMES.items()}
 STATISTICS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
@@ -106,8 +106,8 @@ def _plan_counts(account: Account) -> dict[str, Any]:
 
 
 def _crowd_counts(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
-    """Return the counts of all members of a crowd, and of each member by name, sorted by descending miss rate. `misses`
-    includes skipped releases."""
+    """Return the counts of a crowd (the members that one client drives): of all members, and of each member by name,
+    sorted by descending miss rate. `misses` includes skipped releases."""
     counted = {name: dict(counts) for name, counts in list(members.items())}
     order = sorted(counted, key=lambda name: -counted[name]["misses"] / counted[name]["releases"])
     return {

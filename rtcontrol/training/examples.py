@@ -18,9 +18,9 @@ from rtcontrol.models.data.row import ROW_FORMAT, Row, json_value
 from rtcontrol.models.errors import UserError
 
 LEAST_ROWS = 50
-SHOWN = 8  # an error message lists at most so many invalid rows
+SHOWN = 8  # maximum number of invalid rows in an error message
 READ = "Write the text that the model must read."
-SITUATION = 120  # an error message shows so many characters of a situation
+SITUATION = 120  # maximum number of characters of a situation in an error message
 
 
 def tools_of(value: Any) -> Tools:

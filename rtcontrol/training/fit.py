@@ -47,7 +47,7 @@ SOURCES = (  # arguments of `fit` that belong together: (required, optional)
 )
 TRAINING = "training"  # subfolder of the checkpoint's folder for the state of the training
 ELSEWHERE = "Give another folder with --out."
-MOST_WORDS = 400  # a checkpoint lists at most so many words of observations
+MOST_WORDS = 400  # maximum number of observed words that a checkpoint lists
 NO_GATE = (
     "No training row has a meaningless instruction, so the model has no confidence gate and follows any instruction. "
     "To hold calls of low confidence, set `loop.min_confidence`. A fit from a world learns to hold meaningless ones."

@@ -39,12 +39,12 @@ def function_confidence(decision: object) -> float:
 
 
 def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]) -> float:
-    """Return a gate from confidences. It holds at least the share HELD of the nonsense, unless it would hold more than
-    the share SPARED of the understood instructions."""
-    enough = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
+    """Return a gate from confidences. The gate holds at least the share HELD of the nonsense, unless it would then hold
+    more than the share SPARED of the understood instructions."""
+    lowest_gate = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
     highest_gate = sorted(understood)[math.floor(SPARED * len(understood))]
-    # A confidence equal to the gate is not held, so the gate must be above `enough`.
-    return highest_gate if enough >= highest_gate else (enough + highest_gate) / 2
+    # A confidence equal to the gate is not held, so the gate must be above `lowest_gate`.
+    return highest_gate if lowest_gate >= highest_gate else (lowest_gate + highest_gate) / 2
 
 
 def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:

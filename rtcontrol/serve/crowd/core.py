@@ -1,10 +1,11 @@
-"""Run the ticks of a crowd's members (agents): a core without a clock, which takes events and returns actions.
+"""Run the ticks of a crowd's members (agents of one client) without a clock: take events, and return actions.
 
     join, observe -> release -> request a batch -> check -> settle, or miss -> next release
 
-The methods are in the order of a member's tick. Like `LoopCore`, which runs a single agent, this core uses a
-`FallbackPolicy` and a `Tick` for each member, and `Rules` and a `Ledger` for all. In contrast, members share decision
-batches, messages and tick numbers, and a member's ticks become rarer while its observation stays the same.
+The methods are in the order of a member's tick, which starts at its release. Like `LoopCore`, which runs a single
+agent, this core uses a `FallbackPolicy` and a `Tick` for each member, and `Rules` and a `Ledger` for all. In contrast,
+members share decision batches, messages and tick numbers, and a member's ticks become rarer while its observation stays
+the same.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany,
 KEPT_SHARES = 64  # number of batches whose decoder time per decision is stored
 MAX_LISTED = 64  # maximum number of refused parts that an error to the client lists
 OTHERS_ACCEPTED = "the others were accepted"
-# The first releases of new members are spread over so many points of their period. This gives smaller batches, which
-# finish sooner and need little more decoder time in total.
+# The first ticks of new members start at this number of points, spread over a period. The resulting batches are
+# smaller: they finish sooner, and need little more decoder time in total.
 RELEASE_GROUPS = 4
 # A batch is chosen so that its expected time is this share of the time until its earliest deadline. The reserve is for
 # slow batches, because a late batch is a miss for each of its members.

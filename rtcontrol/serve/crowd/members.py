@@ -1,4 +1,4 @@
-"""The members (agents) of a crowd: the settings, the newest observation, the active call and the open tick of each."""
+"""The members (agents) of a crowd, each with its settings, newest observation, active call and open tick."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class CrowdMember:
     history: deque[str]  # the newest calls
     newest: MemberObservation | None = None
     seq: int = -1  # number of the newest observation
-    superseded: int = 0  # observations that no tick used, since the last used one
+    superseded: int = 0  # number of observations without a tick since the last used observation
     used: bool = True  # whether a tick used the newest observation
     reported_text: str | None = None  # the text of the last observation about which an error was sent
     due_ns: int | None = None  # when the next tick must start; None if no tick is scheduled
     released_ns: int | None = None  # when the last tick was due
     phase_ns: int = 0  # a delay of the second tick, which spreads members over the period
     periods: int = 1  # number of periods from one tick to the next
-    rested: int = 0  # ticks that were left out since the last one, because the observation did not change
+    rested: int = 0  # number of ticks left out since the last tick, because the observation did not change
     served: int = 0  # the value of `BatchQueue.served` at the last request for this member
     decided: tuple[str, str] | None = None  # observation text and instruction of the active decision
     tick: MemberTick | None = None  # the open tick
@@ -114,7 +114,7 @@ class CrowdMember:
 
     @property
     def period_ns(self) -> int:
-        """The time until the next tick: `periods` periods, but at most half of the calls' time to live."""
+        """Return the time until the next tick: `periods` periods, but at most half of the calls' time to live."""
         terms, longest = self.terms, self.terms.period_ns * self.periods
         if self.periods > 1 and terms.ttl_ms:
             longest = max(terms.period_ns, min(longest, int(terms.ttl_ms * 5e5)))
@@ -122,7 +122,7 @@ class CrowdMember:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the newest observation and instruction are those of the active decision."""
+        """Return whether the active decision is for the newest observation and instruction."""
         observation = self.newest
         if self.terms.every_tick or observation is None:
             return False
