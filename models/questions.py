@@ -165,7 +165,7 @@ MIN_PASS_TOKENS = 128  # a pass may have so many tokens, even if it takes long
 @dataclass(frozen=True, slots=True)
 class Answers:
     """The probabilities of each question's options, which sum to 1. `tokens` counts the tokens that the model computed,
-    `kept` those of them that belong to the state and stay cached; `reused_tokens` came from the cache."""
+    `kept` the computed tokens of the state, which stay cached, and `reused_tokens` the tokens from the cache."""
 
     probabilities: list[list[float]]
     forward_passes: int

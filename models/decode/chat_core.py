@@ -209,7 +209,7 @@ class ChatSteps(DecisionSteps):
         while True:
             self._walk(cursor)
             if cursor.place is None:
-                return self._finish(cursor)
+                return self._build_decision(cursor)
             next_pass = self._plan_pass(cursor)
             self._nodes.store_answers(next_pass, (yield self._nodes.tree(next_pass, self.plan.columns)))
 
@@ -221,7 +221,7 @@ class ChatSteps(DecisionSteps):
             cursor.at = node
             cursor.text.append(cursor.pending.pop(0))
 
-    def _push(self, cursor: _Cursor, tokens: Sequence[int]) -> None:
+    def _append_tokens(self, cursor: _Cursor, tokens: Sequence[int]) -> None:
         cursor.pending += tokens
         self._skip_evaluated(cursor)
 
@@ -243,15 +243,15 @@ class ChatSteps(DecisionSteps):
                 row = None if cursor.pending else self._nodes.rows.get(cursor.at)
                 if row is None:
                     return
-                token, child = self._best(where.decides, children, row)
+                token, child = self._best_child(where.decides, children, row)
             else:
                 ((token, child),) = children
                 if self.core.budget.forced and (cursor.pending or cursor.at not in self._nodes.rows):
                     return  # with `forced` each token takes a pass
-            self._push(cursor, [token])
+            self._append_tokens(cursor, [token])
             cursor.place = where, child
 
-    def _best(
+    def _best_child(
         self, decides: int, children: Sequence[tuple[int, TrieNode]], row: Sequence[float]
     ) -> tuple[int, TrieNode]:
         """Return the child with the largest score (of equal ones the lowest token id). Raises NotFinite."""
@@ -277,7 +277,7 @@ class ChatSteps(DecisionSteps):
             assert self.core.grammars is not None
             value = self.core.grammars.start(where.grammar, self.core.limit, self.plan.where(where))
             head = cursor.head = FreeHead(value, where.ends.tolist(), None, GuessSources(self.core.tokenizer))
-            self._push(cursor, head.chain)
+            self._append_tokens(cursor, head.chain)
         while True:
             while not head.done:
                 best = None if cursor.pending else self._nodes.bests.get(cursor.at)
@@ -285,7 +285,7 @@ class ChatSteps(DecisionSteps):
                     return False
                 cursor.chosen = len(cursor.text)
                 head.accept(best)
-                self._push(cursor, head.chain)
+                self._append_tokens(cursor, head.chain)
             text = self.core.tokenizer.decode(head.value.tokens)
             name = self.plan.tools[where.tool].parameters[where.decides - 1].name
             try:
@@ -297,7 +297,7 @@ class ChatSteps(DecisionSteps):
                 self._evaluate_again(cursor, head)
         self._multiply_confidence(where.decides, head.confidence)
         assert head.end is not None
-        self._push(cursor, [head.end])
+        self._append_tokens(cursor, [head.end])
         cursor.place, cursor.head = (where.then, (head.end,)), None
         return True
 
@@ -306,7 +306,7 @@ class ChatSteps(DecisionSteps):
         token = cursor.text[cursor.chosen - 1]
         cursor.text, cursor.pending = cursor.text[: cursor.chosen - 1], [token]
         cursor.at = self._nodes.forget(cursor.text, token)
-        self._push(cursor, head.chain[min(head.kept, 1) :])
+        self._append_tokens(cursor, head.chain[min(head.kept, 1) :])
 
     # -- choose the nodes to evaluate ----------------------------------------------------------------------------------
 
@@ -327,17 +327,17 @@ class ChatSteps(DecisionSteps):
             self._nodes.add_text(next_pass, *texts.popleft(), room, texts)
         return next_pass
 
-    def _finish(self, cursor: _Cursor) -> Decision:
+    def _build_decision(self, cursor: _Cursor) -> Decision:
         assert self._function is not None
         self._drafts.tool = self._function
         self._drafts.text = _as_tree([*cursor.text, *cursor.pending])
         tool = self.plan.tools[self._function]
         names = ["function", *(f"arg{k + 1}" for k in range(len(tool.parameters)))]
-        sure = {name: self._confidence[k] for k, name in enumerate(names) if k in self._confidence}
+        confidence = {name: self._confidence[k] for k, name in enumerate(names) if k in self._confidence}
         call = Call(tool.name, {p.name: self._arguments[p.name] for p in tool.parameters if p.name in self._arguments})
         if tool.rules is not None and (problem := tool.rules.violation(call.arguments)) is not None:
             raise DecodeError(f"Tool {tool.name}: {problem}")
-        return Decision(call, sure, self.passes, self.nodes, 0)
+        return Decision(call, confidence, self.passes, self.nodes, 0)
 
 
 def _as_tree(path: Sequence[int]) -> TokenTree:

@@ -98,7 +98,7 @@ class ChatPlan:
         self._follows: dict[tuple[int, int, bool], Choice] = {}
         self._values: dict[tuple[int, int], Place] = {}
         for i, tool in enumerate(self.tools):
-            follow = self._follow(i, tool, -1, False)
+            follow = self._choice_after(i, tool, -1, False)
             for first, _ in follow.children(()):
                 path = [*tokenizer.encode(_escaped(syntax, tool.name)), first]
                 if not self.function.insert(path, i, (follow, (first,))):
@@ -111,22 +111,22 @@ class ChatPlan:
         tool = self.tools[free.tool]
         return f"Tool {tool.name}, parameter {tool.parameters[free.decides - 1].name}"
 
-    def _quoted(self, p: Parameter) -> bool:
+    def _is_quoted(self, p: Parameter) -> bool:
         """Return whether all values are strings, so that the quote before a value can be a part of the key's text."""
         if p.nullable:
             return False
         domain = p.domain
         return domain.is_string if isinstance(domain, FreeDomain) else all(isinstance(v, str) for v in domain.values)
 
-    def _key(self, p: Parameter) -> str:
+    def _key_text(self, p: Parameter) -> str:
         written = self.syntax.key.replace("{}", _escaped(self.syntax, p.name))
-        return f"{written}{self.syntax.space}{self.syntax.quote}" if self._quoted(p) else written
+        return f"{written}{self.syntax.space}{self.syntax.quote}" if self._is_quoted(p) else written
 
-    def _end(self, follow: Choice, quoted: bool, empty: bool = False) -> None:
+    def _insert_end(self, follow: Choice, quoted: bool, empty: bool = False) -> None:
         text = self.syntax.quote * quoted + (self.syntax.empty if empty else self.syntax.closing)
         follow.insert(self._tokenizer.encode_marked(text), None, None)
 
-    def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
+    def _choice_after(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
         """Return the choice after the k-th value (-1: after the name): the next key, or the end of the call. `quoted`
         says whether that value is a string."""
         if (known := self._follows.get((i, k, quoted))) is not None:
@@ -136,19 +136,19 @@ class ChatPlan:
             p = tool.parameters[n]
             between = self.syntax.arguments if k < 0 else self.syntax.quote * quoted + self.syntax.separator
             if (i, n) not in self._values:
-                self._values[i, n] = self._value(i, tool, n, partial(self._follow, i, tool, n))
-            if not follow.insert(self._tokenizer.encode_marked(between + self._key(p)), n, self._values[i, n]):
+                self._values[i, n] = self._value_place(i, tool, n, partial(self._choice_after, i, tool, n))
+            if not follow.insert(self._tokenizer.encode_marked(between + self._key_text(p)), n, self._values[i, n]):
                 raise UserError(f"Tool {tool.name}, {p.name}: its name has the same tokens as another.", "Rename it.")
             if p.required:
                 break
         else:
-            self._end(follow, quoted, empty=k < 0)
+            self._insert_end(follow, quoted, empty=k < 0)
         self.all.append(follow)
         return follow
 
-    def _value(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
+    def _value_place(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
         """Return the position where the k-th value is chosen. `then(is_string)` returns the choice after the value."""
-        p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
+        p, quoted = tool.parameters[k], self._is_quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
         if isinstance(p.domain, FreeDomain):
             if p.nullable:

@@ -170,7 +170,7 @@ class HeadSteps(DecisionSteps):
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
-        self._bests: dict[FreeStart, Best] = {}
+        self._first_bests: dict[FreeStart, Best] = {}
         self._steps = self._decide()
         self._advance(None)
 
@@ -184,7 +184,7 @@ class HeadSteps(DecisionSteps):
         walk = None if self._hysteresis is None else self._hysteresis.walk
         walks, tool = walker.start, None
         while True:
-            tree, handlers = self._tree(walker.next_nodes(heads, tool, walks) if self.nodes else walker.first)
+            tree, handlers = self._build_tree(walker.next_nodes(heads, tool, walks) if self.nodes else walker.first)
             assert tree.tokens or not self.passes, "every later pass has nodes"
             if tree.tokens:
                 answers = yield tree
@@ -193,14 +193,14 @@ class HeadSteps(DecisionSteps):
                 self._accept_guesses(tool)
             tool, walks, free = walker.walk_heads(heads, walk)
             if tool == NO_TOOL:
-                return self._finish(None, walks, {})
+                return self._build_decision(None, walks, {})
             if tool is None:
                 continue
-            heads_free = [self._free_head_of(k, tool) for k in free]
+            free_heads = [self._free_head_of(k, tool) for k in free]
             waits = any(w.pending for w in walks.values())
-            while not waits and all(s is not None and s.done for s in heads_free):
+            while not waits and all(s is not None and s.done for s in free_heads):
                 if (values := self._free_values(tool)) is not None:
-                    return self._finish(tool, walks, values)
+                    return self._build_decision(tool, walks, values)
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
 
     def _free_values(self, tool: int) -> dict[int, Any] | None:
@@ -211,7 +211,7 @@ class HeadSteps(DecisionSteps):
         values: dict[int, Any] = {}
         for k, state in ((k, state) for (k, called), state in self._free.items() if called == tool):
             try:
-                values[k] = self.plan.slots[tool][k - 1].null[0] if state.null else self._value(k, tool, state)
+                values[k] = self.plan.slots[tool][k - 1].null[0] if state.null else self._parse_value(k, tool, state)
             except DecodeError:
                 if not state.retry_last_choice():
                     raise
@@ -230,10 +230,10 @@ class HeadSteps(DecisionSteps):
 
     # -- choose the nodes to evaluate ----------------------------------------------------------------------------------
 
-    def _tree(self, wanted: Sequence[HeadNode]) -> tuple[Tree, list[Callable[[Any], None]]]:
+    def _build_tree(self, wanted: Sequence[HeadNode]) -> tuple[Tree, list[Callable[[Any], None]]]:
         """Return the tree of the next pass (`wanted` trie nodes, tokens of free values) and handlers of its answers."""
         base, heads = self.nodes, self.plan.heads
-        # the tool whose free values are guessed before the function is decided
+        # The tool whose free values are guessed before the function is decided.
         likely = self.core.only_free if self._drafts.tool is None else self._drafts.tool
         nodes: list[tuple[int, int, int]] = []  # token, parent and depth
         requests: list[Request] = []
@@ -245,12 +245,12 @@ class HeadSteps(DecisionSteps):
             needed: Sequence[int] = range(len(nodes))
             if self.core.walker.budget.paths:
                 needed = [i for i, (k, n) in enumerate(wanted) if len(heads[k].trie.children(n)) > 1]
-            store = partial(self._store_rows, [wanted[i] for i in needed])
+            store = partial(self._store_logits, [wanted[i] for i in needed])
             requests.append((Ask(needed, self.core.walker.columns), store))
         for k in (k for k, n in wanted if n == ROOT and heads[k].free):
             node = self.heads[k].slots[ROOT]
             firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
-            requests += self._build_asks(firsts, self._bests)
+            requests += self._build_asks(firsts, self._first_bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
                 with suppress(DecodeError):  # no error, since another tool may be called
                     state = self._new_free_head(k, likely, node)
@@ -272,21 +272,21 @@ class HeadSteps(DecisionSteps):
         if few := [entry for entry in stops if entry[2].few]:
             ids = sorted({i for _, _, stop in few for i in stop.few})
 
-            def of_few(rows: Sequence[Sequence[float]]) -> None:
+            def store_few(rows: Sequence[Sequence[float]]) -> None:
                 bests.update((key, stop.best(ids, row)) for (_, key, stop), row in zip(few, rows, strict=True))
 
-            yield Ask([node - base for node, _, _ in few], ids), of_few
+            yield Ask([node - base for node, _, _ in few], ids), store_few
         if many := [entry for entry in stops if not entry[2].few]:
 
-            def of_many(answers: Sequence[Best]) -> None:
+            def store_many(answers: Sequence[Best]) -> None:
                 bests.update((key, best) for (_, key, _), best in zip(many, answers, strict=True))
 
             masks = np.stack([stop.legal for _, _, stop in many])
-            yield Ask([node - base for node, _, _ in many], masks=masks), of_many
+            yield Ask([node - base for node, _, _ in many], masks=masks), store_many
 
     # -- use the answers -----------------------------------------------------------------------------------------------
 
-    def _store_rows(self, entries: Sequence[HeadNode], rows: Sequence[Sequence[float]]) -> None:
+    def _store_logits(self, entries: Sequence[HeadNode], rows: Sequence[Sequence[float]]) -> None:
         for (k, n), row in zip(entries, rows, strict=True):
             self.heads[k].rows[n] = row
 
@@ -302,11 +302,11 @@ class HeadSteps(DecisionSteps):
         state = self._free.get((k, tool))
         if state is None and ROOT in self.heads[k].slots:
             state = self._free[k, tool] = self._new_free_head(k, tool, self.heads[k].slots[ROOT])
-            if (best := self._bests.get(self.core.starts[k, tool])) is not None:
+            if (best := self._first_bests.get(self.core.starts[k, tool])) is not None:
                 state.accept(best)
         return state
 
-    def _finish(self, tool: int | None, walks: dict[int, Walk], values: Mapping[int, Any]) -> Decision:
+    def _build_decision(self, tool: int | None, walks: dict[int, Walk], values: Mapping[int, Any]) -> Decision:
         heads, call, self._drafts.tool = self.plan.heads, None, tool
         self.visited = [(k, n) for k, w in walks.items() for n in w.visited]
         confidence = {heads[k].name: w.confidence for k, w in sorted(walks.items())}
@@ -325,7 +325,7 @@ class HeadSteps(DecisionSteps):
         kept = {} if self._hysteresis is None else self._hysteresis.kept
         return Decision(call, confidence, self.passes, self.nodes, 0, kept=kept)
 
-    def _value(self, k: int, tool: int, state: FreeHead) -> Any:
+    def _parse_value(self, k: int, tool: int, state: FreeHead) -> Any:
         self._drafts.tokens[k, tool] = list(state.value.tokens)
         return parse_free(self.core.domains[k, tool], self.core.tokenizer.decode(state.value.tokens))
 

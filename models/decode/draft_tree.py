@@ -98,7 +98,7 @@ class FreeHead:
     guessed: int = 0
     right: int = 0
     again: bool = False  # True if a complete value was illegal, and its last choice is retried
-    _last: tuple[int, int] | None = None  # (number of tokens before the last chosen token, this token)
+    _last_choice: tuple[int, int] | None = None  # (number of tokens before the last chosen token, this token)
     _edges: dict[Path, ChoicePoint] = field(default_factory=dict)  # by the path of a choice point and a token
 
     @property
@@ -110,7 +110,7 @@ class FreeHead:
         return self.done and self.end == self.null_id
 
     def __post_init__(self) -> None:
-        self._extend([])
+        self._continue_after([])
 
     def next_nodes(self, first: int) -> Iterator[tuple[int, int, int]]:
         """Yield (token, parent, depth) of each node of the next pass; the nodes are numbered from `first` on."""
@@ -129,7 +129,7 @@ class FreeHead:
         while (known := self._edges.get((*stop.path, bests[stop.path][0]))) is not None:
             self.confidence *= _probability(bests[stop.path])
             self.nodes += [self.places[known.path[:end]] for end in range(len(stop.path) + 1, len(known.path) + 1)]
-            self._last = len(self.value.tokens), known.path[len(stop.path)]
+            self._last_choice = len(self.value.tokens), known.path[len(stop.path)]
             self.value.push(*known.path[len(stop.path) :])
             self.right += len(known.path) - len(stop.path)
             stop = known
@@ -138,39 +138,39 @@ class FreeHead:
     def accept(self, best: Best) -> None:
         """Accept the best token as the next one of the value."""
         self.confidence *= _probability(best)
-        self._last = len(self.value.tokens), best[0]
+        self._last_choice = len(self.value.tokens), best[0]
         if self._is_end(best[0]):
             self.chain = []
-            self._finish(best[0])
+            self._end_value(best[0])
         else:
             self.value.push(best[0])
-            self._extend([best[0]])
+            self._continue_after([best[0]])
 
     @property
     def kept(self) -> int:
         """Return how many tokens precede the last chosen token."""
-        return 0 if self._last is None else self._last[0]
+        return 0 if self._last_choice is None else self._last_choice[0]
 
     def retry_last_choice(self) -> bool:
         """Remove the last chosen token of an illegal value, so that another one is chosen; do this at most once.
 
         Return False if nothing can be retried. Raises DecodeError if no other token is legal.
         """
-        if self.again or self._last is None or (self._last[0] == 0 and self.nodes):
+        if self.again or self._last_choice is None or (self._last_choice[0] == 0 and self.nodes):
             return False  # the head token would have to be evaluated again
         self.again, self.end = True, None
-        length, token = self._last
+        length, token = self._last_choice
         self.value.pop(len(self.value.tokens) - length)
         self.value.exclude(token)
         del self.nodes[length:]  # the token before the choice is evaluated again
-        self._extend(self.value.tokens[-1:])
+        self._continue_after(self.value.tokens[-1:])
         return True
 
-    def _extend(self, certain: list[int]) -> None:
-        more, legal = self._forced()
+    def _continue_after(self, certain: list[int]) -> None:
+        more, legal = self._push_forced_tokens()
         self.chain, self.tree, self.stops, self._edges, self.bests = [*certain, *more], [], [ChoicePoint(legal)], {}, {}
         if np.count_nonzero(legal) == 1:
-            self._finish(int(legal.argmax()))
+            self._end_value(int(legal.argmax()))
         elif (room := min(self.guesses.room, self.guesses.most - self.guessed)) > 0:
             for tokens in self.guesses.after(list(self.value.tokens)):
                 self._guess(self.stops[0], tokens, room)
@@ -180,11 +180,11 @@ class FreeHead:
     def _is_end(self, token: int) -> bool:
         return token in self.ends or token == self.null_id
 
-    def _finish(self, token: int) -> None:
+    def _end_value(self, token: int) -> None:
         self.end, self.tree, self.stops = token, [], []
         self.bests = {}  # so that `accept_guesses` is not called again
 
-    def _forced(self) -> tuple[list[int], np.ndarray]:
+    def _push_forced_tokens(self) -> tuple[list[int], np.ndarray]:
         """Append the tokens that must follow; return them, and a mask of the tokens that may follow (or end it)."""
         forced: list[int] = []
         while True:
@@ -207,7 +207,7 @@ class FreeHead:
                 known = self._edges.get(path)
                 if known is None:
                     value.push(tokens[0])
-                    more, legal = self._forced()
+                    more, legal = self._push_forced_tokens()
                     known = ChoicePoint(legal, (*path, *more))
                     if np.count_nonzero(legal) == 1 or len(self.tree) + len(known.path) - len(stop.path) > room:
                         return  # the value would end here, or the tree is full

@@ -115,9 +115,9 @@ class PrefixInfo:
 
 @dataclass(frozen=True)
 class Caps:
-    """The capabilities of a runner. `tree`: a pass may evaluate a tree of tokens (otherwise one node per head).
-    `batch`: the maximum number of decisions in one pass. `exact`: except for rounding, scores do not depend on how
-    nodes are batched. `parameters`: number of the model's parameters. `weights`: the format of quantised weights."""
+    """The capabilities of a runner. With `tree` a pass may evaluate a tree of tokens, otherwise one node per head.
+    `batch` is the maximum number of decisions in one pass. With `exact` scores do not depend on how nodes are batched,
+    except for rounding. `parameters` is the model's size, `weights` the format of quantised weights."""
 
     engine: str
     device: str
