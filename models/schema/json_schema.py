@@ -103,7 +103,7 @@ def _merge_alternatives(schema: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _merge(schema: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return one schema that means both, with the annotations of `part`; None if that is not possible."""
+    """Return one schema for the values that satisfy both, with the annotations of `part`; None if impossible."""
     if schema.keys() & COUPLED and part.keys() & COUPLED:
         return None
     if any(key in schema and key not in ANNOTATIONS and not is_same(schema[key], part[key]) for key in part):

@@ -68,8 +68,8 @@ def _check_counts(counts: Mapping[str, int], tools: Any, path: tuple[Any, ...]) 
     }
     for name, limit in limits.items():
         if counts[name] > limit:
-            shown = "characters in patterns, with repetitions expanded" if name == "atoms" else name
-            problem = f"{_place_of(tools, path)}: together with the tools after it, it has more than {limit} {shown}."
+            unit = "characters in patterns, with repetitions expanded" if name == "atoms" else name
+            problem = f"{_place_of(tools, path)}: together with the tools after it, it has more than {limit} {unit}."
             raise UserError(problem, "Give fewer or smaller tools, or simpler alternatives and patterns.")
 
 

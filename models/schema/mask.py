@@ -75,14 +75,14 @@ def compile_mask(domain: FreeDomain, where: str, space: str = "") -> Mask:
     Raises UserError (`where` names tool and parameter) if no value satisfies the schema, or it is too large.
     """
     try:
-        return _mask(json.dumps([domain.schema, domain.rules], default=repr), where, space)
+        return _compile_json(json.dumps([domain.schema, domain.rules], default=repr), where, space)
     except RecursionError:
         problem = f"{where}: its schema has too many properties, or too many levels."
         raise UserError(problem, "Use a smaller schema.") from None
 
 
 @lru_cache(maxsize=256)
-def _mask(written: str, where: str, space: str) -> Mask:
+def _compile_json(written: str, where: str, space: str) -> Mask:
     schema, rules = json.loads(written)
     options = OPTIONS | {"key_separator": f":{space}", "item_separator": f",{space}"}
     reason = ""
@@ -121,7 +121,7 @@ def keywords(schema: Any) -> Iterator[str]:
 
 
 class _Translator:
-    """Translates a normalised schema for llguidance, except the keywords `without`. `dropped` has all dropped ones."""
+    """Translates a normalised schema for llguidance, except the keywords `without`. `dropped` has dropped keywords."""
 
     def __init__(self, without: frozenset[str]) -> None:
         self._without = without
@@ -184,9 +184,9 @@ class _Translator:
         if all(_same_spelling(v) for v in values):
             return {"enum": [*values]} if values else False
         self.dropped["enum"] = None
-        alike = [{"enum": names}] if (names := [v for v in values if _same_spelling(v)]) else []
-        kinds = {_type_of(v): None for v in values if not _same_spelling(v)}
-        return {"anyOf": [*alike, *(self.translate({"type": kind}) for kind in kinds)]}
+        unchanged = [{"enum": names}] if (names := [v for v in values if _same_spelling(v)]) else []
+        types = {_type_of(v): None for v in values if not _same_spelling(v)}
+        return {"anyOf": [*unchanged, *(self.translate({"type": type_name}) for type_name in types)]}
 
     def _translate_bounds(self, masked: dict[str, Any]) -> dict[str, Any] | bool:
         """Return the schema with bounds and step that llguidance enforces exactly; False if no number satisfies it."""

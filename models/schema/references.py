@@ -87,12 +87,12 @@ def _keyword_validator(keyword: str) -> Any:
 
 
 class SchemaDocument:
-    """A whole schema with references. `where` names it in errors, `room` is the allowance for its size."""
+    """A whole schema with references. `where` names the schema in errors, `room` is the allowance for its size."""
 
     def __init__(self, root: Mapping[str, Any], where: str, room: Allowance) -> None:
         self._root, self._where, self._room = root, where, room
         # Definitions in subschemas: a schema that was copied into another one still refers to its own definitions.
-        self._nested: dict[str, Any] = {}
+        self._nested_definitions: dict[str, Any] = {}
 
     def without_references(self, call: bool = False) -> dict[str, Any]:
         """Return the schema with references replaced by their targets; with `call` errors name its properties.
@@ -102,11 +102,11 @@ class SchemaDocument:
         """
         if call:
             self._check_root()
-        plain = self._read(self._root, (), 0, call)
+        plain = self._convert(self._root, (), 0, call)
         assert isinstance(plain, dict)
         return plain
 
-    def _read(self, source: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
+    def _convert(self, source: Any, inside: tuple[str, ...], depth: int, call: bool = False) -> dict[str, Any] | bool:
         """Convert a subschema; `inside` are the references on the way to it."""
         self._room.use(self._where, parts=1)
         if isinstance(source, bool):
@@ -115,26 +115,26 @@ class SchemaDocument:
             raise UserError(f"{self._where}: its schema is {repr(source)[:80]}.", "Write a JSON schema object.")
         if depth > MAX_DEPTH:
             raise UserError(f"{self._where}: its schema is nested too deeply.", "Use fewer levels.")
-        self._check(source)
+        self._check_keywords(source)
         if depth:
             for key in DEFINITIONS:
-                self._nested |= source.get(key) or {}
+                self._nested_definitions |= source.get(key) or {}
         schema: dict[str, Any] = {}
         for key, value in source.items():
             # A null counts as a missing keyword, as some languages write it so.
             if key not in DROPPED_KEYWORDS and (value is not None or key in ("const", "default")):
-                schema[key] = self._value(key, value, inside, depth + 1, call)
+                schema[key] = self._convert_value(key, value, inside, depth + 1, call)
         whole = self._merge_target(schema, inside, depth, call)
         if not isinstance(whole, dict):
             return whole
         return NO_VALUE if whole.get("not") == {} else _to_draft_2020(whole)
 
-    def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int, call: bool) -> Any:
+    def _convert_value(self, key: str, value: Any, inside: tuple[str, ...], depth: int, call: bool) -> Any:
         if key in SINGLE | {"additionalItems"} and not isinstance(value, list | tuple):
-            part = self._read(value, inside, depth, call and key in ("not", "if", "then", "else"))
-            return self._read_not(part) if key == "not" else part
+            part = self._convert(value, inside, depth, call and key in ("not", "if", "then", "else"))
+            return self._convert_not(part) if key == "not" else part
         if key in (*LISTS, "items"):
-            return [self._read(part, inside, depth, call and key != "items") for part in value]
+            return [self._convert(part, inside, depth, call and key != "items") for part in value]
         if key not in (*MAPS, "dependencies") or not isinstance(value, Mapping):
             return list(value) if isinstance(value, tuple) else value
         parts, outer = {}, self._where
@@ -142,11 +142,11 @@ class SchemaDocument:
             if call and key == "properties":
                 self._where = f"{outer}, parameter {name}"
             listed = key == "dependencies" and isinstance(part, list | tuple)
-            parts[name] = list(part) if listed else self._read(part, inside, depth, call and key != "properties")
+            parts[name] = list(part) if listed else self._convert(part, inside, depth, call and key != "properties")
             self._where = outer
         return parts
 
-    def _read_not(self, part: dict[str, Any] | bool) -> dict[str, Any] | bool:
+    def _convert_not(self, part: dict[str, Any] | bool) -> dict[str, Any] | bool:
         """Return the schema of a `not`. Raises UserError if it has annotations only, and so would exclude every
         value."""
         if part is True or part is False or RULE_KEYWORDS & set(part):
@@ -166,7 +166,7 @@ class SchemaDocument:
                 f"{self._where}: {name} refers to itself, so its values may be nested without limit.",
                 "Write out as many levels as you need.",
             )
-        target = self._read(self._target_of(name), (*inside, name), depth + 1, call)
+        target = self._convert(self._target_of(name), (*inside, name), depth + 1, call)
         if target is True or (target is False and not schema):
             return schema if target else False
         if isinstance(target, dict) and set(schema) <= {*ANNOTATIONS}:
@@ -179,8 +179,8 @@ class SchemaDocument:
             return self._resolver.lookup(name).contents
         except (referencing.exceptions.Unresolvable, LookupError, ValueError, TypeError, AttributeError):
             inner = DEFINITION.fullmatch(name)
-            if inner is not None and inner[1] in self._nested:
-                return self._nested[inner[1]]
+            if inner is not None and inner[1] in self._nested_definitions:
+                return self._nested_definitions[inner[1]]
             problem = f"{self._where}: {name[:200]} is not a definition."
             raise UserError(problem, "Add it to `$defs`, or replace the reference by its target.") from None
 
@@ -205,7 +205,7 @@ class SchemaDocument:
             listed = ", ".join(f"`{key[:40]}`" for key in keys[:4])
             raise UserError(f"{self._where}: its parameters declare no arguments ({listed}).", f"{SHAPE_HINT}.")
 
-    def _check(self, source: Mapping[str, Any]) -> None:
+    def _check_keywords(self, source: Mapping[str, Any]) -> None:
         for key, value in source.items():
             if key in UNSUPPORTED:
                 raise UserError(f"{self._where}: `{key}` is not supported.", "Use `$ref` to a definition in `$defs`.")
@@ -229,8 +229,8 @@ def _similar_keyword(name: str, value: Any) -> str | None:
     plain = re.sub("[^a-z]", "", name.lower()) if len(name) < 32 and not name.startswith("x-") else ""
     short = len(plain) < SHORT
     spelled = [known for known in SPELLINGS if known[0] == plain[:1]]
-    near = get_close_matches(plain, spelled, 1, LIKE_SHORT if short else LIKE)
-    keyword = SPELLINGS[near[0]] if near else name
+    similar = get_close_matches(plain, spelled, 1, LIKE_SHORT if short else LIKE)
+    keyword = SPELLINGS[similar[0]] if similar else name
     if keyword == name or name in KNOWN or (short and isinstance(value, bool)):  # probably a flag
         return None
     return keyword if _keyword_validator(keyword).is_valid(value) else None

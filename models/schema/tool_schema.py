@@ -27,10 +27,10 @@ Overflow = Literal["merge", "cut"]
 
 @dataclass(frozen=True)
 class Slot:
-    """The content of one argument head: a parameter, or a JSON object of several (a group, or those beyond six heads).
+    """The content of one argument head: one parameter, or a JSON object of several parameters.
 
-    `null` has the meaning of the head's null token: (ABSENT,) for optional parameters, (None,) for a required parameter
-    that may be null, and () if the token is not legal.
+    Parameters of one group share a head, and so do the parameters beyond six heads. `null` has the meaning of
+    the null token: (ABSENT,) for optional parameters, (None,) for a required one that may be null, () if not legal.
     """
 
     parameters: tuple[Parameter, ...]
@@ -67,15 +67,15 @@ class ToolSchema:
 
         Raises UserError, which names tool and parameter.
         """
-        given = read_definition(tool)
-        check_encodable([given.name, given.description], f"Tool {given.name[:64]!r}")
+        definition = read_definition(tool)
+        check_encodable([definition.name, definition.description], f"Tool {definition.name[:64]!r}")
         try:
-            parameters, rules = ParameterReader(given.name, room or Allowance()).read(given.schema)
+            parameters, rules = ParameterReader(definition.name, room or Allowance()).read(definition.schema)
         except RecursionError:
             raise UserError(
-                f"Tool {given.name[:64]!r}: its schema is nested too deeply to be read.", "Use fewer levels."
+                f"Tool {definition.name[:64]!r}: its schema is nested too deeply to be read.", "Use fewer levels."
             ) from None
-        return cls(given.name, given.description, parameters, rules)
+        return cls(definition.name, definition.description, parameters, rules)
 
     def to_openai(self) -> dict[str, Any]:
         """Return the normalised definition in head order, as it is in the prompt."""
@@ -128,17 +128,17 @@ def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
         return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
     listed = list_objects({p.name: p.values for p in unit}, required)
     if listed is not None:
-        once = {sorted_json(v): v for v in listed if v}
-        return Slot(tuple(unit), closed_domain(tuple(once.values()), where), null, merged=True)
-    schema, judged = _object(unit, lambda p: p.schema), _object(unit, lambda p: p.rules)
-    return Slot(tuple(unit), FreeDomain(schema, rules=judged), null, merged=True)
+        unique = {sorted_json(v): v for v in listed if v}
+        return Slot(tuple(unit), closed_domain(tuple(unique.values()), where), null, merged=True)
+    schema, rules = _object(unit, lambda p: p.schema), _object(unit, lambda p: p.rules)
+    return Slot(tuple(unit), FreeDomain(schema, rules=rules), null, merged=True)
 
 
-def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the schema of an object with these parameters; `of` returns the schema of a parameter."""
+def _object(parameters: Sequence[Parameter], schema_of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the schema of an object with these parameters; `schema_of` returns a parameter's schema."""
     return {
         "type": "object",
-        "properties": {p.name: dict(of(p)) for p in parameters},
+        "properties": {p.name: dict(schema_of(p)) for p in parameters},
         "required": [p.name for p in parameters if p.required],
         "additionalProperties": False,
     }
@@ -148,7 +148,7 @@ def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
     """Read all tools of an agent (cached). Raises UserError for an invalid tool, duplicate names, an empty list, and
     definitions that are too large."""
     check_size(tools)
-    text = _text(tools)
+    text = _json_text(tools)
     return _read_json(text) if text else _read(tools)
 
 
@@ -162,7 +162,7 @@ def _read(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
     return check_tools([ToolSchema.from_openai(t, room) for t in tools])
 
 
-def _text(tools: Any) -> bytes:
+def _json_text(tools: Any) -> bytes:
     """Return definitions as JSON text; empty if they are not plain JSON."""
     try:
         return json.dumps(list(tools)).encode()
@@ -176,6 +176,6 @@ def check_tools(schemas: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
         raise UserError("There are no tools.", "Give the agent at least one tool.")
     check_count(len(schemas))
     names = Counter(s.name for s in schemas)
-    if twice := sorted(n for n, count in names.items() if count > 1):
-        raise UserError(f"Two tools have the name {twice[0]!r}.", "Rename one of them.")
+    if repeated := sorted(n for n, count in names.items() if count > 1):
+        raise UserError(f"Two tools have the name {repeated[0]!r}.", "Rename one of them.")
     return tuple(schemas)
