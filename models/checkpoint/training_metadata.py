@@ -122,7 +122,7 @@ RESTORE_HINT = "Restore the file that came with the weights, or remove it to run
 class TrainingMetadata:
     """The training metadata of a checkpoint. `tool_sets` are the sets of tools in training, as OpenAI-style
     definitions; with `any_tools` the model can also read other tools. `history` is the number of calls in prompts.
-    `allow_null`: the model may choose no call. `instruction` is the default instruction. `observation` maps the words
+    With `allow_null` the model may choose no call. `instruction` is the default instruction. `observation` maps words
     of observations to their units. `rate_hz` are decisions per second. If the function head's confidence is below the
     `gate`, the instruction counts as not understood, and the call is not executed.
 

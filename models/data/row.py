@@ -47,8 +47,8 @@ class Row:
     of the calls before. `tools` may be empty if all rows have the same tools, which the encoder knows. `weight` scales
     the loss. `sample` is the id of the row's sample, `source` names data set and version, `where` is FILE:LINE.
 
-    Only for training: `quotes`; `named`, the thing of the observation that the instruction names; `meant`, the
-    instruction in canonical words ("" if it has no meaning).
+    Only training uses `quotes`, `named` (the thing of the observation that the instruction names), and `meant` (the
+    instruction in canonical words, "" if it has no meaning).
     """
 
     instruction: str

@@ -32,8 +32,8 @@ OPTIONAL_FIELDS = ("ms", "passes", "tokens", "error")
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one row: the calls (none if the active call stays, or after an `error`), `confidence` by head, `ms`
-    from text to call, forward `passes`, and computed `tokens`."""
+    """The answer to one row, without `calls` if the active call stays, or after an `error`. `confidence` is by head,
+    `ms` is the time from text to call; `passes` counts forward passes, `tokens` computed tokens."""
 
     id: str
     calls: tuple[Call, ...]
@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether the function is right, and whether the whole call is right; `reason` says in a few words why not."""
+    """The judgement of an answer: whether the `function` and the whole call are right; else `reason` says why not."""
 
     function: bool
     right: bool

@@ -91,10 +91,10 @@ class HFRunner:
 
     def cost(self, handle: HFSequence) -> PassCost:
         """Return the cost of a pass after a prompt about as long as the handle's, measured once."""
-        about = len(handle.prompt).bit_length()
-        if about not in self._costs:
-            self._costs[about] = pass_cost(self, handle, SIZES)
-        return self._costs[about]
+        magnitude = len(handle.prompt).bit_length()
+        if magnitude not in self._costs:
+            self._costs[magnitude] = pass_cost(self, handle, SIZES)
+        return self._costs[magnitude]
 
     def prefill(self, handle: HFSequence, count: int) -> None:
         """Compute the next `count` tokens of the handle's prompt."""
@@ -107,11 +107,11 @@ class HFRunner:
         return [self._run(work) for work in batch]
 
     def _run(self, work: Work) -> list[Any]:
-        every = self._tree_logits(work.handle, work.tree)
+        logits = self._tree_logits(work.handle, work.tree)
 
         def scores(at: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
-            rows = torch.tensor([*at], device=every.device)
-            return every[rows] if ids is None else every[rows[:, None], torch.tensor([*ids], device=every.device)]
+            rows = torch.tensor([*at], device=logits.device)
+            return logits[rows] if ids is None else logits[rows[:, None], torch.tensor([*ids], device=logits.device)]
 
         return compute_answers([(work.tree.asks, scores)])[0]
 
@@ -138,13 +138,13 @@ class HFRunner:
         places += [end + len(path) - 1 for path in new]
         at = torch.tensor(places)
         rows, past = fresh + len(nodes), done + before
-        see = torch.zeros(rows, past + rows, dtype=torch.bool)
-        see[:, :done] = True
-        see[:fresh, past : past + fresh] = torch.ones(fresh, fresh, dtype=torch.bool).tril()
-        see[fresh:, past : past + fresh] = True
+        visible = torch.zeros(rows, past + rows, dtype=torch.bool)
+        visible[:, :done] = True
+        visible[:fresh, past : past + fresh] = torch.ones(fresh, fresh, dtype=torch.bool).tril()
+        visible[fresh:, past : past + fresh] = True
         for row, path in enumerate(new, start=fresh):
-            see[row, [done + i if i < before else past + fresh + i - before for i in path]] = True
-        inputs = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": self._masks(see, at)}
+            visible[row, [done + i if i < before else past + fresh + i - before for i in path]] = True
+        inputs = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": self._masks(visible, at)}
         tokens = [*handle.prompt[done:end], *nodes]
         try:
             logits = self.logits(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **inputs)
@@ -154,13 +154,13 @@ class HFRunner:
         handle.computed, handle.paths = end, list(paths)
         return logits
 
-    def _masks(self, see: torch.Tensor, at: torch.Tensor) -> Any:
-        near = see if self.window is None else see & (at[None] > at[-len(see) :, None] - self.window)
+    def _masks(self, visible: torch.Tensor, at: torch.Tensor) -> Any:
+        in_window = visible if self.window is None else visible & (at[None] > at[-len(visible) :, None] - self.window)
         whole, sliding = (
-            torch.zeros(which.shape, dtype=self.model.dtype)
-            .masked_fill(~which, -torch.inf)[None, None]
+            torch.zeros(mask.shape, dtype=self.model.dtype)
+            .masked_fill(~mask, -torch.inf)[None, None]
             .to(self.model.device)
-            for which in (see, near)
+            for mask in (visible, in_window)
         )
         if not self.kinds:
             return sliding
@@ -212,7 +212,7 @@ def checked_runner(model: Any, threads: int | None = None) -> HFRunner:
     model.eval()
     config = model.config.get_text_config()
     kinds = sorted(set(getattr(config, "layer_types", None) or ()))
-    slides = getattr(config, "sliding_window", None) is not None and kinds != ["full_attention"]
+    has_window = getattr(config, "sliding_window", None) is not None and kinds != ["full_attention"]
     why = "the scores of a tree differ from those of separate sequences"
     other = _other_windows(config)
     candidates = [kinds, []] if len(kinds) > 1 else [[]]
@@ -220,12 +220,12 @@ def checked_runner(model: Any, threads: int | None = None) -> HFRunner:
         try:
             with _small_window(config):
                 agrees = _agrees(
-                    HFRunner(model, threads, mask_kinds, config.sliding_window if slides else None), LENGTH + other
+                    HFRunner(model, threads, mask_kinds, config.sliding_window if has_window else None), LENGTH + other
                 )
         except Exception as error:
             agrees, why = False, repr(error).splitlines()[0]
         if agrees:
-            return HFRunner(model, threads, mask_kinds, config.sliding_window if slides else None)
+            return HFRunner(model, threads, mask_kinds, config.sliding_window if has_window else None)
     raise UserError(
         f"The {model.config.model_type} model cannot evaluate a tree: {why}.",
         "Use host.engine=vllm, or another model.",

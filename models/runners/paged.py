@@ -126,8 +126,8 @@ MIN_SESSIONS = 8  # number of sessions for which graphs are recorded in advance
 
 
 class PassShape(NamedTuple):
-    """The size of a pass in powers of two: `tokens` of `batch` sequences, which see up to `columns` slots, up to `tree`
-    of them after the prompt."""
+    """The size of a pass in powers of two: `tokens` of `batch` sequences, which see up to `columns` slots, with up to
+    `tree` slots after the prompt."""
 
     tokens: int
     columns: int

@@ -29,7 +29,7 @@ MAX_ENCODERS = 64  # cached encoders, one for each set of tools
 class HeadTarget:
     """The training target of one head. `ids` start with the head token; `labels[i]` is the token that follows `ids[i]`,
     with the loss weight `weights[i]`. A `probe` is not a part of the call, and does not count for accuracy. `early` is
-    the label of the head token after an early layer: the last token of the thing that the instruction names."""
+    the head token's label after an early layer, namely the last token of the thing that the instruction names."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
@@ -284,8 +284,8 @@ def _with_place(error: UserError | UnusableSample, where: str) -> UserError:
 
 # -- word probes ------------------------------------------------------------------------------------------------------
 # Rows can also train the content head, which controllers do not decode, to quote the observation: the next words after
-# a given word, or from the word that the instruction names. For where the model must look, this is a much stronger
-# signal than calls. It takes only a few tokens per row, after a prompt that is computed anyway.
+# a given word, or from the word that the instruction names. This trains where to look much more strongly than
+# calls do. It takes only a few tokens per row, after a prompt that is computed anyway.
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
 # Words that do not name a thing.
@@ -301,10 +301,10 @@ def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -
         spans = _SPAN.findall(row.observation)
         words = [_BARE.sub("", span).lower() for span in spans]
         counts = Counter(words)
-        once = [i for i, word in enumerate(words[:-1]) if word and counts[word] == 1]
+        unique_places = [i for i, word in enumerate(words[:-1]) if word and counts[word] == 1]
         instruction = (_BARE.sub("", word).lower() for word in row.instruction.split())
         name = _named_range(words, counts, [word for word in instruction if word not in COMMON])
-        starts = dict.fromkeys([*name[:1], *rng.sample(once, min(quotes, len(once)))])
+        starts = dict.fromkeys([*name[:1], *rng.sample(unique_places, min(quotes, len(unique_places)))])
         passages = (
             Quote(spans[i], "".join(spans[i + 1 : i + QUOTE_SIZE]), i in name[:1]) for i in starts if i + 1 < len(spans)
         )

@@ -98,12 +98,12 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     try:
         (job.out / TRAINING).mkdir(parents=True, exist_ok=True)
         with locked(job.out):
-            return _finetune(job, source, device, progress)
+            return _finetune_locked(job, source, device, progress)
     except (OSError, SafetensorError) as error:
         raise save_error(job.out, error) from None
 
 
-def _finetune(job: Job, source: Path, device: torch.device, progress: Progress | None) -> FinetuneOutcome:
+def _finetune_locked(job: Job, source: Path, device: torch.device, progress: Progress | None) -> FinetuneOutcome:
     base = ensure_st_format(source, job.out / "base")
     checkpoint = Checkpoint.open(str(base))
     assert isinstance(checkpoint.template, PromptTemplate)
@@ -120,7 +120,7 @@ def _finetune(job: Job, source: Path, device: torch.device, progress: Progress |
     run.run(progress)
     outcome = FinetuneOutcome(job.out, run.position.chunk, rows, round(run.position.loss, 4), identity, job.recipe)
     try:
-        _write(outcome, lm, base)
+        _write_checkpoint(outcome, lm, base)
     except RuntimeError as error:  # torch raises it if a file cannot be written
         raise save_error(job.out, error) from None
     return outcome
@@ -290,7 +290,7 @@ class FinetuneRun(Trainer):
         return {"step": self.position.chunk, "steps": self.steps, "grad_norm": self.norm, **super().progress_line()}
 
 
-def _write(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
+def _write_checkpoint(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
     """Write the merged checkpoint and `result.json`, each atomically. `lm` cannot be used afterwards."""
     recipe, rows, dtype = outcome.recipe, outcome.rows, DTYPES[outcome.recipe.dtype]
     plain = lm.merge_and_unload() if recipe.rank else lm

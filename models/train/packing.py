@@ -307,14 +307,14 @@ def tree_attention(
     """Return attention [batch, length, heads, dim] for a Hugging Face model, given `query` [batch, heads, length, dim],
     `key` and `value` [batch, kv_heads, length, dim].
 
-    Without `blocks` attention is causal. With `blocks` (batch 1) it is that of a tree.
+    Without `blocks` attention is causal. With `blocks` (batch 1) tokens attend to their ancestors in the tree.
     """
     if blocks is None:
         return _causal(query, key, value, scaling).transpose(1, 2).contiguous(), None
     p, q, k, v = blocks.prefix, query[0], key[0], value[0]
     head = _causal(query[:, :, :p], key[:, :, :p], value[:, :, :p], scaling)
 
-    def body(runs: RunSet) -> torch.Tensor:
+    def attend_runs(runs: RunSet) -> torch.Tensor:
         def in_runs(x: torch.Tensor) -> torch.Tensor:
             return x[:, runs.index].transpose(0, 1)
 
@@ -324,7 +324,7 @@ def tree_attention(
         attended = _attend(in_runs(q), with_prefix(k), with_prefix(v), runs.mask, scaling)
         return attended.transpose(1, 2)[runs.valid]
 
-    tail = torch.cat([body(runs) for runs in blocks.sets])[blocks.order]
+    tail = torch.cat([attend_runs(runs) for runs in blocks.sets])[blocks.order]
     return torch.cat([head[0].transpose(0, 1), tail])[None], None
 
 

@@ -292,10 +292,10 @@ def count_words(rows: Iterable[Row]) -> Words:
             numbers.update(NUMBER.findall(text))
             words.update(WORD.findall(text))
             marks |= dict.fromkeys(NUMBER.sub(" ", WORD.sub(" ", text)).split())
-    kept = [number for number, _ in numbers.most_common(MOST_NUMBERS)]
+    frequent_numbers = [number for number, _ in numbers.most_common(MOST_NUMBERS)]
     return Words(
         (" ".join(word for word, _ in words.most_common(MOST_WORDS)), " ".join(list(marks)[:MOST_WORDS])),
-        tuple(dict.fromkeys([*kept, *_fill_gaps(kept)])),
+        tuple(dict.fromkeys([*frequent_numbers, *_fill_gaps(frequent_numbers)])),
         len(words),
         len(numbers),
     )
