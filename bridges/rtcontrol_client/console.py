@@ -1,4 +1,4 @@
-"""Print and log in any thread without waiting for a reader: if the reader is slow, lines are dropped and counted."""
+"""Print and log from any thread without waiting for the reader; if it is slow, lines are dropped and counted."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KEPT = "\t\u200c\u200d"
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """Return `text` as one line; characters that move the cursor, set colours or turn the text direction are escaped
-    (ESC as `\\x1b`). A text of more than `limit` characters is cut, and its length added."""
+    """Return `text` as one line; characters that move the cursor, set colours or change the text direction are
+    escaped (ESC as `\\x1b`). A text of more than `limit` characters is cut, with its length at the end."""
     if limit is not None and len(text) > limit:
         text = f"{text[:limit]}... ({len(text)} characters)"
     if text.isprintable():
@@ -33,7 +33,7 @@ def printable(text: str, limit: int | None = None) -> str:
 
 
 def throughout(value: Any) -> Any:
-    """Return `value` with every text inside, also in nested lists and mappings, made `printable`."""
+    """Return a copy of `value` in which `printable` has converted every text, also in nested lists and mappings."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -42,24 +42,24 @@ def throughout(value: Any) -> Any:
 
 
 MAX_WAITING, MAX_LINE = 1024, 2000
-# How long writing the last lines may take.
+# Maximum time to write the last lines, in seconds.
 CLOSE_S = 0.7
 
 
 class Outbox:
     """A queue of lines that a thread writes to a file descriptor. `say` queues at most `MAX_WAITING` lines of at most
     `MAX_LINE` characters; further lines are counted in `dropped`, and the next line written reports how many were lost.
-    `failed` is the write error (a full disk, for example), other than a reader that is gone."""
+    `failed` is the error of a failed write (a full disk, for example), unless the reader was closed."""
 
     def __init__(self, fd: int) -> None:
         self.dropped = 0
         self.failed: OSError | None = None
         self._fd = fd
         self._waiting: deque[bytes] = deque()
-        self._untold = 0
+        self._unreported_count = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._write, name=f"outbox-{fd}", daemon=True)
+        self._thread = threading.Thread(target=self._write_lines, name=f"outbox-{fd}", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -73,34 +73,34 @@ class Outbox:
         self._thread.join(CLOSE_S)
 
     def say(self, line: str) -> None:
-        """Queue a line, made `printable`."""
+        """Queue a line of text, converted by `printable`."""
         self.put(printable(line, MAX_LINE).encode("utf-8", "replace") + b"\n")
 
     def put(self, text: bytes) -> None:
-        """Queue bytes without changing them."""
+        """Queue bytes unchanged; drop and count them if the queue is full or closed."""
         with self._changed:
             if self._closed or len(self._waiting) >= MAX_WAITING:
                 self.dropped += 1
-                self._untold += 1
+                self._unreported_count += 1
                 return
             self._waiting.append(text)
             self._changed.notify()
 
-    def _write(self) -> None:
+    def _write_lines(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
                 text = self._waiting.popleft()
-                untold, self._untold = self._untold, 0
-            if untold:
-                text = b"(%d lines were lost because nobody read them)\n%b" % (untold, text)
-            if not self._put(text):
+                unreported_count, self._unreported_count = self._unreported_count, 0
+            if unreported_count:
+                text = b"(%d lines were lost because nobody read them)\n%b" % (unreported_count, text)
+            if not self._write_text(text):
                 return
 
-    def _put(self, text: bytes) -> bool:
-        """Write the bytes; return whether that worked. Python's own file object is not used: at exit the interpreter
+    def _write_text(self, text: bytes) -> bool:
+        """Write the bytes; return whether all were written. Do not use Python's file object: at exit the interpreter
         would wait for the object's lock, which a hanging write holds."""
         while text:
             try:
@@ -147,8 +147,8 @@ class OutboxLog(logging.Handler):
         logging.getLogger().removeHandler(self)
 
 
-class _Queued(io.RawIOBase):
-    """A file whose writes never block. `escaped`: write line by line, as printable text."""
+class _QueuedFile(io.RawIOBase):
+    """A file that writes to an outbox and never blocks. If `escaped`, `printable` converts each line."""
 
     def __init__(self, outbox: Outbox, fd: int, escaped: bool) -> None:
         self._outbox, self._fd, self._escaped = outbox, fd, escaped
@@ -173,14 +173,14 @@ class _Queued(io.RawIOBase):
 
 
 class StandardStreams:
-    """While entered, send stdout and stderr of this process, with warnings and the log, through outboxes (`out`,
-    `errors`). A stream that other code (a test, a library) has replaced is left alone.
+    """A context manager that sends stdout of this process to the outbox `out`, and stderr, warnings and the log to the
+    outbox `errors`. Streams that other code (a test, a library) has replaced stay unchanged.
 
-    `escaped=False` is for a program that draws on its terminal: printed text is not changed.
+    With `escaped=False` printed text is not converted, for a program that draws on its terminal.
     """
 
     def __init__(self, escaped: bool = True, log: str | None = None) -> None:
-        """Create both outboxes. `log`: the format of log lines, as `logging` defines it."""
+        """Create both outboxes; `log` is the format of log lines for `logging`."""
         self.out, self.errors = Outbox(1), Outbox(2)
         self._escaped, self._log = escaped, log
         self._stack = ExitStack()
@@ -192,11 +192,11 @@ class StandardStreams:
                 stream = getattr(sys, name)
                 if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
                     stream.flush()
-                    raw = io.BufferedWriter(_Queued(outbox, fd, self._escaped))
+                    raw = io.BufferedWriter(_QueuedFile(outbox, fd, self._escaped))
                     encoding = "utf-8" if self._escaped else stream.encoding
                     queued = io.TextIOWrapper(raw, encoding, "replace", line_buffering=True)
                     setattr(sys, name, queued)
-                    stack.callback(_restore, name, stream, queued)
+                    stack.callback(_restore_stream, name, stream, queued)
             stack.enter_context(OutboxLog(self.errors, self._log))
             self._stack = stack.pop_all()
         return self
@@ -205,7 +205,7 @@ class StandardStreams:
         self._stack.close()
 
 
-def _restore(name: str, stream: io.TextIOWrapper, queued: io.TextIOWrapper) -> None:
+def _restore_stream(name: str, stream: io.TextIOWrapper, queued: io.TextIOWrapper) -> None:
     queued.flush()
     if getattr(sys, name) is queued:
         setattr(sys, name, stream)

@@ -40,7 +40,7 @@ class BridgeSessions:
 
     @property
     def live(self) -> bool:
-        """Whether there is a session now."""
+        """Whether the bridge has a session with the server now."""
         return self.client is not None and self.client.connected
 
     @property
@@ -65,7 +65,7 @@ class BridgeSessions:
             log.info("%s", client.error.what)
             self.over = True
         elif client.connected and client.welcome.session != self._token:
-            self._greet(client)
+            self._count_session(client)
             return True
         elif limit_s is not None and time.monotonic() - self._started_s > limit_s and not self.served:
             raise client.unwelcomed(limit_s)
@@ -99,6 +99,6 @@ class BridgeSessions:
         if self.client is not None:
             self.client.close()
 
-    def _greet(self, client: Client) -> None:
+    def _count_session(self, client: Client) -> None:
         self.number, self._token = self.number + 1, client.welcome.session
         log.info("in session: model %s, %g Hz", client.welcome.model, client.welcome.hz)

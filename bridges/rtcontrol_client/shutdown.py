@@ -1,4 +1,4 @@
-"""End or suspend a program in order on a signal: the safe call comes first, even if the terminal is gone."""
+"""End or suspend a program on a signal, after the safe call is executed, even if the terminal is closed."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from collections.abc import Callable
 from typing import Any, Self
 
 
-def _there(*names: str) -> tuple[signal.Signals, ...]:
+def _existing_signals(*names: str) -> tuple[signal.Signals, ...]:
     return tuple(signal.Signals[name] for name in names if hasattr(signal, name))
 
 
-# Users end a program by these signals: each further one counts, and handlers that user code sets are replaced again.
-SIGNALS = _there("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+# Users end a program with these signals. Each further one counts, and handlers that user code sets are replaced.
+SIGNALS = _existing_signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 # By default these signals end a program as well. User code may use them for other purposes.
-OTHERS = _there(
+OTHERS = _existing_signals(
     "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT"
 )  # fmt: skip
 SUSPENDS = signal.SIGTSTP
 # Handled even if the shell that started this program ignores them, as for a script's background jobs.
-ALWAYS = _there("SIGINT", "SIGTERM", "SIGQUIT")
+ALWAYS = _existing_signals("SIGINT", "SIGTERM", "SIGQUIT")
 STATUS = {number.name: 128 + number for number in (*SIGNALS, *OTHERS)}
 SAFE_CALL = b"still ending: the safe call is being executed; a third signal leaves at once\n"
 WRITING = b"still ending: the report is being written\n"
 DONE = b"ending: all is written; another signal leaves at once\n"
 # After a signal has interrupted the program, further signals do not interrupt it again for this long.
 PEACE_S = 0.5
-RETAKE_S = 0.1  # how often a program that only waits takes back its signals
+RETAKE_S = 0.1  # interval at which a waiting program restores its signal handlers
 Suspend = Callable[[Callable[[], None]], object]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised to leave whatever hangs. `status` is the exit status."""
+    """Raised by a signal to end code that hangs. `status` is the exit status."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -51,31 +51,31 @@ class Interrupted(KeyboardInterrupt):
 
 
 class KernelHandlers:
-    """The operating system's signal handlers, which C code may change without Python's knowledge."""
+    """The signal handlers in the operating system, which C code may change without Python's `signal` module."""
 
     POINTER = ctypes.sizeof(ctypes.c_void_p)  # the handler is the first field of struct sigaction
-    SIZE = 256  # more than any system's
+    SIZE = 256  # bytes; struct sigaction is smaller on every system
 
     def __init__(self) -> None:
         self._libc = ctypes.PyDLL(None)
         self._buffer = ctypes.create_string_buffer(self.SIZE)
-        self._kept: dict[int, bytes] = {}
+        self._stored_handlers: dict[int, bytes] = {}
 
     def keep(self, number: int) -> None:
-        """Remember the present handler."""
+        """Store the current handler of a signal, for `changed` and `restore`."""
         self._libc.sigaction(int(number), None, self._buffer)
-        self._kept[number] = self._buffer.raw
+        self._stored_handlers[number] = self._buffer.raw
 
     def handler(self, number: int) -> bytes:
-        """Return the present handler's address; zero bytes are the default action."""
+        """Return the address of a signal's current handler; zero bytes mean the default action."""
         self._libc.sigaction(int(number), None, self._buffer)
         return self._buffer.raw[: self.POINTER]
 
     def changed(self, number: int) -> bool:
-        return self.handler(number) != self._kept[number][: self.POINTER]
+        return self.handler(number) != self._stored_handlers[number][: self.POINTER]
 
     def restore(self, number: int) -> None:
-        self._libc.sigaction(int(number), self._kept[number], None)
+        self._libc.sigaction(int(number), self._stored_handlers[number], None)
 
 
 # `signal.getsignal` without its conversion to an enumeration, which takes 3 us for each signal.
@@ -84,49 +84,49 @@ DEFAULT = bytes(KernelHandlers.POINTER)
 
 
 class Shutdown:
-    """Handle signals while entered (on the main thread): `stop` gets the name of the first signal.
+    """A context manager for the main thread that handles signals: it calls `stop` with the name of the first signal.
 
-    The second signal changes nothing, and stderr says so. Each further signal raises Interrupted with the status of the
-    first one, unless another has done so in the last half second. Without a `stop` the first signal raises Interrupted
-    at once. While `shielded` is set, no signal raises. Only SIGNALS count like this; the first of OTHERS ends the
-    program, and further ones change nothing.
+    The second signal only prints a line on stderr. Each further signal raises Interrupted, with the exit status of the
+    first signal, but at most every PEACE_S seconds. Without `stop`, the first signal raises Interrupted. While
+    `shielded` is True, no signal raises an error. Only SIGNALS are counted in this way; the first of OTHERS calls
+    `stop`, and further ones do nothing.
 
-    SIGTSTP calls `suspend` with a function that stops the process until it is continued: call that function on the main
-    thread once the safe call is active. Without a `suspend` the process stops at once.
+    SIGTSTP calls `suspend` with a function that stops the process until it is continued. Call that function on the main
+    thread when the safe call is active. Without `suspend`, SIGTSTP stops the process at once.
 
-    User code, or a library in C, may replace these handlers: `retake` restores them.
+    User code, or a library in C, may replace these handlers; `retake` restores them.
 
-    After a signal the program is expected to end when this is left: the second further signal ends an interpreter that
-    hangs at exit. SIGHUP, SIGTSTP and OTHERS stay ignored if they were (nohup). Entering also makes stdout and stderr
-    outlive their terminal.
+    The program should end when it leaves this context after a signal. If the interpreter then hangs, the second of two
+    further signals ends it. SIGHUP, SIGTSTP and OTHERS stay ignored if they were ignored at the start (as by nohup). In
+    the context, a closed terminal does not make writes to stdout and stderr fail.
     """
 
     def __init__(self, stop: Callable[[str], object] | None = None, suspend: Suspend | None = None) -> None:
         self.name, self.shielded = "", False
         self._stop, self._suspend, self._count, self._peace_s = stop, suspend, 0, 0.0
-        self._doing = SAFE_CALL
-        self._before: dict[int, Any] = {}
+        self._progress_line = SAFE_CALL
+        self._earlier_handlers: dict[int, Any] = {}
         self._kernel = KernelHandlers()
-        self._noted: set[int] = set()  # signals that were taken back before
-        self._unblocked: list[int] = []
+        self._restored: set[int] = set()  # signals that `retake` has restored
+        self._unblocked_signals: list[int] = []
 
     def of(self, stop: Callable[[str], object], suspend: Suspend | None = None) -> None:
-        """Set what a signal stops and suspends from now on; call `stop` at once if a signal has come already."""
+        """Replace the functions `stop` and `suspend`; call `stop` at once if a signal has already arrived."""
         self._stop, self._suspend = stop, suspend
         if self.name:
             stop(self.name)
 
     def called(self) -> bool:
-        """Return whether a signal has come."""
+        """Return whether a signal has arrived."""
         return bool(self.name)
 
     @property
     def status(self) -> int:
-        """The exit status; 0 before a signal."""
+        """The exit status after a signal; 0 if none has arrived."""
         return STATUS.get(self.name, 0)
 
     def wait(self) -> None:
-        """Wait for a signal."""
+        """Wait until a signal arrives, and restore the signal handlers meanwhile."""
         while not self.called():
             self.retake()
             rest(self.called, time.monotonic() + RETAKE_S)
@@ -139,7 +139,7 @@ class Shutdown:
         """
         taken = []
         main = threading.current_thread() is threading.main_thread()
-        for number in self._before:
+        for number in self._earlier_handlers:
             by_python = main and _getsignal(number) != self._handler(number)
             if not (by_python or self._kernel.changed(number)):
                 continue
@@ -149,11 +149,11 @@ class Shutdown:
                 signal.signal(number, self._handler(number))
             else:
                 self._kernel.restore(number)
-            if number not in self._noted:
-                self._noted.add(number)
+            if number not in self._restored:
+                self._restored.add(number)
                 taken.append(signal.Signals(number).name)
         if main:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._unblocked)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._unblocked_signals)
         return taken
 
     def _handler(self, number: int) -> Callable[[int, object], None]:
@@ -165,8 +165,8 @@ class Shutdown:
         self._count += 1
         self.name = self.name or signal.Signals(number).name
         if self._count == 2 or self.shielded:
-            write_now(2, WRITING if self.shielded else self._doing)
-        elif self._doing is DONE:
+            write_now(2, WRITING if self.shielded else self._progress_line)
+        elif self._progress_line is DONE:
             os._exit(self.status)
         elif self._count > 2 or self._stop is None:
             if (now := time.monotonic()) >= self._peace_s:
@@ -177,13 +177,13 @@ class Shutdown:
 
     def _on_suspend(self, number: int, frame: object) -> None:
         if self.name:
-            return  # the program is already ending with the safe call
+            return  # the program is about to end, and its safe call is active
         if self._suspend is None:
-            self._halt()
+            self._stop_process()
         else:
-            self._suspend(self._halt)
+            self._suspend(self._stop_process)
 
-    def _halt(self) -> None:
+    def _stop_process(self) -> None:
         """Stop the process, as SIGTSTP does by default, until it is continued."""
         signal.signal(SUSPENDS, signal.SIG_DFL)
         os.kill(os.getpid(), SUSPENDS)
@@ -197,48 +197,48 @@ class Shutdown:
                 continue
             if number in OTHERS and before is not signal.SIG_DFL:
                 continue  # other code uses this signal
-            self._before[number] = signal.signal(number, self._handler(number))
+            self._earlier_handlers[number] = signal.signal(number, self._handler(number))
             self._kernel.keep(number)
-        self._unblocked = [number for number in self._before if number not in OTHERS]
+        self._unblocked_signals = [number for number in self._earlier_handlers if number not in OTHERS]
         return self
 
     def __exit__(self, *exc: object) -> None:
         if self.name:
-            self._doing, self._count = DONE, 1
-            atexit.register(_ignore)
+            self._progress_line, self._count = DONE, 1
+            atexit.register(_ignore_signals)
             return
-        for number, handler in self._before.items():
+        for number, handler in self._earlier_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by C code
 
 
 def write_now(fd: int, line: bytes) -> bool:
-    """Write a line if that is possible without waiting; return whether it was written."""
-    with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+    """Write a line if the file is ready for it, without waiting; return whether the line was written."""
+    with contextlib.suppress(OSError, ValueError):  # the terminal may be closed
         if select.select([], [fd], [], 0)[1]:
             return os.write(fd, line) > 0
     return False
 
 
-def _ignore() -> None:
-    # Python's own handlers end before the process does.
+def _ignore_signals() -> None:
+    # The interpreter removes its signal handlers before the process ends, so ignore the signals from then on.
     for number in (*SIGNALS, *OTHERS):
         signal.signal(number, signal.SIG_IGN)
 
 
 def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:
     """Wait until `over()` or until `time.monotonic()` reaches `until_s`. For the main thread, which handles signals."""
-    # No lock that the handler would need, and in short sleeps: a signal that the kernel gives to another thread
-    # (seen after SIGCONT) does not wake this one.
+    # Use short sleeps and no lock: a signal that the kernel sends to another thread (for example, after SIGCONT) does
+    # not wake this thread, and the signal handler may need the lock.
     while not over() and (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(left_s, 0.1))
 
 
-GONE = (errno.EIO, errno.EPIPE)  # a write fails with these errors if the terminal or the reader is gone
+GONE = (errno.EIO, errno.EPIPE)  # errors of a write after the terminal or the reader was closed
 
 
-class _Lasting(io.FileIO):
-    """A stream whose writes succeed even if the terminal or the reader is gone; another error (such as a full disk) is
-    kept in `failed`."""
+class _LastingFile(io.FileIO):
+    """A file whose writes succeed even if the terminal or the reader is closed. `failed` is another error of a write,
+    such as a full disk."""
 
     failed: OSError | None = None
 
@@ -252,15 +252,15 @@ class _Lasting(io.FileIO):
 
 
 def unwritten() -> OSError | None:
-    """Return the error of a failed write to stdout, or None if there was none or the reader is gone."""
+    """Return the error of a failed write to stdout; None if no write failed, or if the reader was closed."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return raw.failed if isinstance(raw, _Lasting) else None
+    return raw.failed if isinstance(raw, _LastingFile) else None
 
 
-def _stand_in() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr: otherwise the next file or socket to be opened would
-    get the free number, and then all printed text."""
+def _open_missing_streams() -> None:
+    """Open /dev/null in place of a closed stdin, stdout or stderr: otherwise the next file or socket would get the
+    free file descriptor, and printed text would go there."""
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
@@ -271,17 +271,17 @@ def _stand_in() -> None:
 
 
 def outlive_terminal() -> None:
-    """Keep writes to stdout or stderr from raising if the reader is gone or the encoding lacks a character (written as
-    `?`). Output to a stream that was closed before the start is lost."""
-    _stand_in()
+    """Prevent errors of writes to stdout and stderr if the reader is closed, or if the encoding has no code for a
+    character, which becomes `?`. Text for a stream that was closed at the start is lost."""
+    _open_missing_streams()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper) or stream is not getattr(sys, f"__{name}__"):
             continue  # other code has closed or replaced this stream
-        if isinstance(getattr(stream.buffer, "raw", None), _Lasting):
+        if isinstance(getattr(stream.buffer, "raw", None), _LastingFile):
             continue
         stream.flush()
-        raw = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
+        raw = io.BufferedWriter(_LastingFile(stream.fileno(), "w", closefd=False))
         lasting = io.TextIOWrapper(raw, stream.encoding, "replace", line_buffering=True)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)

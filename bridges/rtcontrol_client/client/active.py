@@ -127,14 +127,14 @@ class ActiveStanding:
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
             self._stamp_ns = message.t_obs_ns or 0
-            self.expires_ns = self._end_ns(message.ttl_ms, now_ns)
+            self.expires_ns = self._expiry_ns(message.ttl_ms, now_ns)
         elif self.kind == "call" and not further:  # otherwise this tick has already had a call
             self._now = replace(self._now, status="held", cause=message.cause or "late")
         return starts, too_old and call is not None
 
     def expire(self, now_ns: int) -> bool:
         """Make the safe call active if the active call's time-to-live has ended; return whether it was."""
-        return self._over(now_ns) and self.end("expired")
+        return self._has_expired(now_ns) and self.end("expired")
 
     def disconnect(self) -> bool:
         """End the active call if it has no time-to-live, since the server is lost; other calls expire later."""
@@ -142,7 +142,7 @@ class ActiveStanding:
 
     def at(self, now_ns: int) -> Standing:
         """Return the call that is active at `now_ns`; the safe call if the time-to-live has ended."""
-        if self._over(now_ns):
+        if self._has_expired(now_ns):
             return self.safe("expired")
         if self.kind != "call":
             return self._now if self.kind == "safe" else self.safe(self._now.cause)
@@ -161,13 +161,13 @@ class ActiveStanding:
             self._set("safe", self.safe(cause, tick, calls))
         return starts
 
-    def _end_ns(self, ttl_ms: float, arrived_ns: int) -> int | None:
+    def _expiry_ns(self, ttl_ms: float, arrived_ns: int) -> int | None:
         ends = [self._stamp_ns + int(ttl_ms * 1e6)] if ttl_ms else []
         if self.own_ttl_ms:
             ends.append(arrived_ns + int(self.own_ttl_ms * 1e6))
         return min(ends, default=None)
 
-    def _over(self, now_ns: int) -> bool:
+    def _has_expired(self, now_ns: int) -> bool:
         return self.expires_ns is not None and now_ns > self.expires_ns
 
     def _set(self, kind: Literal["none", "call", "safe"], now: Standing) -> None:
@@ -183,7 +183,7 @@ class CallQueue:
     def __init__(self, on_call: bool, on_safe: bool) -> None:
         self._on_call, self._on_safe = on_call, on_safe
         self.next: dict[bool, Standing] = {}  # the next call for `on_safe` (key True) and for `on_call` (key False)
-        self._further: deque[Standing] = deque()  # further calls for the same observation as `next[False]`
+        self._further_calls: deque[Standing] = deque()  # further calls for the same observation as `next[False]`
         self.owed: dict[int, FunctionCall | None] = {}  # the calls of this epoch that are not acknowledged, by tick
 
     def offer(self, standing: Standing) -> list[Standing]:
@@ -193,10 +193,10 @@ class CallQueue:
             return []
         waiting = self.next.get(of_safe)
         if waiting is not None and any(waiting.call is call for call in standing.before):
-            self._further.append(standing)
+            self._further_calls.append(standing)
             return []
-        superseded = [] if waiting is None else [waiting, *self._further]
-        self._further.clear()
+        superseded = [] if waiting is None else [waiting, *self._further_calls]
+        self._further_calls.clear()
         self.next[of_safe] = standing
         return superseded
 
@@ -206,8 +206,8 @@ class CallQueue:
         waiting = self.next.pop(of_safe, None)
         if waiting is None:
             return None, None
-        if self._further and not of_safe:
-            self.next[of_safe] = self._further.popleft()
+        if self._further_calls and not of_safe:
+            self.next[of_safe] = self._further_calls.popleft()
         continues = now.status != "safe" and any(waiting.call is call for call in now.calls)
         if now.status == "safe" if waiting.status == "safe" else continues:
             return replace(waiting, before=()), None

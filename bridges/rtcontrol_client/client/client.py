@@ -22,11 +22,11 @@ from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
 DECIDE_S = 30.0
 COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
-_opened: weakref.WeakSet[ClientBase] = weakref.WeakSet()  # to be closed at the interpreter's exit
+_open_clients: weakref.WeakSet[ClientBase] = weakref.WeakSet()  # clients to close at the interpreter's exit
 
 
 class ClientBase:
-    """Base of the client of one session and the client of a crowd."""
+    """Base class of `Client` (one session) and `Crowd` (one session that drives many members)."""
 
     _core: Core
 
@@ -35,27 +35,27 @@ class ClientBase:
         self.endpoint, self.options, self._core = endpoint, core.options, core
         self._condition, self._version = threading.Condition(), 0
         self._handlers: list[Handler] = []
-        self._link = Link(endpoint, core, self._changed)
-        _opened.add(self)
+        self._link = Link(endpoint, core, self._notify_waiters)
+        _open_clients.add(self)
 
-    def _changed(self) -> None:
+    def _notify_waiters(self) -> None:
         for handler in self._handlers:
             handler.wake()
         with self._condition:
             self._condition.notify_all()
 
-    def _until(self, ready: Callable[[], bool], limit_s: float | None) -> None:
+    def _wait_until(self, ready: Callable[[], bool], limit_s: float | None) -> None:
         with self._condition:
             self._condition.wait_for(ready, limit_s)
 
-    def _until_news(self, limit_s: float | None) -> None:
-        self._until(lambda: self._core.version != self._version or self._core.error is not None, limit_s)
+    def _wait_for_news(self, limit_s: float | None) -> None:
+        self._wait_until(lambda: self._core.version != self._version or self._core.error is not None, limit_s)
 
-    def _ready(self) -> Self:
-        """Wait for the welcome. Raises ClientError if the server refuses, or not within `connect_timeout_s` seconds."""
+    def _wait_for_welcome(self) -> Self:
+        """Wait for the welcome, and return the client. Raises ClientError if the server refuses it or is silent."""
         core, limit_s = self._core, self.options.connect_timeout_s
         try:
-            self._until(lambda: core.session.welcome is not None or core.error is not None, limit_s)
+            self._wait_until(lambda: core.session.welcome is not None or core.error is not None, limit_s)
             if core.error is not None:
                 raise core.error
             if core.session.welcome is None:
@@ -66,12 +66,12 @@ class ClientBase:
         return self
 
     def unwelcomed(self, seconds: float) -> ClientError:
-        """Return the error to raise if no welcome came within `seconds`."""
+        """Return the error to raise if no welcome message arrived within `seconds`."""
         return self._core.unwelcomed(self.endpoint, seconds)
 
     @property
     def connected(self) -> bool:
-        """Whether the session is live now."""
+        """Whether the client has a connection and a session now."""
         return self._core.connection.open
 
     @property
@@ -81,7 +81,7 @@ class ClientBase:
 
     @property
     def error(self) -> ClientError | None:
-        """Why the session has ended for good, or None; a lost connection does not end the session."""
+        """Why the client has ended, or None while it runs; a lost connection does not end it."""
         return self._core.error
 
     @property
@@ -97,7 +97,7 @@ class ClientBase:
         return {**counts, "ignored": dict(tally.ignored), "latency_ms": quantiles(tally.latency_ns)}
 
     def close(self) -> None:
-        """Say goodbye and close the connection; only safe calls stay active. May be called twice."""
+        """Send a bye message and close the connection; then only safe calls are active. Further calls do nothing."""
         self._link.close()
 
     def __enter__(self) -> Self:
@@ -108,19 +108,19 @@ class ClientBase:
 
 
 class Client(ClientBase):
-    """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `wait`
-    and `decide` ever blocks, and what they return is never older than its time-to-live. docs/clients.md has an example.
+    """A session with an rtcontrol server. Any thread may call any method. Only `connect`, `wait`, `decide` and `close`
+    wait. A returned call is never older than its time-to-live. docs/clients.md has an example.
     """
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for the welcome. The options are those of `Options`.
+        """Connect to a server and wait for its welcome message. `options` are the fields of `Options`.
 
-        With `http://HOST:PORT/connect` the client asks there for another server if a connection is lost, or if a server
-        accepts no client. Raises ClientError for an error in the options or if no server answers within
-        `connect_timeout_s`, and Refused if the server refuses.
+        If the endpoint is `http://HOST:PORT/connect`, the client gets a server's address from there, and another one
+        after a lost connection or if a server accepts no client. Raises ClientError for an error in the options or if
+        no server responds within `connect_timeout_s` seconds, and Refused if the server refuses the client.
         """
-        return cls(endpoint, options)._ready()
+        return cls(endpoint, options)._wait_for_welcome()
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Start to connect, and do not wait."""
@@ -130,17 +130,17 @@ class Client(ClientBase):
         for of_safe, handle in ((False, self.options.on_call), (True, self.options.on_safe)):
             if handle is not None:
                 self._handlers.append(Handler(self._link, of_safe, handle))
-        self._changed()  # a call may have come before there were handlers
+        self._notify_waiters()  # a call may have arrived before the handlers existed
         self._looker = None if self.options.look is None else Looker(self, self.options.look)
 
     @property
     def trouble(self) -> str:
-        """Why the session is not live, as far as is known: the server's error text, or the connection's state."""
+        """Why there is no session now, if known: the server's error text, or the state of the connection."""
         return self._core.trouble
 
     @property
     def instruction(self) -> str | None:
-        """The active goal according to the server's last message; None before the first welcome."""
+        """The active goal, from the server's last message about it; None before the first welcome message."""
         return self._core.goal.active
 
     @property
@@ -150,12 +150,12 @@ class Client(ClientBase):
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts since the client was created; `latency_ms` is from the observation's stamp to the call's arrival, for
-        the last 4096 fresh calls; `waited_ms` is how long the last 64 observations waited at the server for a tick.
+        """Counts since the client was created, and quantiles of two durations in milliseconds.
 
-        `pictures`: those `sent`, and those `dropped` for lack of room or a connection. `superseded` observations were
-        replaced by newer ones before they were sent; `expired` calls exceeded their time-to-live while active or on the
-        way; `ignored` messages were of another session or epoch, or out of order.
+        `latency_ms` is the time from an observation's capture to the arrival of its call, for the last 4096 fresh
+        calls; `waited_ms` the time that an observation waited at the server for a tick, for the last 64 observations.
+        `superseded` observations were replaced by newer ones before they were sent. `expired` calls exceeded their
+        time-to-live. `ignored` messages belonged to another session or epoch, or arrived out of order.
         """
         with self._link.lock:
             pictures = {name: self._pictures.counts[name] for name in ("sent", "dropped")}
@@ -163,16 +163,16 @@ class Client(ClientBase):
             return {**self._statistics(), "pictures": pictures, "waited_ms": waited_ms}
 
     def call(self) -> Standing:
-        """Return what is active now: a call within its time-to-live, else the safe call."""
+        """Return the active call: the last decided call within its time-to-live, else the safe call."""
         with self._link.lock:
             return self._core.active.at(clock.now_ns())
 
     def next_observation_ns(self) -> int:
-        """Return when to capture the next observation, by `time.monotonic_ns()`, so that it is fresh at the server's
-        tick: the client learns from each call how long capturing and sending take.
+        """Return when to capture the next observation, by `time.monotonic_ns()`, so that it arrives shortly before the
+        server's tick. For this, the client measures how long it takes to capture and send observations.
 
-        The instant stays the same until it is over; after `observe` it is that for the next tick. If the ticks are not
-        known (`timed`), it is one period from now. `look=` does all of this by itself.
+        The result stays the same until that time has passed; after `observe`, it is the time for the following tick. If
+        the times of ticks are not known (see `timed`), it is one period from now. The option `look` uses these times.
         """
         now_ns = clock.now_ns()
         with self._link.lock:
@@ -181,20 +181,20 @@ class Client(ClientBase):
 
     @property
     def timed(self) -> bool:
-        """Whether the instants of the server's ticks are known: not if the client paces, nor before the first
-        decision."""
+        """Whether the times of the server's ticks are known: not before the first decision, and never if the client
+        paces."""
         with self._link.lock:
             return self._core.timed(clock.now_ns())
 
-    # What is sent.
+    # Messages to the server.
 
     def observe(
         self, text: str | None = None, data: Data = None, arrays: Data = None, *, t_ns: int | None = None
     ) -> int:
-        """Send an observation of the world; return the observation's number. `t_ns` is the instant of capture by
-        `time.monotonic_ns()` (default: now). Without a connection only the newest observation is kept.
+        """Send an observation of the world; return the observation's number. `t_ns` is the time of its capture by
+        `time.monotonic_ns()` (default: now). Without a connection, only the newest observation waits to be sent.
 
-        Raises ClientError for an empty observation, a field that the protocol forbids, or an instant in the future.
+        Raises ClientError if the observation is empty, a field is not valid, or `t_ns` lies in the future.
         """
         look = message_of(text, data, arrays, t_ns)
         with self._link.lock:
@@ -205,12 +205,12 @@ class Client(ClientBase):
         return seq
 
     def send_picture(self, data: Any, *, t_ns: int | None = None) -> bool:
-        """Send a picture of the world for people to see (the record, the live view): a JPEG or PNG file's bytes.
+        """Send a picture of the world, the bytes of a JPEG or PNG file, for people who watch or read the record.
 
-        `t_ns` as for `observe`. Pictures never delay observations: at most 10 a second are sent, and a picture that
-        cannot be sent at once is dropped and counted (`statistics`). Return whether the picture was sent, which needs a
-        session, a server that accepts pictures, and room. Raises ClientError if the file is not a JPEG or PNG, is cut
-        off or has more than 768,000 bytes, or if the instant is in the future.
+        `t_ns` is the time of the picture, as for `observe`. Pictures never delay observations: at most 10 per second
+        are sent, and one that cannot be sent at once is dropped and counted in `statistics`. Return whether the picture
+        was sent. Raises ClientError if the file is not a JPEG or PNG, is cut off or has more than 768,000 bytes, or if
+        `t_ns` lies in the future.
         """
         return self._pictures.send(picture(data, t_ns))
 
@@ -221,9 +221,9 @@ class Client(ClientBase):
         result: str | None = None,
         error: str | None = None,
     ) -> None:
-        """Report the outcome of a call, for clients with `acknowledge=True` and without an `on_call`. Calls that the
-        client started itself (no tick), and calls reported already, are not sent. After a `failed` call the safe call
-        is active, since otherwise the previous action would continue."""
+        """Report the outcome of a call to the server; for clients with `acknowledge=True` and without `on_call`.
+        Nothing is sent for a call that is reported already, or that did not come from the server (its `tick` is None).
+        A `failed` call makes the safe call active, since otherwise the previous action would continue."""
         if not self.options.acknowledges:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
         with checked("executed"), self._link.lock:
@@ -232,7 +232,7 @@ class Client(ClientBase):
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
-        """Change the goal, which survives reconnects."""
+        """Set a new goal, which stays active after a reconnect."""
         with checked("instruct"), self._link.lock:
             self._core.instruct(plain(instruction, "instruction"))
         self._link.wake()
@@ -240,8 +240,8 @@ class Client(ClientBase):
     def reset(
         self, *, seed: int = 0, ret: float = 0.0, success: bool | None = None, seconds: float | None = None
     ) -> int:
-        """Start a new episode; return the new epoch. No call is active until the first one of the episode. The
-        arguments tell the report how the previous episode ended."""
+        """Start a new episode; return its number (epoch). No call is active until the first call of the episode. The
+        arguments describe the previous episode for the server's report; `ret` is the return (sum of rewards)."""
         with checked("reset"), self._link.lock:
             ended = plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
             if seconds is None and success is None:
@@ -252,9 +252,9 @@ class Client(ClientBase):
         return epoch
 
     def wait(self, timeout: float | None = None) -> Standing:
-        """Wait for news since the last `wait` (the next tick's call, held or safe, or an expiry); return what is active
-        then. Returns at the latest after `timeout` seconds, or when the session has ended."""
-        self._until_news(timeout)
+        """Wait until a call message arrives or the active call changes, counted from the last `wait`; return the call
+        that is then active. Also returns after `timeout` seconds, or when the client has ended."""
+        self._wait_for_news(timeout)
         self._version = self._core.version
         return self.call()
 
@@ -266,10 +266,10 @@ class Client(ClientBase):
         t_ns: int | None = None,
         timeout: float | None = None,
     ) -> Standing:
-        """Send an observation (text or data) and wait for the call that answers it, for `pacing="client"`.
+        """With `pacing="client"`: send an observation (text or data), wait for its call, and return the active call.
 
-        Return what is active then: safe if no call came within the time-to-live or `timeout` (default: 30 s), or if the
-        observation was refused (`cause`). Raises ClientError for an error in the observation.
+        Return the safe call, with the reason in `cause`, if the server refused the observation or no call arrived
+        within the time-to-live or `timeout` (default: 30 s). Raises ClientError for an error in the observation.
         """
         core = self._core
         if self.options.pacing != "client":
@@ -280,20 +280,20 @@ class Client(ClientBase):
             core.request(look)
         self._link.wake()
         limit_s = DECIDE_S if timeout is None else timeout
-        if ttl_ms:  # a call that comes later would be too old
+        if ttl_ms:  # a call that arrives later would be too old
             limit_s = max(0.0, min(limit_s, (look.t_ns - clock.now_ns()) / 1e9 + ttl_ms / 1e3))
         try:
-            self._until(lambda: core.looks.unanswered is None or core.error is not None, limit_s)
+            self._wait_until(lambda: core.looks.unanswered is None or core.error is not None, limit_s)
         finally:
             with self._link.lock:
                 standing = core.decided(clock.now_ns())
         return standing
 
     def close(self) -> None:
-        """Say goodbye and close the connection; only the safe call is active from now on. May be called twice.
+        """Send a bye message and close the connection; then only the safe call is active. Further calls do nothing.
 
-        Waits until the handler has carried out the safe call: 1 s at most for the start, 5 s in all. The interpreter's
-        exit closes all clients, too."""
+        Waits until the handler has executed the safe call: at most 1 s until the handler starts, and 5 s in total. All
+        clients are also closed when the interpreter exits."""
         if self._looker is not None:
             self._looker.close()
         self._link.close()
@@ -303,15 +303,15 @@ class Client(ClientBase):
 
 
 def quantiles(ns: Collection[int]) -> dict[str, float]:
-    """Return `p50`, `p99` and `max` in ms of durations in ns; empty if there are none."""
+    """Return the quantiles `p50`, `p99` and `max` of durations, from ns to ms; an empty dict without durations."""
     ms, last = [round(each / 1e6, 3) for each in sorted(ns)], len(ns) - 1
     return {name: ms[min(last, int(s * last + s))] for name, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms}
 
 
 @atexit.register
 def _close_all() -> None:
-    opened = list(_opened)
+    opened = list(_open_clients)
     for client in opened:
-        client._link.close()  # all are safe before one is waited for
+        client._link.close()  # make the safe calls of all clients active before the first wait
     for client in opened:
         client.close()

@@ -22,15 +22,15 @@ ROOM_AGAIN_NS = S // 50  # pause before the next attempt to send if the send buf
 
 @dataclass
 class Backoff:
-    """Random pauses between retries, which grow exponentially from `first_s` to `most_s`."""
+    """Random pauses between retries, which grow exponentially from `first_s` to `max_s`."""
 
     first_s: float
-    most_s: float
+    max_s: float
     attempts: int = 0
 
     def pause_ns(self) -> int:
-        """Return the next pause."""
-        pause_s = min(self.most_s, self.first_s * 2 ** min(self.attempts, 20))
+        """Return the next pause, and count it as an attempt."""
+        pause_s = min(self.max_s, self.first_s * 2 ** min(self.attempts, 20))
         self.attempts += 1
         return int(pause_s * random.uniform(0.5, 1.0) * S)
 
@@ -65,7 +65,7 @@ class PeerHeartbeat:
         self.pinged_ns = 0  # 0: ping as soon as possible, to compare clocks
 
     def pings(self, now_ns: int, sends: bool) -> bool:
-        """Return whether to send a ping: none was sent for long, or nothing for a heartbeat (`sends`: now is)."""
+        """Return whether to send a ping now; `sends` is whether other messages are sent now."""
         silent = not sends and now_ns - self.sent_ns >= self.beat_ns
         due = silent or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
         if sends or due:
@@ -118,10 +118,10 @@ class ServerConnection:
         if not self._retry_ns:
             self._retry_ns = now_ns + (0 if at_once else self._lost.pause_ns())
 
-    def none_named(self, now_ns: int, why: str, least_s: float) -> None:
-        """Process that /connect returned no server: request again after a pause of at least `least_s`."""
+    def none_named(self, now_ns: int, why: str, min_pause_s: float) -> None:
+        """Process that /connect returned no server: request again after a pause of at least `min_pause_s`."""
         self.leave(now_ns, why)
-        self._retry_ns = max(self._retry_ns, now_ns + int(least_s * S))
+        self._retry_ns = max(self._retry_ns, now_ns + int(min_pause_s * S))
 
     def dials(self, now_ns: int) -> None:
         """Process that /connect returned a server, and that the client starts to connect to it now."""

@@ -107,7 +107,7 @@ class Core:
         hint = "Correct that, or give another server's address (with keys if that server uses --keys)."
         return ClientError(f"No welcome from {where} in {seconds:g} s: {self.trouble}.", hint)
 
-    # What the user does.
+    # Actions of the user.
 
     def observe(self, look: Observe) -> Observe:
         """Queue an observation and return it with its number; if the server sets the pace, replace an unsent one."""
@@ -116,9 +116,9 @@ class Core:
         if unsent and (self.options.pacing == "server" or len(self.waiting) >= QUEUE):
             self.waiting.remove(unsent[0])
             self.tally.count["superseded"] += 1
-        return self._number(look)
+        return self._queue_numbered(look)
 
-    def _number(self, look: Observe) -> Observe:
+    def _queue_numbered(self, look: Observe) -> Observe:
         self.looks.seq += 1
         look = look.model_copy(update={"session": self.session.token, "seq": self.looks.seq, "epoch": self.epoch})
         keep(self.looks.stamps, look.seq, look.t_ns)
@@ -146,7 +146,7 @@ class Core:
         """Start a new epoch (episode) and drop calls and observations of the previous one."""
         self.drop(Observe)
         self.active.reset(self.epoch + 1)
-        # If the queue is full, `_resume` sends this reset later.
+        # If the queue is full, `_resume_session` sends this reset later.
         self.send(Reset(session=self.session.token, epoch=self.epoch, ended=ended))
         self.handover.owed.clear()
         self.looks.unanswered = None
@@ -207,10 +207,10 @@ class Core:
             self._hand_out(self.active.end("session_ended"), now_ns)
             self.version += 1
 
-    # What becomes of the connection, and what is due.
+    # The connection, and messages that are due.
 
     def connected(self, now_ns: int) -> None:
-        """Process that the connection is up: a hello is due."""
+        """Process that the connection is up, so that a hello is due."""
         self.connection.connected(now_ns)
 
     def lost(self, now_ns: int, why: str) -> None:
@@ -229,7 +229,7 @@ class Core:
             self.tally.count["reconnects"] += 1
             self._hand_out(self.active.disconnect(), now_ns)
         self.connection.open, self.connection.greeting.started_ns = False, None
-        # Observations from before a reconnect are too old; `_welcomed` sends that of decide() again.
+        # Observations from before a reconnect are too old; `_receive_welcome` sends that of decide() again.
         self.drop(*SHORT_LIVED)
 
     def reconnects(self, now_ns: int) -> bool:
@@ -246,7 +246,7 @@ class Core:
         if self.error is not None or not connection.up:
             return []
         if connection.open:
-            return self._due(now_ns)
+            return self._session_messages(now_ns)
         if not connection.greeting.greets(now_ns):
             return []
         again = connection.greeting.started_ns is not None
@@ -256,7 +256,7 @@ class Core:
         # A welcome may take seconds, but the pong shows at once that there is a server.
         return [hello, connection.heartbeat.ping(now_ns)] if again else [hello]
 
-    def _due(self, now_ns: int) -> list[Message]:
+    def _session_messages(self, now_ns: int) -> list[Message]:
         if not self.connection.has_room(now_ns):
             return []
         due = list(self.waiting)
@@ -297,7 +297,7 @@ class Core:
         """Return when to capture the next observation; None if the server's ticks are not known."""
         return self.ticks.next_observation_ns(self.period_ns, now_ns) if self.connection.open else None
 
-    # Messages of the server.
+    # Messages from the server.
 
     def receive(self, message: Message, now_ns: int) -> None:
         """Handle a message from the server."""
@@ -305,9 +305,9 @@ class Core:
         if self.error is not None:
             return
         if isinstance(message, messages.CallMessage):
-            self._call(message, now_ns)
+            self._receive_call(message, now_ns)
         elif isinstance(message, messages.Welcome):
-            self._welcomed(message, now_ns)
+            self._receive_welcome(message, now_ns)
         elif isinstance(message, Ping):
             self.send(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
         elif isinstance(message, Pong):
@@ -315,13 +315,13 @@ class Core:
         elif isinstance(message, Instruct) and message.session == self.session.token:
             self.goal.wanted = self.goal.active = message.instruction
         elif isinstance(message, messages.ErrorMessage):
-            self._error(message, now_ns)
+            self._receive_error(message, now_ns)
         elif isinstance(message, messages.Bye) and message.session in (None, self.session.token):
-            self._bye(message, now_ns)
+            self._receive_bye(message, now_ns)
         else:
             self.tally.ignored[message.type] += 1
 
-    def _bye(self, bye: messages.Bye, now_ns: int) -> None:
+    def _receive_bye(self, bye: messages.Bye, now_ns: int) -> None:
         if not (self.options.persist or self.connection.several):
             why = f"The server ended the session ({bye.reason[:200]})."
             self.end(ClientError(why, "Connect again."), now_ns)
@@ -337,11 +337,11 @@ class Core:
     def _try_later(self, now_ns: int) -> None:
         """Process that the server accepts no client now: try another server, or this one later if there is no other."""
         if self.connection.several:
-            self._leave(now_ns, "the server takes no client now")
+            self._leave_server(now_ns, "the server takes no client now")
         else:
             self.connection.greeting.again(now_ns, later=True)
 
-    def _leave(self, now_ns: int, why: str) -> None:
+    def _leave_server(self, now_ns: int, why: str) -> None:
         self._close_session(now_ns)
         self.connection.leave(now_ns, why)
 
@@ -350,7 +350,7 @@ class Core:
         stamp_ns, greeted_ns = answer.t_client_ns, self.connection.greeting.started_ns
         return stamp_ns is not None and (greeted_ns is None or stamp_ns < greeted_ns)
 
-    def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
+    def _receive_welcome(self, welcome: messages.Welcome, now_ns: int) -> None:
         if self.connection.open or self._outdated(welcome):
             self.tally.ignored["welcome"] += 1  # the response to a repeated or earlier hello
             return
@@ -362,7 +362,7 @@ class Core:
         self.connection.welcomed(welcome.heartbeat_ms)
         self.session.welcome, self.goal.active = welcome, welcome.instruction
         if welcome.resumed:
-            self._resume(welcome)
+            self._resume_session(welcome)
         else:
             self._start_session(welcome, now_ns)
         self.ticks.release_ns = welcome.release_ns
@@ -374,10 +374,10 @@ class Core:
             self.instruct(self.goal.wanted)
         if self.looks.unanswered is not None:
             self.drop(Observe)
-            self.looks.unanswered = self._number(self.looks.unanswered)
+            self.looks.unanswered = self._queue_numbered(self.looks.unanswered)
         self.version += 1
 
-    def _resume(self, welcome: messages.Welcome) -> None:
+    def _resume_session(self, welcome: messages.Welcome) -> None:
         self.tally.count["resumed"] += 1
         self.active.safe_calls = self.safe_calls()
         queued = {message.epoch for message in self.waiting if isinstance(message, Reset)}
@@ -395,9 +395,9 @@ class Core:
             gone.clear()
         self._hand_out(self.active.start(welcome.epoch, self.safe_calls()), now_ns)
         for look in looks:
-            self._number(look)
+            self._queue_numbered(look)
 
-    def _call(self, message: messages.CallMessage, now_ns: int) -> None:
+    def _receive_call(self, message: messages.CallMessage, now_ns: int) -> None:
         live = self.connection.open and message.session == self.session.token
         reason = self.active.reason_to_ignore(message, self.looks.stamps) if live else "session"
         if reason is not None:
@@ -419,7 +419,7 @@ class Core:
         self._hand_out(starts, now_ns)
         self.version += 1
 
-    def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
+    def _receive_error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         connection = self.connection
         # Before the welcome, such errors are about messages that were sent before the hello.
         stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
@@ -436,7 +436,7 @@ class Core:
                 return
         unknown = message.code == Code.SESSION or (connection.open and message.code == Code.STATE and message.retryable)
         if message.code == Code.STATE and not (connection.open or message.retryable or message.fatal):
-            self._leave(now_ns, "the server has another session on this connection")
+            self._leave_server(now_ns, "the server has another session on this connection")
         elif not message.retryable and (message.fatal or not (connection.open or unknown)):
             self.end(Refused(message), now_ns)
         elif unknown or message.fatal:

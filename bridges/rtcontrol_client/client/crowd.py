@@ -1,4 +1,4 @@
-"""The client for many characters of one agent over one connection, and the client's core without socket or clock."""
+"""The client of a crowd: many members that one client drives over one connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STAMPS, REFUSALS = 64, 256
 
 @dataclass(frozen=True, kw_only=True)
 class CrowdOptions(Options):
-    """The options of a crowd: defaults for all members; `members`: the maximum number (None: the server's limit)."""
+    """The options of a crowd: defaults for members, and the maximum number of `members` (None: the server's limit)."""
 
     without: ClassVar = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
@@ -38,7 +38,7 @@ class CrowdOptions(Options):
 
 
 class MemberState:
-    """The state of one member: the settings, the active call, and the stamps of the member's newest observations."""
+    """The state of one member: settings (`terms`), active call, and capture times (`stamps`) of its observations."""
 
     def __init__(self, terms: Member, safe_calls: Sequence[messages.FunctionCall]) -> None:
         self.terms, self.active = terms, ActiveStanding(terms.epoch, safe_calls)
@@ -48,26 +48,26 @@ class MemberState:
 
 
 class CrowdCore(Core):
-    """The core of a client for many members. `news` names the members whose active call has changed."""
+    """The state of a crowd's client. `news` has the names of members whose active call has changed since `wait`."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
         super().__init__(options, now_ns)
         self.members: dict[str, MemberState] = {}
         self.news: set[str] = set()
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
-        self._lives = itertools.count()  # each member that joins gets a higher epoch than all before
-        self._looks: dict[str, ObservationPart] = {}  # the newest unsent observation of each member
-        self._left: deque[str] = deque(maxlen=messages.MEMBERS)
-        self._expired_ns = 0
+        self._epochs = itertools.count()  # each member that joins gets a higher epoch than all before
+        self._unsent: dict[str, ObservationPart] = {}  # the newest unsent observation of each member
+        self._left_members: deque[str] = deque(maxlen=messages.MEMBERS)
+        self._expiry_check_ns = 0
 
-    # What the user does.
+    # Actions of the user.
 
     def join(self, fields: dict[str, Any]) -> None:
-        """Add a member. Raises ClientError if there is a member of that name."""
+        """Add a member with the fields of a Member message. Raises ClientError if its name is already used."""
         if fields["id"] in self.members:
             text = f"There is a member {fields['id']!r:.80} already."
             raise ClientError(text, "Let it leave first, or use instruct().")
-        terms = Member.model_validate({**fields, "epoch": next(self._lives)})
+        terms = Member.model_validate({**fields, "epoch": next(self._epochs)})
         self.members[terms.id] = MemberState(terms, terms.safe_calls or self.safe_calls())
         self.send(Join(session=self.session.token, members=[terms]))
 
@@ -75,10 +75,10 @@ class CrowdCore(Core):
         """Remove members; unknown names are ignored."""
         gone = [name for name in dict.fromkeys(ids) if self.members.pop(name, None) is not None]
         for name in gone:
-            self._looks.pop(name, None)
+            self._unsent.pop(name, None)
             self.news.discard(name)
         if gone:
-            self._left.extend(gone)
+            self._left_members.extend(gone)
             self.send(Leave(session=self.session.token, ids=gone))
 
     def change(self, ids: Sequence[str], **terms: Any) -> None:
@@ -89,7 +89,7 @@ class CrowdCore(Core):
         self._send_terms(ids)
 
     def see(self, look: ObservationPart) -> None:
-        """Number and queue a member's observation, in place of an unsent one; ignore one of a refused member.
+        """Number and queue an observation of a member, in place of the unsent one; ignore it if the member is refused.
 
         Raises ClientError if the member is unknown.
         """
@@ -101,9 +101,9 @@ class CrowdCore(Core):
         member.stamps[member.seq] = look.t_ns
         if len(member.stamps) > STAMPS:
             del member.stamps[next(iter(member.stamps))]
-        self.tally.count["superseded"] += name in self._looks
+        self.tally.count["superseded"] += name in self._unsent
         self.tally.count["observed"] += 1
-        self._looks[name] = look.model_copy(update={"seq": member.seq})
+        self._unsent[name] = look.model_copy(update={"seq": member.seq})
 
     def member(self, name: str) -> MemberState:
         """Return the member of this name. Raises ClientError if there is none."""
@@ -118,13 +118,13 @@ class CrowdCore(Core):
         for part in in_batches([self.members[name].terms for name in names]):
             self.send(Join(session=self.session.token, members=part))
 
-    # What becomes of the connection, and what is due.
+    # The connection, and messages that are due.
 
-    def _due(self, now_ns: int) -> list[Message]:
-        if self._looks and self.connection.has_room(now_ns):
-            looks, self._looks = self._looks, {}
+    def _session_messages(self, now_ns: int) -> list[Message]:
+        if self._unsent and self.connection.has_room(now_ns):
+            looks, self._unsent = self._unsent, {}
             self.waiting += [ObserveMany(session=self.session.token, looks=part) for part in in_batches(looks.values())]
-        return super()._due(now_ns)
+        return super()._session_messages(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
         wake_ns = super().wake_ns(now_ns)
@@ -132,8 +132,8 @@ class CrowdCore(Core):
 
     def expire(self, now_ns: int) -> None:
         super().expire(now_ns)
-        if now_ns - self._expired_ns >= EXPIRE_NS:
-            self._expired_ns = now_ns
+        if now_ns - self._expiry_check_ns >= EXPIRE_NS:
+            self._expiry_check_ns = now_ns
             expired = [name for name, member in self.members.items() if member.active.expire(now_ns)]
             self.tally.count["expired"] += len(expired)
             self._add_news(expired)
@@ -153,35 +153,35 @@ class CrowdCore(Core):
     def _close_session(self, now_ns: int) -> None:
         was_open = self.connection.open
         super()._close_session(now_ns)
-        self._looks.clear()  # too old after a reconnect
+        self._unsent.clear()  # too old after a reconnect
         if was_open:
             self._add_news([name for name, member in self.members.items() if member.active.disconnect()])
 
-    # Messages of the server.
+    # Messages from the server.
 
     def receive(self, message: Message, now_ns: int) -> None:
         if isinstance(message, messages.CallMany):
             self.connection.heartbeat.received_ns = now_ns
             if self.error is None:
-                self._calls(message, now_ns)
+                self._receive_calls(message, now_ns)
             return
         ours = isinstance(message, messages.Bye) and message.session in (None, self.session.token)
         super().receive(message, now_ns)
         if ours:
             self._end_all("session_ended")
 
-    def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
+    def _receive_welcome(self, welcome: messages.Welcome, now_ns: int) -> None:
         was_open = self.connection.open
-        super()._welcomed(welcome, now_ns)
+        super()._receive_welcome(welcome, now_ns)
         if was_open or not self.connection.open:
             return
         if welcome.crowd is None:
             self.end(ClientError("The server knows no crowds.", "Update it, or use Client for each."), now_ns)
             return
-        # Joins are sent again for all members; those that the server knows continue. Recent leaves are sent again, as
-        # they may be lost.
+        # Send `join` again for all members, of which those that the server knows continue, and `leave` for members that
+        # left recently, since those messages may be lost.
         self.drop(Join, Leave)
-        gone = [name for name in dict.fromkeys(self._left) if name not in self.members]
+        gone = [name for name in dict.fromkeys(self._left_members) if name not in self.members]
         if welcome.resumed and gone:
             self.send(Leave(session=self.session.token, ids=gone))
         self._send_terms(list(self.members))
@@ -192,7 +192,7 @@ class CrowdCore(Core):
             elif member.active.start(member.terms.epoch, safe_calls):
                 self._add_news([name])
 
-    def _calls(self, message: messages.CallMany, now_ns: int) -> None:
+    def _receive_calls(self, message: messages.CallMany, now_ns: int) -> None:
         ignored = self.tally.ignored
         if not self.connection.open or message.session != self.session.token:
             ignored["session"] += 1
@@ -206,10 +206,10 @@ class CrowdCore(Core):
             elif (reason := member.active.reason_to_ignore(call, member.stamps)) is not None:
                 ignored[reason] += 1
             else:
-                self._call_of(member, call, now_ns)
+                self._receive_member_call(member, call, now_ns)
         self.version += 1
 
-    def _call_of(self, member: MemberState, call: messages.MemberCall, now_ns: int) -> None:
+    def _receive_member_call(self, member: MemberState, call: messages.MemberCall, now_ns: int) -> None:
         member.refused = None
         self.tally.count[call.status] += 1
         if call.status == "fresh" and call.t_obs_ns is not None:
@@ -220,9 +220,9 @@ class CrowdCore(Core):
         self.tally.count["expired"] += too_old
         self.news.add(call.id)
 
-    def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
+    def _receive_error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         if not message.members:
-            super()._error(message, now_ns)
+            super()._receive_error(message, now_ns)
             return
         self.tally.count["errors"] += 1
         self.tally.last_error = f"{message.code}: {message.message} {message.members[0].message}"[:500]
@@ -235,9 +235,9 @@ class CrowdCore(Core):
 
 
 class Crowd(ClientBase):
-    """A client for many members of one agent (same tools, same model), each with its own goal, rate, priority,
-    time-to-live and safe call. All methods may be called from any thread; only `connect` and `wait` block, and no
-    returned call is older than its time-to-live. After a lost connection the members join again automatically.
+    """A client that drives many members, such as the characters of a game, with one agent. Each member has its goal,
+    rate, priority, time-to-live and safe call. Any thread may call any method; only `connect`, `wait` and `close` wait.
+    A returned call is never older than its time-to-live. After a lost connection the members join again by themselves.
     docs/crowds.md has an example.
     """
 
@@ -245,9 +245,9 @@ class Crowd(ClientBase):
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for the welcome. The endpoint and the options are those of `Client`, as defaults
-        for all members, and `members`: how many there will be at most. Raises ClientError and Refused like `Client`."""
-        return cls(endpoint, options)._ready()
+        """Connect to a server and wait for its welcome message. `options` are the fields of `CrowdOptions`, and the
+        endpoint and the errors are those of `Client.connect`."""
+        return cls(endpoint, options)._wait_for_welcome()
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Start to connect, and do not wait."""
@@ -261,34 +261,34 @@ class Crowd(ClientBase):
 
     @property
     def refusals(self) -> list[MemberError]:
-        """The server's newest refusals of single members, in order."""
+        """The newest refusals of members by the server, oldest first."""
         with self._link.lock:
             return list(self._core.refusals)
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts over all members, like `Client.statistics`, and `latency_ms` from an observation's stamp to the
-        arrival of the call, for the last 4096 fresh calls."""
+        """Counts over all members, and the quantiles `latency_ms`, as in `Client.statistics`; `members` is the number
+        of members."""
         with self._link.lock:
             return {**self._statistics(), "members": len(self._core.members)}
 
     def call(self, member: str) -> Standing:
-        """Return what is active for a member now. Raises ClientError if the member is unknown."""
+        """Return the active call of a member. Raises ClientError if the member is unknown."""
         with self._link.lock:
             state = self._core.member(member)
             standing = state.active.at(clock.now_ns())
             return standing if state.refused is None else state.active.safe("refused")
 
     def calls(self) -> dict[str, Standing]:
-        """Return what is active for each member, by name."""
+        """Return the active call of each member, by the member's name."""
         with self._link.lock:
             now_ns = clock.now_ns()
             return {name: member.active.at(now_ns) for name, member in self._core.members.items()}
 
     def wait(self, timeout: float | None = None) -> dict[str, Standing]:
-        """Wait for news of members since the last `wait` (a call, held, safe, an expiry); return what is active for the
-        members with news. Returns at the latest after `timeout` seconds, or when the session has ended."""
-        self._until_news(timeout)
+        """Wait until calls of members arrive or change, counted from the last `wait`; return the active calls of these
+        members. Also returns after `timeout` seconds, or when the client has ended."""
+        self._wait_for_news(timeout)
         core = self._core
         with self._link.lock:
             self._version, now_ns = core.version, clock.now_ns()
@@ -307,11 +307,11 @@ class Crowd(ClientBase):
         every_tick: bool = False,
         safe_call: CallLike | list[CallLike] | None = None,
     ) -> None:
-        """Add a member; arguments that are None default to the crowd's options. `priority` 9 is the most urgent;
-        `every_tick` keeps the member's rate full even while nothing happens.
+        """Add a member; an argument of None means the crowd's option. `priority` is 0 to 9 (the most urgent). With
+        `every_tick` the member gets a call at its full rate, even while nothing happens.
 
-        Raises ClientError if there is a member of that name, or for a field that the protocol forbids. `refusals` lists
-        members that the server refuses: such a member is safe until it calls `leave` and joins again.
+        Raises ClientError if the name is already used, or a field is not valid. If the server refuses the member, it
+        appears in `refusals`, and only its safe call is active until it leaves and joins again.
         """
         terms: dict[str, Any] = {"id": member, "instruction": instruction, "hz": hz, "deadline_ms": deadline_ms}
         terms |= {"ttl_ms": ttl_ms, "priority": priority, "every_tick": every_tick}
@@ -321,15 +321,15 @@ class Crowd(ClientBase):
         self._link.wake()
 
     def leave(self, *members: str) -> None:
-        """Remove members at once."""
+        """Remove these members; unknown names are ignored."""
         with checked("leave"), self._link.lock:
             self._core.leave(plain(list(members), "ids"))
         self._link.wake()
 
     def observe(self, looks: Mapping[str, str | Mapping[str, Any]], *, t_ns: int | None = None) -> None:
-        """Send observations of members, each a text or data; `t_ns`: when captured, by time.monotonic_ns() (default:
-        now). Only each member's newest observation counts. Raises ClientError and sends nothing if a
-        member is unknown, or for a field that the protocol forbids."""
+        """Send observations, as text or data by the member's name. `t_ns` is the time of their capture by
+        `time.monotonic_ns()` (default: now). Only the newest observation of a member is used. Raises ClientError, and
+        sends nothing, if a member is unknown or a field is not valid."""
         captured_ns = instant(t_ns)
         parts = []
         for name, look in looks.items():
@@ -347,7 +347,7 @@ class Crowd(ClientBase):
         self._link.wake()
 
     def instruct(self, instruction: str, *members: str) -> None:
-        """Change the goal of these members, or of all; the goal survives reconnects. Raises ClientError."""
+        """Set a new goal for these members (default: all). Raises ClientError for an unknown member or a wrong text."""
         with checked("instruct"), self._link.lock:
             text = plain(instruction, "instruction")
             if not members:

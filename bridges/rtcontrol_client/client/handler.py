@@ -34,8 +34,8 @@ class Handler:
         self._link, self._core, self._of_safe, self._handle = link, link.core, of_safe, handle
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
-        self._failed: list[Standing] = []  # safe calls that the handler has not executed successfully
-        self._again_s = 0.0  # when to retry these
+        self._unfinished: list[Standing] = []  # safe calls that the handler has not executed successfully
+        self._retry_s = 0.0  # when to retry these
         self.wake = self._event.set
         self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
         self._thread.start()
@@ -46,25 +46,25 @@ class Handler:
             return  # called from the handler: the thread cannot wait for itself
         self._thread.join(CLOSE_S)
         self._idle.wait(SAFE_S - CLOSE_S)
-        if self._pending:
+        if self._has_pending:
             log.error("The client is closed, but its handler has not executed the safe call.")
 
     @property
-    def _pending(self) -> bool:
-        return self._of_safe in self._core.handover.next or bool(self._failed)
+    def _has_pending(self) -> bool:
+        return self._of_safe in self._core.handover.next or bool(self._unfinished)
 
     def _run(self) -> None:
         while self._continues():
-            self._event.wait(max(0.0, self._again_s - time.monotonic()) if self._failed else None)
+            self._event.wait(max(0.0, self._retry_s - time.monotonic()) if self._unfinished else None)
             self._event.clear()
-            while self._of_safe in self._core.handover.next or (self._failed and time.monotonic() >= self._again_s):
-                self._act()
+            while self._of_safe in self._core.handover.next or (self._unfinished and time.monotonic() >= self._retry_s):
+                self._execute_next()
 
     def _continues(self) -> bool:
         with self._link.lock:  # with this lock, the core ends and queues the safe call at the same time
-            return self._pending or self._core.error is None
+            return self._has_pending or self._core.error is None
 
-    def _act(self) -> None:
+    def _execute_next(self) -> None:
         """Execute the queued call, or retry failed safe calls if the queue is empty."""
         with self._link.lock:
             taken = self._core.take(self._of_safe, clock.now_ns())
@@ -72,24 +72,24 @@ class Handler:
         self._link.wake()
         safe = (taken or active).status == "safe"
         if taken is not None and safe:
-            self._failed = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
+            self._unfinished = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
         elif not safe:
-            self._failed = []
-        if self._failed:
+            self._unfinished = []
+        if self._unfinished:
             self._idle.clear()
         results: list[Any] = []
         errors: list[BaseException] = []
-        for standing in list(self._failed) if taken is None or safe else [taken]:
+        for standing in list(self._unfinished) if taken is None or safe else [taken]:
             try:
                 result = self._handle(standing)
                 if inspect.isawaitable(result):
                     raise TypeError("the handler returned an awaitable, which is never awaited: use a plain function")
                 results.append(result)
-                self._failed = [failed for failed in self._failed if failed is not standing]
+                self._unfinished = [failed for failed in self._unfinished if failed is not standing]
             except BaseException as error:
                 errors.append(error)
         welcome = None if self._core.error is not None else self._core.session.welcome
-        self._again_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
+        self._retry_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
         if taken is not None:
             self._report(taken, results, errors)
         if taken is None or safe:
@@ -127,18 +127,18 @@ class Looker:
     """
 
     def __init__(self, client: Any, look: Callable[[], Any]) -> None:
-        self._client, self._look, self._over = client, look, threading.Event()
+        self._client, self._look, self._ended = client, look, threading.Event()
         self._logged_s = -LOOK_ERROR_S
         self._thread = threading.Thread(target=self._run, name="rtcontrol-look", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._ended.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(0.5)
 
     def _run(self) -> None:
-        client, over = self._client, self._over
+        client, over = self._client, self._ended
         due_ns = 0  # observe at once, since the server's ticks start with the first observation
         while not over.is_set() and client.error is None:
             if not client.connected:

@@ -33,12 +33,12 @@ class Link:
             check_client(endpoint)
         except EndpointError as error:
             raise ClientError(error.what, error.remedy) from None
-        self._entry, named = endpoint, endpoint.startswith(HTTP_SCHEMES)
+        self._endpoint, named = endpoint, endpoint.startswith(HTTP_SCHEMES)
         core.connection.several = named
         self._keys, self._changed, self._closing = core.options.key_pairs(named), changed, False
         self._request: ConnectRequest | None = None
         self._version = 0  # the core's version when `changed` was last called
-        self._warned: set[str] = set()
+        self._logged_warnings: set[str] = set()
         self.wires = Wires()
         self.wake = self.wires.wake
         self._open()
@@ -48,7 +48,7 @@ class Link:
     @property
     def address(self) -> str:
         """The server's address in the current or last connection."""
-        return self.wires.address or self._entry
+        return self.wires.address or self._endpoint
 
     def close(self) -> None:
         """Send bye and end the thread; takes milliseconds."""
@@ -61,7 +61,7 @@ class Link:
         why = ClientError("The client was closed.", "Connect again.")
         try:
             while not self._closing:
-                self._turn()
+                self._run_once()
         except Exception as error:  # after a bug in the client, log it and make the safe call active
             log.exception("The client's thread failed.")
             why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report this bug.")
@@ -77,7 +77,7 @@ class Link:
         self._changed()
         self.wires.close()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         core = self.core
         events = list(self.wires.events(core.connection.up))
         if any(why is not None for why in events):
@@ -90,16 +90,16 @@ class Link:
                 else:
                     core.lost(now_ns, why or core.connection.trouble)
             if self._request is not None:
-                self._take_answer(self._request, now_ns)
+                self._use_response(self._request, now_ns)
             elif core.reconnects(now_ns):
                 self._open()
             core.expire(now_ns)
             self._send(core.due(now_ns))
             wait_ns = core.wake_ns(now_ns) - now_ns
-        self._tell()
+        self._report_changes()
         self.wires.wait(wait_ns)
         self._receive_all()
-        self._tell()
+        self._report_changes()
 
     def _receive_all(self) -> None:
         """Handle received messages, but at most HIGH_WATER, so that a flood of messages cannot delay expiry."""
@@ -117,15 +117,15 @@ class Link:
                 self.core.receive(message, now_ns)
                 self.core.expire(clock.now_ns())
 
-    def _tell(self) -> None:
+    def _report_changes(self) -> None:
         """Log new warnings of the welcome message, and notify the client if the core has changed."""
         if (version := self.core.version) == self._version:
             return
         self._version = version
         for warning in [] if self.core.session.welcome is None else self.core.session.welcome.warnings:
-            if warning not in self._warned:  # each resumed session repeats the warnings
+            if warning not in self._logged_warnings:  # each resumed session repeats the warnings
                 log.warning("The server at %s warns: %s", self.address, warning)
-                self._warned.add(warning)
+                self._logged_warnings.add(warning)
         self._changed()
 
     def _send(self, messages: list[Message]) -> None:
@@ -136,8 +136,8 @@ class Link:
 
     def _open(self) -> None:
         """Connect to the server, or request a server's address from the /connect URL."""
-        if not self._entry.startswith(HTTP_SCHEMES):
-            self._connect(self._entry, None)
+        if not self._endpoint.startswith(HTTP_SCHEMES):
+            self._connect(self._endpoint, None)
             return
         options = self.core.options
         lost = self.wires.address if self.core.connection.unresponsive else ""
@@ -145,9 +145,9 @@ class Link:
         self.wires.reset()
         keys = {"keys": self._keys is not None, "server_key": self._keys is not None and self._keys[1] is not None}
         given = {name: value for name, value in headers.items() if value}
-        self._request = ConnectRequest(self._entry, given, self.wake, **keys)
+        self._request = ConnectRequest(self._endpoint, given, self.wake, **keys)
 
-    def _take_answer(self, request: ConnectRequest, now_ns: int) -> None:
+    def _use_response(self, request: ConnectRequest, now_ns: int) -> None:
         """If /connect has responded, connect to the server in the response, or retry later if there was none."""
         server = request.result
         if server is None:

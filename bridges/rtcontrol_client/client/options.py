@@ -1,4 +1,4 @@
-"""The options of a client: what to ask of the server, and how the client itself behaves."""
+"""The options of a client: the settings that it requests from the server, and settings of the client itself."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ CallLike = FunctionCall | Mapping[str, Any] | str
 
 
 def call_list(given: Any) -> list[Any]:
-    """Return safe calls (given as one call or name, or a list of these) as a list for the wire."""
+    """Convert an option with safe calls (None, one call or name, or a list of these) to a list for messages."""
     several = [] if given is None else given if isinstance(given, list) else [given]
     return [{"name": call} if isinstance(call, str) else call for call in several]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The hello's fields (docs/protocol.md, section 4), and how the client itself behaves (docs/clients.md). The server
-    chooses options that are None.
+    """The options of a client; docs/clients.md and docs/protocol.md (section 4) describe them. The server chooses those
+    that are None.
 
-    `agent`: the name of an agent on the server; or `tools`: OpenAI-style definitions; neither: the server's tools.
-    `safe_call`: executed whenever no other call may act: a name, {"name": ..., "arguments": {...}}, or a list of these,
-    one for each actuator.
-    `calls_per_tick`: how many calls one observation may get at most, if the server gives several (see the welcome).
-    `on_call`: called in its own thread with each new active call, and with each safe call. The result is reported; an
-    exception is reported as a failure and makes safe active (`Declined`: as refused, and the call stays active). A slow
-    handler delays the next call; a safe call that raises is repeated each period. `Client.close` waits for the handler.
-    `on_safe`: called with safe calls instead, in another thread, even while an `on_call` has not returned, which must
-    not undo the safe call (see `client.call().status`).
-    `look`: called in its own thread, just in time for each tick of a server that paces; returns the observation as
-    text, or as a map of data, or None. If `look` raises, the error is logged, and the tick has no new observation.
-    `acknowledge`: keep only acknowledged calls in the model's history (default: if there is an `on_call`, which
-    acknowledges by itself).
-    `persist`: start a new session also after the server's bye, unless a person stopped the session on the server.
-    `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
-    (default: `server.key` next to `keys`; for a server named by /connect over https or on this machine, the key named).
+    `agent` is the name of an agent on the server, `tools` are OpenAI-style definitions; without both, the session uses
+    the server's tools. `safe_call` acts whenever no other call is active. It is a name,
+    {"name": ..., "arguments": {...}}, or a list of these with one for each actuator. `calls_per_tick` is the maximum
+    number of calls for one observation.
+    `on_call` is called on a separate thread with each new active call and each safe call. Its result is reported to the
+    server. If it raises, the call counts as failed and the safe call becomes active (after `Declined`: the call counts
+    as refused and stays active). While it runs, the next call waits; if it raises for a safe call, it is called again
+    each period. `on_safe` gets the safe calls instead, on another thread, even while `on_call` runs; `on_call` must
+    then not undo the safe call (see `client.call().status`).
+    `look` is called on a separate thread shortly before each tick of the server, and returns the observation as text or
+    as a mapping of data, or None. If `look` raises, the error is logged, and the tick has no new observation.
+    With `acknowledge` the model's history has only acknowledged calls (default: True with `on_call`, whose calls are
+    acknowledged automatically). With `persist` the client starts a new session after the server's bye, unless a person
+    stopped the session on the server.
+    `keys` is this client's `.key_secret` file, for a server that requires CURVE, and `server_key` the server's `.key`
+    file (default: `server.key` next to `keys`, else the key that /connect names over https or on this machine).
     """
 
-    without: ClassVar[Collection[str]] = ()  # options that this kind of client lacks
+    without: ClassVar[Collection[str]] = ()  # options that this kind of client does not have
 
     agent: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -77,7 +77,7 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the given options. Raises ClientError for unknown names, or values that the protocol forbids."""
+        """Return options from values by name. Raises ClientError for an unknown name, or a value that is not valid."""
         names = [field.name for field in fields(cls) if field.name not in cls.without]
         if unknown := sorted(given.keys() - names):
             raise ClientError(f"{unknown[0]}= is not an option of this client.", f"The options are {', '.join(names)}.")
@@ -97,7 +97,7 @@ class Options:
 
     @cached_property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """The client's safe calls. Raises ClientError for a hello that no server accepts."""
+        """The client's safe calls. Raises ClientError if the options do not make a valid hello message."""
         hello = self.hello(0)
         return all_of(hello.safe_calls, hello.safe_call)
 
@@ -106,7 +106,7 @@ class Options:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
 
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
-        """Return the hello message for these options. Raises ClientError that names the wrong field."""
+        """Return the hello message for these options. Raises ClientError, which names the wrong field."""
         if self.agent is not None and self.tools is not None:
             raise ClientError("An agent has its own tools.", "Give agent=NAME or tools=[...], not both.")
         values = {name: getattr(self, name) for name in Hello.model_fields if hasattr(self, name)}
@@ -124,8 +124,8 @@ class Options:
     def key_pairs(self, named: bool = False) -> tuple[curve.KeyPair, str | None] | None:
         """Return this client's key pair and the server's public key, or None if the client has no keys.
 
-        If /connect names the servers (`named`), it may name their keys, too: the server key is then None unless the
-        user gave one. Raises ClientError.
+        If `named`, the response of /connect names the server, perhaps with its key. The public key is then None, unless
+        the user has the server's key file. Raises ClientError if a key file cannot be used.
         """
         if self.keys is None:
             return None

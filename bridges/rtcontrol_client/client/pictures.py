@@ -35,12 +35,12 @@ class PictureSender:
         self._link, self._lock = link, threading.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
-        self._address, self._next_s = "", 0.0
+        self._address, self._next_send_s = "", 0.0
 
     def send(self, message: Picture) -> bool:
         """Send a picture; return False if that is not possible at once, or the server accepts no pictures."""
         with self._lock:
-            sent = self._wanted() and self._send(message)
+            sent = self._is_accepted() and self._send(message)
             self.counts["sent" if sent else "dropped"] += 1
         return sent
 
@@ -51,10 +51,10 @@ class PictureSender:
                 self._context.destroy(0)
             self._context, self._address = None, ""
 
-    def _wanted(self) -> bool:
+    def _is_accepted(self) -> bool:
         core = self._link.core
-        taken = core.session.welcome is not None and PICTURES in core.session.welcome.capabilities
-        return core.connection.open and taken and time.monotonic() >= self._next_s
+        accepts_pictures = core.session.welcome is not None and PICTURES in core.session.welcome.capabilities
+        return core.connection.open and accepts_pictures and time.monotonic() >= self._next_send_s
 
     def _send(self, message: Picture) -> bool:
         if self._address != self._link.address:  # the session is now at another server
@@ -68,5 +68,5 @@ class PictureSender:
             self._socket.send_multipart(encode_msgpack(message), zmq.NOBLOCK)
         except zmq.Again:
             return False
-        self._next_s = time.monotonic() + 1 / MAX_PICTURES_HZ
+        self._next_send_s = time.monotonic() + 1 / MAX_PICTURES_HZ
         return True

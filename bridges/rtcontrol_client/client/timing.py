@@ -58,11 +58,11 @@ class PhaseLock:
 
     def __init__(self) -> None:
         self._latencies = deque[tuple[int, int]](maxlen=KEPT)  # (time of the measurement, latency)
-        self._started: dict[int, int] = {}  # the due time of each observation, by seq
+        self._start_times: dict[int, int] = {}  # the due time of each observation, by seq
         self._due_ns: int | None = None
-        self._aimed_ns: int | None = None  # the tick that `_due_ns` aims at, by the server's clock
-        self._taken_ns: int | None = None  # the tick that the last observation aimed at
-        self._newest = -1  # the seq of the last observation whose latency was measured
+        self._target_tick_ns: int | None = None  # the tick that `_due_ns` aims at, by the server's clock
+        self._used_tick_ns: int | None = None  # the tick that the last observation aimed at
+        self._newest_seq = -1  # the seq of the last observation whose latency was measured
         self.waits_ns = deque[int](maxlen=KEPT)  # times from an observation's arrival to its tick
 
     @property
@@ -79,27 +79,27 @@ class PhaseLock:
         if lead_ns is None:
             return None
         aimed_ns = release_ns + ((now_ns + lead_ns - release_ns) // period_ns + 1) * period_ns
-        if self._taken_ns is not None and abs(aimed_ns - self._taken_ns) < (period_ns + 1) // 2:
+        if self._used_tick_ns is not None and abs(aimed_ns - self._used_tick_ns) < (period_ns + 1) // 2:
             aimed_ns += period_ns
-        self._aimed_ns, self._due_ns = aimed_ns, aimed_ns - lead_ns
+        self._target_tick_ns, self._due_ns = aimed_ns, aimed_ns - lead_ns
         return self._due_ns
 
     def observed(self, seq: int, period_ns: int, now_ns: int) -> None:
         """Store the start of an observation that is sent now: its due time, or now if none was due in this period."""
         started_ns = now_ns
         if self._due_ns is not None and 0 <= now_ns - self._due_ns < period_ns:
-            started_ns, self._taken_ns, self._due_ns = self._due_ns, self._aimed_ns, None
-        self._started[seq] = started_ns
-        if len(self._started) > KEPT:
-            del self._started[next(iter(self._started))]
+            started_ns, self._used_tick_ns, self._due_ns = self._due_ns, self._target_tick_ns, None
+        self._start_times[seq] = started_ns
+        if len(self._start_times) > KEPT:
+            del self._start_times[next(iter(self._start_times))]
 
     def receive(self, call: CallMessage, period_ns: int, now_ns: int) -> None:
         """Measure the latency of an observation from the first call that the server decided for it."""
         age_ms, release_ns, seq = call.timing.age_ms, call.release_ns, call.seq_obs
-        if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._newest:
+        if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._newest_seq:
             return
-        self._newest = seq
-        started_ns = self._started.pop(seq, None)
+        self._newest_seq = seq
+        started_ns = self._start_times.pop(seq, None)
         if started_ns is None:
             return
         arrived_ns = call.t_server_ns - round(age_ms * MS)

@@ -66,9 +66,9 @@ class Wires:
         socket.connect(self.address)
         return socket
 
-    def _dealer(self, context: zmq.Context[zmq.Socket[bytes]], most: int, linger_ms: int) -> zmq.Socket[bytes]:
+    def _dealer(self, context: zmq.Context[zmq.Socket[bytes]], max_messages: int, linger_ms: int) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        socket.ipv6, socket.linger, socket.sndhwm, socket.rcvhwm = self._ipv6, linger_ms, most, most
+        socket.ipv6, socket.linger, socket.sndhwm, socket.rcvhwm = self._ipv6, linger_ms, max_messages, max_messages
         socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
         if self._keys is not None:
             pair, server_key = self._keys
@@ -101,10 +101,10 @@ class Wires:
         with contextlib.suppress(OSError):
             self._wake_in.send(b"\0")
 
-    def wait(self, most_ns: int) -> None:
-        """Wait at most `most_ns` for a message, a connection event or `wake`."""
+    def wait(self, max_wait_ns: int) -> None:
+        """Wait for a message, a connection event or `wake`, but not longer than `max_wait_ns`."""
         # Round up to milliseconds, since after a timeout that is too short the caller would wait again and again.
-        if self._wake_out.fileno() in dict(self._poller.poll(-(-most_ns // 1_000_000))):
+        if self._wake_out.fileno() in dict(self._poller.poll(-(-max_wait_ns // 1_000_000))):
             with contextlib.suppress(BlockingIOError):
                 while self._wake_out.recv(4096):
                     pass

@@ -105,7 +105,7 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
         entry["data"] = bytes(parts[part])
     if len(used) != len(parts) - 1:
         raise WireError(Code.MALFORMED, "No array uses one of the parts.", "List each part in `arrays` or `image`.")
-    return _validated(header)
+    return _validate_header(header)
 
 
 def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
@@ -132,7 +132,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
         except (TypeError, ValueError):
             field, hint = f"{place}.base64", "Send the bytes as base64 (RFC 4648, padded, no line breaks)."
             raise WireError(Code.INVALID, f"{field} is not base64.", hint, field=field) from None
-    return _validated(header)
+    return _validate_header(header)
 
 
 def _to_map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -181,7 +181,7 @@ def _buffer_entries(header: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [(f"arrays[{i}]", array) for i, array in enumerate(arrays)]
 
 
-def _validated(header: dict[str, Any]) -> Message:
+def _validate_header(header: dict[str, Any]) -> Message:
     version = header.get("protocol")
     numbers = [to_count(number) for number in version] if isinstance(version, list) else []
     is_hello = header["type"] == "hello"
