@@ -97,12 +97,12 @@ class Goals:
         if len(goals := list(itertools.islice(self, count + 1))) <= count:
             return goals
         rng = random.Random(0)
-        samples = [self._goal(rng, kind) for _ in range(count) for kind in self.phrasings]
+        samples = [self._random_goal(rng, kind) for _ in range(count) for kind in self.phrasings]
         return list(dict.fromkeys(samples))[:count]
 
     def sample(self, rng: random.Random) -> Goal:
         """Return a random goal; all kinds are equally likely."""
-        return self._goal(rng, rng.choice(tuple(self.phrasings)))
+        return self._random_goal(rng, rng.choice(tuple(self.phrasings)))
 
     def sentence(self, rng: random.Random, goal: Goal) -> str:
         """Return a random training sentence for a goal: the canonical one, or a phrasing that is not held out."""
@@ -123,7 +123,7 @@ class Goals:
             kinds[name] = GoalKind(
                 kind, name, canonical, partial(self._goal_of_arguments, kind), partial(_arguments, schemas), schemas
             )
-        return GoalTools(agent, list(kinds.values()), self.recognise, self._one_of_each_first)
+        return GoalTools(agent, list(kinds.values()), self.recognise, self._goals_of_each_kind_first)
 
     def recognise(self, text: str) -> Goal | None:
         """Return the goal that a sentence names, or None if the sentence does not match any phrasing.
@@ -152,7 +152,7 @@ class Goals:
 
     def unknown_words(self, sentence: str) -> tuple[str, ...]:
         """Return the words of a sentence that no training sentence contains and that may change its meaning."""
-        return self._trained_words.unknown(sentence)
+        return self._known_words.unknown(sentence)
 
     def describe(self, limit: int = 8) -> str:
         """Return a text for people with at most `limit` canonical templates, and `limit` values per placeholder."""
@@ -168,7 +168,7 @@ class Goals:
         values = {**self.placeholders, **self._grammar.slots}
         return words(_PLACEHOLDER.sub(lambda m: " ".join(map(_value_text, values.get(m[1], ()))), phrasing))
 
-    def _goal(self, rng: random.Random, kind: str) -> Goal:
+    def _random_goal(self, rng: random.Random, kind: str) -> Goal:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _placeholder_names(kind)))
 
     def _goal_of_arguments(self, kind: str, arguments: Mapping[str, Any]) -> Goal:
@@ -180,7 +180,7 @@ class Goals:
             values.append((name, next((item for item in listed if text_of(item) == value), value)))
         return Goal(kind, tuple(values))
 
-    def _one_of_each_first(self) -> Iterator[Goal]:
+    def _goals_of_each_kind_first(self) -> Iterator[Goal]:
         """Yield one goal of each kind, then all goals."""
         for kind in self.phrasings:
             yield Goal(kind, tuple((name, self.placeholders[name][0]) for name in _placeholder_names(kind)))
@@ -190,7 +190,7 @@ class Goals:
         return " ".join(_fill_in(self._grammar.fill(rng, pattern), dict(goal.values)).split())
 
     @cached_property
-    def _trained_words(self) -> KnownWords:
+    def _known_words(self) -> KnownWords:
         return KnownWords({*words(self.training_words()), *FILLERS})
 
     @cached_property
@@ -202,7 +202,7 @@ class Goals:
         split = {}
         for kind, others in self.phrasings.items():
             candidates = others[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
-            trained = [self._pattern(phrasing) for phrasing in (kind, *others) if phrasing not in candidates]
+            trained = [self._regex_of(phrasing) for phrasing in (kind, *others) if phrasing not in candidates]
             held_out = tuple(
                 c for c in candidates if not any(p.fullmatch(s) for s in self._sentences_of(c) for p in trained)
             )
@@ -217,9 +217,9 @@ class Goals:
 
     @cached_property
     def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
-        return [(kind, self._pattern(text)) for kind, others in self.phrasings.items() for text in (kind, *others)]
+        return [(kind, self._regex_of(text)) for kind, others in self.phrasings.items() for text in (kind, *others)]
 
-    def _pattern(self, phrasing: str) -> re.Pattern[str]:
+    def _regex_of(self, phrasing: str) -> re.Pattern[str]:
         parts, names = [], set[str]()
         for i, part in enumerate(_PLACEHOLDER.split(phrasing.rstrip(".!? "))):
             if i % 2 == 0:

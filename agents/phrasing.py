@@ -176,7 +176,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         self.tables = sentence_tables(agent)
         self.grammar = Grammar({name.strip("<>"): values for name, values in self.tables["slots"].items()})
         self.templates = cache(self._templates)
-        self.held_out_words = cache(self._held_out)
+        self.held_out_words = cache(self._list_held_out)
 
     @property
     def kinds(self) -> tuple[KindT, ...]:
@@ -270,9 +270,9 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     def goal_of(self, text: str) -> GoalT | None:
         """Return the goal of an instruction: the one that people wrote it for, else the result of `recognise`. For
         evaluation only, never for control."""
-        return self._meanings.get(normalised(text)) or self.recognise(text)
+        return self._goals_by_sentence.get(normalised(text)) or self.recognise(text)
 
-    def _held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+    def _list_held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
         """Return at most `per_kind` held-out sentences with their goals, always the same ones."""
         rng, goals = random.Random(f"{self.seed} held out {kind}"), self.goals_of(kind)
         listed: dict[str, GoalT] = {}
@@ -286,7 +286,7 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return tuple(listed.items())
 
     @cached_property
-    def _meanings(self) -> Mapping[str, GoalT]:
+    def _goals_by_sentence(self) -> Mapping[str, GoalT]:
         goals = self.named_goals()
         return {normalised(text): goal for goal in goals for text in self.spoken_patterns(goal) if "{" not in text}
 

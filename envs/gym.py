@@ -80,12 +80,12 @@ class GymOptions:
             raise _option_error(name, "success", success, "return>=475, steps>=500, terminated or truncated")
         return cls(
             world_id,
-            _count(name, "levels", query_options.get("levels", "5"), 2, 64),
-            _count(name, "precision", query_options.get("precision", "2"), 0, 6),
+            _parse_count(name, "levels", query_options.get("levels", "5"), 2, 64),
+            _parse_count(name, "precision", query_options.get("precision", "2"), 0, 6),
             success,
             query_options.get("safe") or None,
-            _list(name, "actions", query_options.get("actions", "")),
-            {key: _value(value) for key, value in query_options.items() if key not in OPTIONS},
+            _parse_names(name, "actions", query_options.get("actions", "")),
+            {key: _parse_value(value) for key, value in query_options.items() if key not in OPTIONS},
         )
 
     @property
@@ -96,14 +96,14 @@ class GymOptions:
         return tuple(tuple(filter(None, text.split(","))) for text in texts)
 
 
-def _list(name: str, key: str, text: str) -> tuple[str, ...]:
+def _parse_names(name: str, key: str, text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     if len({*names}) < len(names):
         raise _option_error(name, key, text, "different names")
     return names
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Parse the value of a `gymnasium.make` argument: JSON if possible, None for "none", else the text itself."""
     small = text.lower()
     if small == "none":
@@ -114,7 +114,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _count(name: str, key: str, text: str, low: int, high: int) -> int:
+def _parse_count(name: str, key: str, text: str, low: int, high: int) -> int:
     if not text.isdecimal() or not low <= int(text) <= high:
         raise _option_error(name, key, text, f"a whole number from {low} to {high}")
     return int(text)
@@ -156,8 +156,9 @@ class ActTool:
         if isinstance(space, spaces.Discrete):
             numbers = levels[0]
             names = _names_or_defaults(name, "actions", options.actions or known, numbers)
-            safe_arguments = _safe(name, names, numbers, options.safe or ("" if options.actions else "".join(safe)))
-            return cls({"action": dict(zip(names, numbers, strict=True))}, {"action": safe_arguments})
+            wanted = options.safe or ("" if options.actions else "".join(safe))
+            parameters = {"action": dict(zip(names, numbers, strict=True))}
+            return cls(parameters, {"action": _safe_action(name, names, numbers, wanted)})
         keys = _names_or_defaults(name, "actions", options.actions, action_names(space))
         parameters = {key: dict(zip(values, values, strict=True)) for key, values in zip(keys, levels, strict=True)}
         if options.safe is None:
@@ -185,7 +186,7 @@ def _names_or_defaults(name: str, key: str, names: tuple[str, ...], defaults: li
     return list(names or defaults)
 
 
-def _safe(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
+def _safe_action(name: str, names: list[Any], numbers: list[Any], safe: str) -> Any:
     """Return the action for the safe call: the one called `safe`, or the one nearest to 0 if `safe` is empty."""
     if not safe:
         return names[numbers.index(min(numbers, key=abs))]

@@ -39,8 +39,8 @@ class Judge(ABC, Generic[GoalT]):
     def reset(self, goal: GoalT | None) -> None:
         """Start an episode, or a new goal: set all counts to zero."""
         self.goal, self.end = goal, None
-        self._steps = self._measured = 0
-        self._distances = 0.0
+        self._steps = self._measured_count = 0
+        self._distance_sum = 0.0
         self._succeeded = False
 
     def change(self, goal: GoalT | None) -> None:
@@ -61,12 +61,12 @@ class Judge(ABC, Generic[GoalT]):
     @property
     def mean_distance(self) -> float:
         """Return the mean of the distances passed to `measure`, or infinity if there are none."""
-        return self._distances / self._measured if self._measured else math.inf
+        return self._distance_sum / self._measured_count if self._measured_count else math.inf
 
     def measure(self, distance: float) -> None:
         """Add a distance from the goal to the mean."""
-        self._distances += distance
-        self._measured += 1
+        self._distance_sum += distance
+        self._measured_count += 1
 
     def detail(self) -> dict[str, Any]:
         """Return details for the record of the episode: the goal, the reason for the end, and measured values."""
@@ -91,18 +91,18 @@ class GoalWorld(ABC, Generic[GoalT]):
                 raise UserError(f"The option goal={goal!r} of the {title} does not name a goal.", hint)
             goal = named
         self.judge, self._parse_goal, self._title = judge, parse, title
-        self._fixed = self.goal = goal
+        self._fixed_goal = self.goal = goal
         self._seed = self._steps = 0
         judge.reset(goal)
 
     def judge_by(self, goal: GoalT | None) -> None:
         """Judge by `goal` from now on and ignore instructions; None: judge by the goals of instructions again."""
-        self._fixed = self.goal = goal
+        self._fixed_goal = self.goal = goal
         self.judge.change(goal)
 
     def instruct(self, text: str) -> None:
         """Judge by the goal of the instruction `text` from now on; without a goal, do not judge."""
-        if self._fixed is None:
+        if self._fixed_goal is None:
             self.goal = self._parse_goal(text)
             self.judge.change(self.goal)
 

@@ -74,7 +74,7 @@ class PacedEnvironment:
         self.not_after_ns: int | None = None  # the latest time for the call that is being executed
         self._simulation = simulation
         self._accumulator = StepAccumulator(simulation.step_s)
-        self._run = EpisodeRun()
+        self._episode_run = EpisodeRun()
         self._phase: Phase = "new"
         self._clock: ClockKind = "wall"
         self._stepped_ns = 0  # when the last step started
@@ -103,14 +103,14 @@ class PacedEnvironment:
     @property
     def episodes(self) -> list[Episode]:
         """Return the finished episodes."""
-        return list(self._run.done)
+        return list(self._episode_run.done)
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         """Reset to the first seed and, with the wall clock, start to step. Raises RuntimeError if already started."""
         if self._phase != "new":
             raise RuntimeError(f"The environment {self.name} has already been started.")
         self._phase, self._clock = "between", clock
-        self._run.seeds = islice(count(seeds) if isinstance(seeds, int) else seeds, episodes)
+        self._episode_run.seeds = islice(count(seeds) if isinstance(seeds, int) else seeds, episodes)
         self.thread.run(self._start_first_episode)
         self.latest()
 
@@ -140,7 +140,7 @@ class PacedEnvironment:
         return self.thread.run(lambda: self._has_stepped(since_ns))
 
     def _act(self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None) -> Effect:
-        if self._phase != "playing" or epoch not in (None, self._run.epoch):
+        if self._phase != "playing" or epoch not in (None, self._episode_run.epoch):
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
             return "too_late"
@@ -155,14 +155,14 @@ class PacedEnvironment:
             return True
         if self._phase != "playing":
             return None
-        if self._run.concluded:
+        if self._episode_run.concluded:
             try:
                 self._step()
             except BaseException as error:
                 self._error = self._error or error
                 raise
             self._record_errors(self._observe_unless_ended)  # do not raise these errors: the call did not cause them
-        return self._run.concluded
+        return self._episode_run.concluded
 
     def advance(self, dt_ns: int) -> None:
         """In lockstep, run `dt_ns` of simulated time in whole physics steps, keep the remainder, and observe once.
@@ -179,7 +179,7 @@ class PacedEnvironment:
         self.thread.run(lambda: self._simulation.instruct(text))
 
     def conclude(self) -> None:
-        self._run.concluded = True
+        self._episode_run.concluded = True
 
     def close(self) -> None:
         """Stop and close the world; later calls do nothing. Never raises: `thread.close_error` has the error text."""
@@ -213,7 +213,7 @@ class PacedEnvironment:
             return
         for _ in range(self._accumulator.steps(dt_ns)):
             self._step()
-            if self._ended():
+            if self._handle_episode_end():
                 return
         self._observe()
 
@@ -223,31 +223,31 @@ class PacedEnvironment:
         self._stepped_ns = started_ns
 
     def _observe_unless_ended(self) -> None:
-        if not self._ended():
+        if not self._handle_episode_end():
             self._observe()
 
-    def _ended(self) -> bool:
+    def _handle_episode_end(self) -> bool:
         """Return whether the episode has ended; if so, start the next episode, or finish the run."""
         episode = self._simulation.outcome()
         if episode is None:
             return False
-        self._run.done.append(episode)
+        self._episode_run.done.append(episode)
         self._next_episode()
         return True
 
     def _next_episode(self) -> None:
         self._phase = "between"
-        if self._run.concluded or (seed := next(self._run.seeds, None)) is None:
+        if self._episode_run.concluded or (seed := next(self._episode_run.seeds, None)) is None:
             # Observe once more, so that the final state can be read.
             self._observe()
             self._phase = "finished"
             return
         run_to_completion(self._simulation.reset, seed)
         self._accumulator.reset()
-        self._run.epoch += 1
+        self._episode_run.epoch += 1
         self._phase = "playing"
         self._observe()
 
     def _observe(self) -> None:
         seq = 1 if self._latest is None else self._latest.seq + 1
-        self._latest = Observation(seq, self._run.epoch, time.monotonic_ns(), self._simulation.observe())
+        self._latest = Observation(seq, self._episode_run.epoch, time.monotonic_ns(), self._simulation.observe())

@@ -113,7 +113,7 @@ class RemoteEnvironment:
         self.pictures = RemotePictures(self.traffic.pictures, terms.pictures_hz)
         self.arrivals, self.calls = ReceivedObservations(terms), SentCalls(terms)
         self._episodes = ClientEpisodes()
-        self._instruction = self._announced = ""  # the loop's instruction, and the last one that was sent to the client
+        self._instruction = self._sent_instruction = ""  # the loop's instruction, and the last one sent to the client
         self._send, self._started, self._failed = send, started, failed
         self._changed = threading.Condition()  # protects arrivals and calls
 
@@ -168,7 +168,7 @@ class RemoteEnvironment:
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self.calls.start()
         self.pictures.start()
-        self._announced = self._instruction
+        self._sent_instruction = self._instruction
         self._episodes.start(episodes)
         self._started()
 
@@ -231,8 +231,8 @@ class RemoteEnvironment:
 
     def send_instruction(self, text: str) -> None:
         """Inform the client that an instruction is active; called after the first decision with this instruction."""
-        if text != self._announced:
-            self._announced = text
+        if text != self._sent_instruction:
+            self._sent_instruction = text
             self._send(Instruct(session=self.terms.session, instruction=text))
 
     def close(self) -> None:

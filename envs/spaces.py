@@ -60,10 +60,10 @@ def _evenly_spaced(low: Any, high: Any, count: int) -> list[Any]:
     half = float(high) / 2 - float(low) / 2
     decimals = max(DIGITS, DIGITS - math.floor(math.log10(half))) if half > 0 else 0
     inner = [round(float(value), decimals) + 0.0 for value in np.linspace(float(low), float(high), count)[1:-1]]
-    return list(dict.fromkeys([_short(low), *inner, _short(high)]))
+    return list(dict.fromkeys([_shortest_decimal(low), *inner, _shortest_decimal(high)]))
 
 
-def _short(value: Any) -> float:
+def _shortest_decimal(value: Any) -> float:
     """Return the number with the fewest digits that has this value in the value's dtype: 0.1, not 0.10000000149."""
     return float(str(value)) + 0.0
 
@@ -78,14 +78,14 @@ def action_names(space: Any) -> list[str]:
 
 def action_of(space: Any, numbers: Sequence[Any]) -> Any:
     """Return the action of a space that consists of these numbers, in the order of `action_names`."""
-    return _action(space, iter(numbers))
+    return _next_action(space, iter(numbers))
 
 
-def _action(space: Any, numbers: Iterator[Any]) -> Any:
+def _next_action(space: Any, numbers: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Dict):
-        return {key: _action(part, numbers) for key, part in space.spaces.items()}
+        return {key: _next_action(part, numbers) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_action(part, numbers) for part in space.spaces)
+        return tuple(_next_action(part, numbers) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
         return next(numbers)
     return np.array([*itertools.islice(numbers, math.prod(space.shape))], space.dtype).reshape(space.shape)

@@ -46,7 +46,7 @@ class WorldThread:
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._closed = self._over = False
+        self._closed = self._is_over = False
 
     def run(self, function: Callable[[], T]) -> T:
         """Run a function on the thread after all earlier jobs; return its result or raise its error.
@@ -94,7 +94,7 @@ class WorldThread:
                     return
                 self._start()
         self.due_work = lambda: None
-        self._jobs.put(job := _Job(self._shut))
+        self._jobs.put(job := _Job(self._close_world))
         if not job.done.acquire(timeout=CLOSE_S):
             self.close_error = f"The world {self.name} did not close within {CLOSE_S:g} s; its resources may leak."
         elif job.error is not None:
@@ -105,16 +105,16 @@ class WorldThread:
             )
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name=f"env-{self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_jobs, name=f"env-{self.name}", daemon=True)
         self._thread.start()
 
-    def _shut(self) -> None:
-        self._over = True
+    def _close_world(self) -> None:
+        self._is_over = True
         close_world(self.world)
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         grace_end_s = 0.0  # until then, wait for another job before the next due work
-        while not self._over:
+        while not self._is_over:
             wait_s: float | None = 0.0
             # Jobs run before due work, so that calls are executed even if the steps need all of the time.
             if self._jobs.empty() and (wait_s := grace_end_s - time.monotonic()) <= 0:

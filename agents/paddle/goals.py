@@ -116,7 +116,7 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
         family = _FAMILY.get(goal.kind)
         return (family, goal.kind) if family else (goal.kind,), goal.kind in MIRRORED
 
-    def _held_out(self, kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
+    def _list_held_out(self, kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
         """Return held-out sentences, taken evenly from all tables."""
         goal, trained = PaddleGoal(kind), self._training_sentences
         patterns = [text for text in self.spoken_patterns(goal, held_out=True) if normalised(text) not in trained]

@@ -31,16 +31,16 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
     phrasings = PHRASINGS
 
     def __init__(self, rng: random.Random, options: CurriculumOptions, rows: Counter[LanderKind]) -> None:
-        self._rows, self._ground = rows, 0
+        self._row_counts, self._ground_ticks = rows, 0
         super().__init__(rng, options, SKILL, Lander())
 
     def demonstration(self) -> Demonstration:
-        self._rows[self._goal.kind] += 1
+        self._row_counts[self._goal.kind] += 1
         return super().demonstration()
 
     def _restart(self, seed: int) -> None:
         super()._restart(seed)
-        self._ground = 0
+        self._ground_ticks = 0
         if self.rng.random() < RANDOM_START:
             _place_at_random(self.rng, self._world)
 
@@ -49,8 +49,8 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
         TAKE_OFF the latter does not end the episode, and the lander gets a new goal to hover."""
         data = self._world.observe()
         on_ground = data["left_leg"] and data["right_leg"] and self._goal.kind != "hover"
-        self._ground = self._ground + 1 if on_ground else 0
-        if super()._has_ended() or self._ground <= GROUND_TICKS:
+        self._ground_ticks = self._ground_ticks + 1 if on_ground else 0
+        if super()._has_ended() or self._ground_ticks <= GROUND_TICKS:
             return super()._has_ended()
         if self.rng.random() >= TAKE_OFF:
             return True
@@ -58,9 +58,9 @@ class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
         return False
 
     def _sample_goal(self) -> LanderGoal:
-        total, weights = sum(self._rows.values()), dict(DEFAULT_WEIGHTS)
+        total, weights = sum(self._row_counts.values()), dict(DEFAULT_WEIGHTS)
         if total:
-            weights = {kind: w * w * total / max(self._rows[kind], 1) for kind, w in weights.items()}
+            weights = {kind: w * w * total / max(self._row_counts[kind], 1) for kind, w in weights.items()}
         return PHRASINGS.sample_goal(self.rng, weights)
 
 

@@ -68,7 +68,7 @@ class LanderJudge(Judge[LanderGoal]):
         return SIDE_NEAR <= (-self._x if kind == "left" else self._x) <= SIDE_FAR
 
     def detail(self) -> dict[str, Any]:
-        hovered = {"mean_distance": round(self.mean_distance, 4)} if self._measured else {}
+        hovered = {"mean_distance": round(self.mean_distance, 4)} if self._measured_count else {}
         return {**super().detail(), "x": round(self._x, 4), "y": round(self._y, 4), **hovered}
 
 

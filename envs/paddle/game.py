@@ -38,7 +38,7 @@ class PaddleJudge(Judge[PaddleGoal]):
 
     def reset(self, goal: PaddleGoal | None) -> None:
         super().reset(goal)
-        self._returned = self._missed = self._aimed = 0
+        self._returned_count = self._missed_count = self._aimed_count = 0
         self._hits, self._misses = self._world.own_hits, self._world.other_score
 
     def step(self) -> None:
@@ -46,7 +46,7 @@ class PaddleJudge(Judge[PaddleGoal]):
         if self.end is not None:
             return
         self._steps += 1
-        self._count()
+        self._count_balls()
         if self.goal is None:
             points = max(self._world.own_score, self._world.other_score) >= GAME_POINTS
             self.end = "points" if points else "time" if self.seconds >= GAME_S else None
@@ -55,16 +55,16 @@ class PaddleJudge(Judge[PaddleGoal]):
         else:
             self._judge_balls(self.goal)
 
-    def _count(self) -> None:
+    def _count_balls(self) -> None:
         world = self._world
         if world.own_hits > self._hits:
             self._hits = world.own_hits
-            self._returned += 1
+            self._returned_count += 1
             upwards = world.ball.vy if self.goal is None or self.goal.kind != "up" else -world.ball.vy
-            self._aimed += upwards >= AIMED_VY
+            self._aimed_count += upwards >= AIMED_VY
         if world.other_score > self._misses:
             self._misses = world.other_score
-            self._missed += 1
+            self._missed_count += 1
 
     def _judge_place(self, goal: PaddleGoal) -> None:
         mirror = goal.kind == "mirror"
@@ -75,8 +75,8 @@ class PaddleJudge(Judge[PaddleGoal]):
             self._succeeded = self.mean_distance < (MIRROR_NEAR if mirror else PLACE_NEAR)
 
     def _judge_balls(self, goal: PaddleGoal) -> None:
-        balls = self._returned + self._missed
-        wrong = {"return": self._missed, "miss": self._returned}.get(goal.kind, balls - self._aimed)
+        balls = self._returned_count + self._missed_count
+        wrong = {"return": self._missed_count, "miss": self._returned_count}.get(goal.kind, balls - self._aimed_count)
         allowed = BALLS[goal.kind] - WELL_AIMED if goal.kind in ("up", "down") else 0
         if wrong > allowed:
             self.end = "spoiled"
@@ -87,10 +87,10 @@ class PaddleJudge(Judge[PaddleGoal]):
 
     def detail(self) -> dict[str, Any]:
         score = [self._world.own_score, self._world.other_score]
-        detail = {**super().detail(), "score": score, "returned": self._returned, "missed": self._missed}
+        detail = {**super().detail(), "score": score, "returned": self._returned_count, "missed": self._missed_count}
         if self.goal is not None and self.goal.kind in ("up", "down"):
-            detail["aimed"] = self._aimed
-        if self._measured:
+            detail["aimed"] = self._aimed_count
+        if self._measured_count:
             detail["mean_distance"] = round(self.mean_distance, 3)
         return detail
 

@@ -23,12 +23,12 @@ CROWDED = 13.0  # if the ball comes this near to an end of the field, the paddle
 
 def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
     """Return the call for an observation. It depends on nothing else, so that a model can learn it."""
-    distance = _target(data, goal) - data["own_y"]
+    distance = _target_y(data, goal) - data["own_y"]
     level = round(GAIN * distance / LEVEL_SPEED)
     return Call("move", {"velocity": max(LEVELS[0], min(LEVELS[-1], level))})
 
 
-def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
+def _target_y(data: Mapping[str, float], goal: PaddleGoal) -> float:
     """Return the y that the paddle should move to."""
     own, other = data["own_y"], data["other_y"]
     if goal.kind == "top":
@@ -39,10 +39,10 @@ def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
         return other
     coming = data["ball_vx"] > 0 and data["ball_x"] <= OWN_PLANE
     if goal.kind == "miss":
-        return _hidden(own, _ahead(data, FAR_AHEAD_S) if coming else HEIGHT / 2)
+        return _evading_y(own, _predicted_ball_y(data, FAR_AHEAD_S) if coming else HEIGHT / 2)
     if not coming:
         return HEIGHT / 2
-    ball = _ahead(data, LOOK_AHEAD_S)
+    ball = _predicted_ball_y(data, LOOK_AHEAD_S)
     if goal.kind == "return":
         offset = max(-SWING, min(SWING, (other - HEIGHT / 2) / 5))
     else:
@@ -50,7 +50,7 @@ def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
     return max(TOP, min(BOTTOM, ball + offset))
 
 
-def _ahead(data: Mapping[str, float], limit_s: float) -> float:
+def _predicted_ball_y(data: Mapping[str, float], limit_s: float) -> float:
     """Return the ball's y when it reaches the paddle, or after `limit_s` if that is sooner."""
     seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], limit_s)
     y = data["ball_y"] + data["ball_vy"] * seconds
@@ -59,7 +59,7 @@ def _ahead(data: Mapping[str, float], limit_s: float) -> float:
     return 2 * (HEIGHT - BALL_HALF) - y if y > HEIGHT - BALL_HALF else y
 
 
-def _hidden(own: float, ball: float) -> float:
+def _evading_y(own: float, ball: float) -> float:
     """Return a y that avoids the ball: the nearer end of the field, or the middle if the ball comes to that end."""
     if own < HEIGHT / 2:
         return TOP if ball > TOP + CROWDED else HEIGHT / 2

@@ -40,16 +40,16 @@ class RoadJudge(Judge[RoadGoal]):
     def reset(self, goal: RoadGoal | None) -> None:
         super().reset(goal)
         self._fulfilled_s = 0.0
-        self._ways = len(self._road.ways)
-        self._slower: list[Car] = []
-        self._before = self._road.counts.copy()
+        self._start_way_count = len(self._road.ways)
+        self._slower_cars: list[Car] = []
+        self._start_counts = self._road.counts.copy()
 
     def step(self) -> None:
         """Judge one physics step; `end` may become crash, red light, corner, wrong way, done or time."""
         if self.end is not None:
             return
         self._steps += 1
-        self.end = next((name for name in FAULTS if self._road.counts[name] > self._before[name]), None)
+        self.end = next((name for name in FAULTS if self._road.counts[name] > self._start_counts[name]), None)
         if self.end is not None:
             return
         if self.goal is None:
@@ -67,25 +67,25 @@ class RoadJudge(Judge[RoadGoal]):
             case "overtake":
                 return self._has_overtaken()
             case "stop":
-                return self._lasts(road.car.speed < 0.3, STOP_S)
+                return self._has_lasted(road.car.speed < 0.3, STOP_S)
             case "lane":
                 target = {"left": 1, "right": road.lanes}.get(str(goal.value), (road.lanes + 1) // 2)
                 there = road.car.lane == target and not road.shift and road.junction_m() != 0
-                return self._lasts(there and road.car.speed * KMH > FOLLOW_KMH, LANE_S)
+                return self._has_lasted(there and road.car.speed * KMH > FOLLOW_KMH, LANE_S)
             case "follow":
-                return self._lasts(_follows(road, float(goal.value or 0)), FOLLOW_S)
+                return self._has_lasted(_follows_at_gap(road, float(goal.value or 0)), FOLLOW_S)
             case _:
                 kmh = road.limit * KMH if goal.value is None else float(goal.value)
-                return self._lasts(_cruises(road, kmh), CRUISE_S)
+                return self._has_lasted(_keeps_speed(road, kmh), CRUISE_S)
 
-    def _lasts(self, fulfilled: bool, seconds: float) -> bool:
+    def _has_lasted(self, fulfilled: bool, seconds: float) -> bool:
         """Return whether the condition has been fulfilled for `seconds` without interruption."""
         self._fulfilled_s = self._fulfilled_s + DT if fulfilled else 0.0
         return self._fulfilled_s >= seconds
 
     def _has_turned(self, goal: RoadGoal) -> bool:
         ways = self._road.ways
-        if len(ways) == self._ways:
+        if len(ways) == self._start_way_count:
             return False
         if ways[-1] != goal.value:
             self.end = "wrong way"
@@ -94,17 +94,17 @@ class RoadJudge(Judge[RoadGoal]):
     def _has_overtaken(self) -> bool:
         road = self._road
         ahead = road.neighbours(road.car.lane)[0]
-        if ahead is not None and ahead.s - road.car.s < CLEAR_AHEAD_M and ahead not in self._slower:
-            self._slower.append(ahead)
-        self._slower = [car for car in self._slower if abs(car.s - road.car.s) < 2 * CLEAR_AHEAD_M]
-        return any(car.s < road.car.s - 5.0 for car in self._slower)
+        if ahead is not None and ahead.s - road.car.s < CLEAR_AHEAD_M and ahead not in self._slower_cars:
+            self._slower_cars.append(ahead)
+        self._slower_cars = [car for car in self._slower_cars if abs(car.s - road.car.s) < 2 * CLEAR_AHEAD_M]
+        return any(car.s < road.car.s - 5.0 for car in self._slower_cars)
 
     def detail(self) -> dict[str, Any]:
         counts = {name: self._road.counts[name] for name in (*FAULTS, "emergency brakes", "refused calls")}
         return {**super().detail(), **counts, "ways": list(self._road.ways)}
 
 
-def _follows(road: Road, gap_m: float) -> bool:
+def _follows_at_gap(road: Road, gap_m: float) -> bool:
     """Return whether the car ahead is moving, and our gap to it is about `gap_m`."""
     ahead = road.neighbours(road.car.lane)[0]
     if ahead is None or ahead.speed * KMH < FOLLOW_KMH:
@@ -112,7 +112,7 @@ def _follows(road: Road, gap_m: float) -> bool:
     return abs(road.observe().get("ahead_m", 1e9) - gap_m) <= max(4.0, 0.3 * gap_m)
 
 
-def _cruises(road: Road, kmh: float) -> bool:
+def _keeps_speed(road: Road, kmh: float) -> bool:
     """Return whether our speed is about `kmh`, or that of a slower car ahead, with no junction near."""
     ahead = road.neighbours(road.car.lane)[0]
     if ahead is not None and ahead.s - road.car.s < CLEAR_AHEAD_M and ahead.speed * KMH < kmh - CRUISE_NEAR_KMH:
@@ -139,10 +139,10 @@ class RoadGame(GoalWorld[RoadGoal]):
         self.road = Road()
         super().__init__(RoadJudge(self.road), goal, PHRASINGS.goal_of, "road", hint)
         self.bindings: Mapping[str, Callable[..., Any]] = {
-            tool.name: partial(self._obey, tool.name) for tool in agent.tools
+            tool.name: partial(self._obey_call, tool.name) for tool in agent.tools
         }
 
-    def _obey(self, call: str, /, **arguments: Any) -> None:
+    def _obey_call(self, call: str, /, **arguments: Any) -> None:
         self.road.obey(call, arguments)
 
     def observe(self) -> dict[str, Any]:

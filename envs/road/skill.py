@@ -33,23 +33,23 @@ def expert(data: Mapping[str, Any], goal: RoadGoal) -> Call:
     limit = int(data["limit_kmh"])
     match goal.kind:
         case "speed":
-            return _proceed(data, int(goal.value or 0))
+            return _drive_call(data, int(goal.value or 0))
         case "follow":
             kmh = _limit_at_junction(data, limit)
             free = data["ahead_m"] is None and kmh < limit
-            return _set_speed(kmh) if free or _turning(data) else Call("follow", {"gap": goal.value})
+            return _set_speed(kmh) if free or _is_turning(data) else Call("follow", {"gap": goal.value})
         case "lane":
             lanes = data["lanes"]
-            return _towards(data, {"left": 1, "right": lanes}.get(str(goal.value), (lanes + 1) // 2), limit)
+            return _call_towards_lane(data, {"left": 1, "right": lanes}.get(str(goal.value), (lanes + 1) // 2), limit)
         case "turn":
             if data["turn"] != goal.value and data["junction_m"] != 0:
                 return Call("turn", {"at_next_junction": goal.value})
             target = {"left": 1, "right": data["lanes"]}.get(str(goal.value), data["lane"])
-            return _towards(data, target, limit)
+            return _call_towards_lane(data, target, limit)
         case "overtake":
-            return _overtake(data, limit)
+            return _overtake_call(data, limit)
         case _:
-            return _proceed(data, limit)
+            return _drive_call(data, limit)
 
 
 def _call_for_light(data: Mapping[str, Any]) -> Call | None:
@@ -65,27 +65,27 @@ def _call_for_light(data: Mapping[str, Any]) -> Call | None:
         return _call_for_slow_car(data) or Call("follow", {"gap": GAPS[0]})
     if distance_m <= 1.0 and speed < 1.5:
         return Call("stop", {})
-    return _brake(deceleration) if deceleration >= 1.2 else _set_speed(10 if distance_m < 8.0 else 20)
+    return _brake_call(deceleration) if deceleration >= 1.2 else _set_speed(10 if distance_m < 8.0 else 20)
 
 
 def _call_for_slow_car(data: Mapping[str, Any]) -> Call | None:
     """Return a brake call if the car ahead is so slow or near that `follow` would brake too late, else None."""
-    if data["ahead_m"] is None or (data["junction_m"] == 0 and _turning(data)):
+    if data["ahead_m"] is None or (data["junction_m"] == 0 and _is_turning(data)):
         return None
     closing_speed = (data["speed_kmh"] - data["ahead_kmh"]) / KMH
     distance_m = data["ahead_m"] - 3.0
     if closing_speed <= 0:
         return None
     deceleration = math.inf if distance_m <= 0 else closing_speed * closing_speed / (2 * distance_m)
-    return _brake(deceleration) if deceleration > 2.5 else None
+    return _brake_call(deceleration) if deceleration > 2.5 else None
 
 
-def _brake(deceleration: float) -> Call:
+def _brake_call(deceleration: float) -> Call:
     level = 100 if deceleration > 6.4 else 20 * max(1, math.ceil(deceleration / 1.6))
     return Call("brake", {"level": level})
 
 
-def _turning(data: Mapping[str, Any]) -> bool:
+def _is_turning(data: Mapping[str, Any]) -> bool:
     return data["turn"] != "straight"
 
 
@@ -94,7 +94,7 @@ def _limit_at_junction(data: Mapping[str, Any], kmh: int) -> int:
     junction = data["junction_m"]
     if junction is None or junction >= JUNCTION_NEAR_M:
         return kmh
-    if _turning(data) and junction <= TURN_NEAR_M:
+    if _is_turning(data) and junction <= TURN_NEAR_M:
         return min(kmh, TURN_KMH)
     return min(kmh, JUNCTION_KMH)
 
@@ -103,7 +103,7 @@ def _set_speed(kmh: float) -> Call:
     return Call("set_speed", {"kmh": max(10, min(120, int(kmh / 10) * 10))})
 
 
-def _proceed(data: Mapping[str, Any], kmh: int) -> Call:
+def _drive_call(data: Mapping[str, Any], kmh: int) -> Call:
     """Return a call to drive at `kmh`, or to follow a slower car ahead."""
     kmh = _limit_at_junction(data, kmh)
     gap = data["ahead_m"]
@@ -124,21 +124,21 @@ def _gap_for_speed(kmh: float) -> int:
     return 40
 
 
-def _towards(data: Mapping[str, Any], target: int, kmh: int) -> Call:
+def _call_towards_lane(data: Mapping[str, Any], target: int, kmh: int) -> Call:
     """Return a call to change one step towards the lane `target`, or to slow down if a car blocks the change."""
     step = (target > data["lane"]) - (target < data["lane"])
     if step == 0 or data["shift"] or not _far_from_junction(data, CHANGE_M) or data["speed_kmh"] < 8:
-        return _proceed(data, max(kmh, 10))
+        return _drive_call(data, max(kmh, 10))
     side = "left" if step < 0 else "right"
     if _free(data, side):
         return Call("change_lane", {"direction": side})
-    return _proceed(data, max(20, min(kmh, int(data["speed_kmh"])) - 20))
+    return _drive_call(data, max(20, min(kmh, int(data["speed_kmh"])) - 20))
 
 
-def _overtake(data: Mapping[str, Any], limit: int) -> Call:
+def _overtake_call(data: Mapping[str, Any], limit: int) -> Call:
     lane, lanes, ahead = data["lane"], data["lanes"], data["ahead_m"]
     if data["shift"] or not _far_from_junction(data, OVERTAKE_M) or data["speed_kmh"] < 8:
-        return _proceed(data, limit)
+        return _drive_call(data, limit)
     slow = ahead is not None and ahead < 80 and data["ahead_kmh"] < limit - 4
     if slow:
         # Overtake on the left if there is more room, and on the right only if there is much more room.
@@ -151,7 +151,7 @@ def _overtake(data: Mapping[str, Any], limit: int) -> Call:
         other = data["right_ahead_m"]
         if (other is None or other > 90) and (data["right_behind_m"] is None or data["right_behind_m"] > 15):
             return Call("change_lane", {"direction": "right"})
-    return _proceed(data, limit)
+    return _drive_call(data, limit)
 
 
 def _far_from_junction(data: Mapping[str, Any], metres: float) -> bool:
