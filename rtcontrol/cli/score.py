@@ -74,8 +74,8 @@ def score(
         console.print(note, highlight=False)
         console.print()
     if status:
-        kept = f"{line.json} has the results so far" if line.json else "no results were saved"
-        print(f"interrupted: {kept}", file=sys.stderr)
+        results_note = f"{line.json} has the results so far" if line.json else "no results were saved"
+        print(f"interrupted: {results_note}", file=sys.stderr)
     elif line.json is not None:
         print(f"All figures: {line.json}")
     return status

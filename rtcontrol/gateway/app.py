@@ -91,8 +91,8 @@ class GatewayApp:
 
     async def _missing(self, request: Request, error: Exception) -> Response:
         # A path without a route is a file of the page, so a POST to it gets status 404.
-        known = request.url.path in (route.path for route in self._routes if isinstance(route, Route))
-        status, code = (405, "method_not_allowed") if known else (404, "not_found")
+        has_route = request.url.path in (route.path for route in self._routes if isinstance(route, Route))
+        status, code = (405, "method_not_allowed") if has_route else (404, "not_found")
         problem = f"This server does not support {request.method} {request.url.path[:80]}."
         return Refusal(status, code, problem, "The base_url of an OpenAI client must end with /v1.").response()
 

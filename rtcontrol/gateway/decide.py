@@ -108,9 +108,9 @@ class CheckpointGate:
         self.trained = None if plain else model is None or trained_on(tools, model)
         self.warning: str | None = None
         if not (plain or self.trained):
-            known = f"The model {public_name(model)} does not seem to be trained on "
+            notice = f"The model {public_name(model)} does not seem to be trained on "
             subject = "these tools" if tools else "questions"
-            self.warning = f"{known}{subject}: its answers may be wrong even with high confidence."
+            self.warning = f"{notice}{subject}: its answers may be wrong even with high confidence."
 
     def hold_reason(self, decision: Decision) -> str | None:
         """Return the reason why the decision's call must be withheld; None if the call may be executed."""

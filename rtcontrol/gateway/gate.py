@@ -86,8 +86,8 @@ class AccessGate:
         try:
             self._check(HTTPConnection(scope))
         except Refusal as refusal:
-            more = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
-            await refusal.response({"connection": "close", **HEADERS, **more})(scope, receive, send)
+            headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+            await refusal.response({"connection": "close", **HEADERS, **headers})(scope, receive, send)
             return
         await self._app(scope, receive, with_headers(scope, send))
 

@@ -33,8 +33,8 @@ class LimitedHTTP(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.connected_s = self.loop.time()
-        others = [c for c in self.connections if isinstance(c, LimitedHTTP) and not c.transport.is_closing()]
-        idle = [connection for connection in others if connection.is_idle()]
+        open_connections = [c for c in self.connections if isinstance(c, LimitedHTTP) and not c.transport.is_closing()]
+        idle = [connection for connection in open_connections if connection.is_idle()]
         if idle and len(self.connections) >= MAX_CONNECTIONS * 3 // 4:
             min(idle, key=lambda c: c.connected_s).transport.abort()
         super().connection_made(transport)  # type: ignore[arg-type]

@@ -173,8 +173,8 @@ class ViewClient:
         """Send pause, resume, stop, confirm or deny. Return the answer, and the run's state after at most `SETTLE_S`.
         Raises ToolError if there is no connection."""
         answer = await self._request({"say": command, "k": k})
-        wanted = STATE_AFTER.get(command)
-        await self._wait_until(lambda: wanted is None or not self.connected or self.snapshot.get("state") == wanted)
+        target = STATE_AFTER.get(command)
+        await self._wait_until(lambda: target is None or not self.connected or self.snapshot.get("state") == target)
         return f"{answer}; the run{self._session_suffix()} is {self.snapshot.get('state', 'over')}"
 
     async def send_instruction(self, text: str) -> str:

@@ -110,8 +110,8 @@ def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, togeth
         parts = zip(request.members, outcome, strict=True)
         reply.members = tuple(reply_to(member, started_ns, part) for member, part in parts)
     else:
-        known = isinstance(outcome, UserError | DecisionLost)
-        text = str(outcome) if known else f"{type(outcome).__name__}: {outcome}"
+        is_expected = isinstance(outcome, UserError | DecisionLost)
+        text = str(outcome) if is_expected else f"{type(outcome).__name__}: {outcome}"
         reply.error = text.partition("\n")[0]
         if isinstance(outcome, UserError):
             reply.user_error = outcome.what, outcome.remedy

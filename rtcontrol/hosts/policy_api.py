@@ -111,8 +111,8 @@ class PolicyDecider(SteppedDecider):
         UserError."""
         data, prompt = request.data or {}, self._mapping.file.prompt
         if self._fields is None:
-            numbers = [name for name, value in data.items() if isinstance(value, int | float | np.number)]
-            self._fields = {STATE: numbers}
+            number_names = [name for name, value in data.items() if isinstance(value, int | float | np.number)]
+            self._fields = {STATE: number_names}
         question: dict[str, Any] = {key: _array(data, fields) for key, fields in self._fields.items()}
         return question if prompt is None else question | {prompt: request.instruction}
 
@@ -255,11 +255,11 @@ class PolicyMapping:
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
         """Read a YAML file. Without a file, the numbers are the tool's parameters in order. Raises UserError."""
         file, where = MappingFile() if path is None else _contents(path), path or "No mapping file"
-        known = [tool for tool in tools if file.tool in (None, tool.name)]
-        if len(known) != 1:
+        candidates = [tool for tool in tools if file.tool in (None, tool.name)]
+        if len(candidates) != 1:
             names = ", ".join(tool.name for tool in tools)
             raise UserError(f"{where}: `tool` must name one of the agent's {len(tools)} tools ({names}).", PAGE)
-        tool = known[0]
+        tool = candidates[0]
         entries = file.actions or [ActionEntry(parameter=parameter.name) for parameter in tool.parameters]
         return cls(tool.name, _action_rules(entries, tool, where), file)
 

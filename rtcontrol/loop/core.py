@@ -738,9 +738,9 @@ class LoopCore:
 
     def _record_acknowledgements(self, acks: deque[Acknowledgement]) -> None:
         """Record the acknowledgements of a client. Leave those for calls without a result in the queue."""
-        taken = [acks.popleft() for _ in range(len(acks))]  # another thread may append more meanwhile
-        self.requests.check_acknowledgements(taken)
-        for ack in taken:
+        acknowledgements = [acks.popleft() for _ in range(len(acks))]  # another thread may append more meanwhile
+        self.requests.check_acknowledgements(acknowledgements)
+        for ack in acknowledgements:
             if ack.tick in self.outstanding.ordered:
                 acks.append(ack)
             else:

@@ -156,8 +156,8 @@ class InterpreterThread:
         answered: Callable[[InterpretedSentence], None] = lambda understood: None,
     ) -> None:
         self.interpreter = interpreter
-        self._take, self._emit, self._notify = take, emit, notify
-        self._now_s, self._answered = now_s, answered
+        self._instruct, self._emit, self._notify = take, emit, notify
+        self._now_s, self._on_result = now_s, answered
         self._sentences: SimpleQueue[str] = SimpleQueue()
         self._closed = False
         threading.Thread(target=self._work, name="interpreter", daemon=True).start()
@@ -185,21 +185,21 @@ class InterpreterThread:
         self._closed = True
         self._sentences.put("")
 
-    def _newer(self) -> bool:
+    def _is_replaced(self) -> bool:
         return self._closed or not self._sentences.empty()
 
     def _work(self) -> None:
         while not self._closed:
             sentence = self._sentences.get()
-            understood = None if self._newer() else self.interpreter.understand(sentence, self._newer)
+            understood = None if self._is_replaced() else self.interpreter.understand(sentence, self._is_replaced)
             if self._closed:
                 return
-            if understood is None or self._newer():
+            if understood is None or self._is_replaced():
                 understood = InterpretedSentence(sentence, None, self.interpreter.name, "overtaken")
             self._report(understood)
-            self._answered(understood)
+            self._on_result(understood)
             if understood.text is not None:
-                self._take(understood.text)
+                self._instruct(understood.text)
 
     def _report(self, result: InterpretedSentence) -> None:
         self._emit(result.event(self._now_s()))

@@ -48,7 +48,7 @@ class Viewer:
     """
 
     def __init__(self, options: RunOptions, say: Callable[[str], None]) -> None:
-        self._say = say
+        self._show_line = say
         self._number = 0  # the last tick that was sent to the page
         self._picture: RemotePicture | None = None  # the last picture that was sent to the page
         self._answer: str | None = None  # the answer to the page's last message
@@ -113,9 +113,9 @@ class Viewer:
                     self._answer = _handle_input(loop, message["instruct"], "page")
                 elif "say" in message:
                     self._answer = loop.operator.say(message["say"], "page", message.get("k"))
-                    self._say(self._answer)
+                    self._show_line(self._answer)
             except Exception as error:  # continue, since the next message may be /stop
-                self._say(f"the command of the page failed ({type(error).__name__}: {error})")
+                self._show_line(f"the command of the page failed ({type(error).__name__}: {error})")
 
 
 def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:

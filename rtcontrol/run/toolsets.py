@@ -75,9 +75,9 @@ def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
             errors.append(error)
     if errors and not (skip and tools):
         first = errors[0]
-        more = f" {len(errors)} of the {len(definitions)} tools of {source} are invalid." if len(errors) > 1 else ""
+        total = f" {len(errors)} of the {len(definitions)} tools of {source} are invalid." if len(errors) > 1 else ""
         raise UserError(
-            f"{first.what}{more}", f"{first.remedy} To leave invalid tools out: --set host.skip_unsupported=true."
+            f"{first.what}{total}", f"{first.remedy} To leave invalid tools out: --set host.skip_unsupported=true."
         )
     for refusal in errors:
         print(printable(f"{source}: left out: {refusal}"), file=sys.stderr)

@@ -178,16 +178,16 @@ def _agent_of_hello(hello: Hello, options: ServeOptions) -> tuple[Agent, str | N
             problem = f"This server runs only the agent {served.name}."
             raise _fatal_error(Code.TOOLS, problem, "Send hello without `tools`.", "tools")
         return _agent_of_tools(hello, hello.tools), None
-    known = assembly.bundled_agents() if served is None else {served.name: served}
+    agents = assembly.bundled_agents() if served is None else {served.name: served}
     name = hello.agent or (None if served is None else served.name)
     if name is None and options.default_tools:
         return _agent_of_tools(hello, list(options.default_tools)), None
     if name is None:
         raise _fatal_error(Code.AGENT, "hello has neither an agent nor tools.", "Send `agent` or `tools`.", "agent")
-    if name not in known:
+    if name not in agents:
         problem = f"This server has no agent {name[:64]!r}."
-        raise _fatal_error(Code.AGENT, problem, f"Its agents are: {', '.join(known)}.", "agent")
-    agent = known[name]
+        raise _fatal_error(Code.AGENT, problem, f"Its agents are: {', '.join(agents)}.", "agent")
+    agent = agents[name]
     instruction = agent.instruction if hello.instruction is None else hello.instruction
     fallback = _fallback(hello, agent.tools, agent.fallback)
     return replace(agent, instruction=instruction, fallback=fallback), agent.name

@@ -104,7 +104,7 @@ def replicas_between(text: str | None) -> tuple[int, int]:
     """Return the minimum and maximum number of replicas from the text `N` or `MIN:MAX`. Raises UserError."""
     minimum, _, maximum = (text or "1").partition(":")
     maximum = maximum or minimum
-    numbers = all(part.isascii() and part.isdigit() and len(part) < 5 for part in (minimum, maximum))
-    if numbers and 1 <= int(minimum) <= int(maximum):
+    are_numbers = all(part.isascii() and part.isdigit() and len(part) < 5 for part in (minimum, maximum))
+    if are_numbers and 1 <= int(minimum) <= int(maximum):
         return int(minimum), int(maximum)
     raise UserError(f"--replicas {text} is invalid.", "Give a number such as 2, or a range such as 2:8.")

@@ -94,8 +94,8 @@ class SessionOwner:
             return ev.Failed(action.connection, error, action.message)
 
     def _instruct(self, action: ev.InstructLoop) -> ev.Instructed | None:
-        taken = action.session.runner.instruct_loop(action.text)
-        return None if taken else ev.Instructed(action.session, action.text, missed=True)
+        accepted = action.session.runner.instruct_loop(action.text)
+        return None if accepted else ev.Instructed(action.session, action.text, missed=True)
 
     def _command(self, action: ev.CommandLoop) -> ev.LogRequested | ev.Answer:
         text = action.session.runner.command_loop(action.command, action.by, action.k)

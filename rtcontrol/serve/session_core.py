@@ -169,9 +169,9 @@ class SessionStep:
     def _peer(self, connection: Connection) -> Peer:
         """Return the state of a connection; register the connection if it is new. A closed connection, whose transport
         may still deliver a message, is not registered again."""
-        known = self.core.peers.get(connection)
-        if known is not None:
-            return known
+        registered = self.core.peers.get(connection)
+        if registered is not None:
+            return registered
         peer = Peer.of(connection, self.rules, self.now_ns)
         peer.disconnected = connection.closed
         if peer.disconnected:
@@ -301,8 +301,8 @@ class SessionStep:
         """Make the session live and welcome the client, unless the calls of other sessions would become late."""
         session, life, peer = event.session, event.session.life, event.session.peer
         if not life.welcomed and (need := event.decoder_needs.get(session)) is not None:
-            others = [s for s in self.sessions if s.life.welcomed and s.life.end_reason is None]
-            needs = [other for s in others if (other := event.decoder_needs.get(s)) is not None]
+            live_sessions = [s for s in self.sessions if s.life.welcomed and s.life.end_reason is None]
+            needs = [other for s in live_sessions if (other := event.decoder_needs.get(s)) is not None]
             refusal = overload_error(need, needs, self.rules.busy_max)
             if refusal is not None:
                 self.out.append(ev.Answer(refusal))
@@ -460,16 +460,16 @@ class SessionStep:
         if error is not None and instruction_failed and session.instructions.fall_back_to_proven():
             # The decider rejected the instruction with which the run started; the next run uses the previous one.
             error.retryable, error.fatal = True, False
-        kept = life.welcomed and life.end_reason is None and not (self.core.closing or self.rules.outlives_client)
-        kept = kept and (error is None or (error.retryable and not error.fatal))
-        if kept and error is None and session.peer is not None:
+        may_resume = life.welcomed and life.end_reason is None and not (self.core.closing or self.rules.outlives_client)
+        may_resume = may_resume and (error is None or (error.retryable and not error.fatal))
+        if may_resume and error is None and session.peer is not None:
             life.parked_ns = self.now_ns
             self._open_session(session)
             return
         peer, session.peer = session.peer, None
         if peer is not None:
             peer.session = None
-        if kept:
+        if may_resume:
             self._park_session(session, CLIENT_LOST if error is None else error.message[:200])
         else:
             self.sessions.remove(session)
@@ -480,7 +480,7 @@ class SessionStep:
             session.refused[error.code.value] += 1
             if peer is not None:
                 self._refuse(peer, add_reference(error, session.hello))
-        elif not kept:
+        elif not may_resume:
             self._send_bye(session, peer)
 
     def _park_session(self, session: Session, reason: str) -> None:

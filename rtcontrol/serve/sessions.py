@@ -295,8 +295,8 @@ class Sessions:
     def check_room(self, besides: Session | None = None) -> None:
         """Raise WireError (busy) if too many sessions, not counting `besides`, are running or still ending."""
         limit = self._rules.limit
-        others = [s for s in self if s.life.state != "parked" and s is not besides]
-        if sum(s.life.end_reason is None for s in others) >= limit or len(others) >= limit + MAX_ENDING:
+        running = [s for s in self if s.life.state != "parked" and s is not besides]
+        if sum(s.life.end_reason is None for s in running) >= limit or len(running) >= limit + MAX_ENDING:
             raise refusals.busy_error(f"All {limit} sessions of the server are in use.")
 
     def parked_with_robot(self, robot: str | None) -> list[Session]:
@@ -304,11 +304,11 @@ class Sessions:
         session with this robot name is running."""
         if robot is None:
             return []
-        others = [s for s in self if s.hello.robot == robot and s.life.end_reason is None]
-        if any(other.life.state != "parked" for other in others):
+        same_robot = [s for s in self if s.hello.robot == robot and s.life.end_reason is None]
+        if any(other.life.state != "parked" for other in same_robot):
             hint = "End that session, or send the same hello again, with growing pauses, until that session has ended."
             raise refusals.busy_error(f"Another session has the robot {robot!r}.", "robot", hint)
-        return others
+        return same_robot
 
     def first_parked_over_limit(self) -> Session | None:
         """Return the session that was parked first if too many are parked, else None."""

@@ -51,10 +51,10 @@ class Gate:
     def value(self, report: Mapping[str, Any]) -> float | None:
         """Return the number in the report, or None if it was not measured. Raises UserError if the report has no such
         field."""
-        first, _, rest = self.field.partition(".")
+        first, _, subfield = self.field.partition(".")
         value: Any = report
-        if rest in COUNTS.get(first, ()):
-            return float(report.get(first, {}).get(rest, 0))
+        if subfield in COUNTS.get(first, ()):
+            return float(report.get(first, {}).get(subfield, 0))
         for name in self.field.split("."):
             value = value.get(name, "") if isinstance(value, Mapping) else ""
         if isinstance(value, bool) or not isinstance(value, int | float | None):

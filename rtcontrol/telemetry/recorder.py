@@ -243,7 +243,7 @@ class Recorder:
         pictures: deque[RemotePicture] | None = None,
     ) -> None:
         self.file, self.live_state = file, LiveState()
-        self._tell, self._patient, self._pictures = tell, patient, deque() if pictures is None else pictures
+        self._notify, self._patient, self._pictures = tell, patient, deque() if pictures is None else pictures
         self._queue: deque[TimedEvent] = deque()  # new events, with CLOCK_MONOTONIC times
         self._waiting: deque[TimedEvent] = deque()  # counted events that are not encoded yet
         self._anchor_ns = time.time_ns() - time.monotonic_ns()
@@ -292,7 +292,7 @@ class Recorder:
             self.file.close(complete=not self._waiting)
         except Exception as error:  # an internal error; all further events count as lost
             self._set_failed(f"{type(error).__name__}: {error}")
-            self._tell(f"Recording failed ({self.file.error}). The run continues, but its further events are lost.")
+            self._notify(f"Recording failed ({self.file.error}). The run continues, but its further events are lost.")
 
     def _set_failed(self, why: str) -> None:
         self.file.refused, self.file.error = True, why
@@ -308,7 +308,7 @@ class Recorder:
         if not self._waiting and self.file.fd >= 0:
             self.file.end_part()
         if first and self.file.refused:
-            self._tell(
+            self._notify(
                 f"The disk refuses to write {self.file.path} ({self.file.error}). Events wait in "
                 "memory: free some disk space before the run ends, or these events are lost."
             )

@@ -323,8 +323,8 @@ def check_folder(folder: Path) -> None:
     """Raise UserError if the folder holds something other than a training run."""
     try:
         paths = [path for path in folder.iterdir() if path.name != TRAINING] if folder.exists() else []
-        others = any(path.is_dir() or path.stat().st_size for path in paths)  # ignores empty files
+        has_other_files = any(path.is_dir() or path.stat().st_size for path in paths)  # ignores empty files
     except OSError as error:
         raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
-    if others and not (folder / TRAINING / STATE).is_file():
+    if has_other_files and not (folder / TRAINING / STATE).is_file():
         raise UserError(f"{folder} holds other files, but not a training run.", ELSEWHERE)

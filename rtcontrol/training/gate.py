@@ -50,9 +50,9 @@ def gate_from_confidences(nonsense: Sequence[float], understood: Sequence[float]
 def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
     """Return a model's gate, fitted on rows with canonical instructions and the same rows with held-out nonsense."""
     rng = random.Random(f"gate {seed}")
-    changed = [replace(row, instruction=rng.choice(nonsense)) for row in rows]
-    held, known = ([function_confidence(d) for d in decide.decisions(some)] for some in (changed, rows))
-    return gate_from_confidences(held, known)
+    nonsense_rows = [replace(row, instruction=rng.choice(nonsense)) for row in rows]
+    confidences = ([function_confidence(d) for d in decide.decisions(changed)] for changed in (nonsense_rows, rows))
+    return gate_from_confidences(*confidences)
 
 
 @dataclass(frozen=True)

@@ -64,13 +64,13 @@ class Rehearsal:
 
     def __init__(self, each: int = EACH, calls: int = CALLS) -> None:
         self._each, self._calls = each, calls
-        self._kept: dict[Hashable, dict[str, deque[Moment]]] = {}
+        self._moments: dict[Hashable, dict[str, deque[Moment]]] = {}
 
     def add(self, moment: Moment, *more: Hashable) -> None:
         """Store a moment by its kind of goal, its call, and the keys in `more`."""
         call = moment.row.call
         name, text = ("", "") if call is None else (call.name, call.text())
-        calls = self._kept.setdefault((moment.goal.kind, name, *more), {})
+        calls = self._moments.setdefault((moment.goal.kind, name, *more), {})
         calls[text] = newest = calls.pop(text, deque(maxlen=self._each))
         newest.append(moment)
         if len(calls) > self._calls:
@@ -78,12 +78,12 @@ class Rehearsal:
 
     def sample(self, rng: random.Random) -> Moment:
         """Return a random moment. Each kind of goal and tool is equally likely, then each call, then each moment."""
-        calls = rng.choice(list(self._kept.values()))
+        calls = rng.choice(list(self._moments.values()))
         return rng.choice(rng.choice(list(calls.values())))
 
     def spread(self, rng: random.Random, count: int) -> list[Moment]:
         """Return at most `count` different moments, as evenly distributed over the calls as possible."""
-        sides = [rng.sample(kept, len(kept)) for calls in self._kept.values() for kept in calls.values()]
+        sides = [rng.sample(stored, len(stored)) for calls in self._moments.values() for stored in calls.values()]
         rng.shuffle(sides)  # so that no order is preferred if there are more than `count`
         moments: dict[tuple[str, str], Moment] = {}
         for depth in range(max(map(len, sides), default=0)):

@@ -127,8 +127,8 @@ class SimDecoder(HostBase):
             return Decision(None), None, None
         sure = 0.2 if self.rng.random() < self.unsure_share else 0.9
         call = CALLS[int(self.rng.random() * len(CALLS))]
-        more = self.rng.randrange(6) if self.patience_ns else 0
-        plan = Plan((call, *(self.rng.choice(CALLS) for _ in range(more))), self.period_ns) if more else None
+        extra = self.rng.randrange(6) if self.patience_ns else 0
+        plan = Plan((call, *(self.rng.choice(CALLS) for _ in range(extra))), self.period_ns) if extra else None
         return Decision(call, {"function": sure}, 1, 10, 5, plan=plan), None, None
 
     def _deliver(self, reply: DecisionReply, fault: SimFault | None) -> None:

@@ -158,18 +158,18 @@ class Members:
         return _process_parts(self._join, message.members, message.faults)
 
     def _join(self, part: Member) -> CrowdMember:
-        terms, known = self._terms_of(part), self.by_id.get(part.id)
-        if known is not None and part.epoch < known.epoch:
-            problem = f"Epoch {part.epoch} of {echo(part.id)!r} has ended. The member is in epoch {known.epoch}."
+        terms, member = self._terms_of(part), self.by_id.get(part.id)
+        if member is not None and part.epoch < member.epoch:
+            problem = f"Epoch {part.epoch} of {echo(part.id)!r} has ended. The member is in epoch {member.epoch}."
             raise WireError(Code.EPOCH, problem, "Increase the epoch number each time.", field="epoch")
-        if known is not None and part.epoch == known.epoch:
-            known.terms = terms
-            return known
-        if known is None and len(self.by_id) >= self.limit:
+        if member is not None and part.epoch == member.epoch:
+            member.terms = terms
+            return member
+        if member is None and len(self.by_id) >= self.limit:
             problem = f"The crowd already has the most members allowed, {self.limit}."
             raise WireError(Code.BUSY, problem, "Let another member leave first.", field="id", retryable=True)
-        if known is not None:
-            known.end()  # a new epoch starts
+        if member is not None:
+            member.end()  # a new epoch starts
         history = deque[str](maxlen=max(self.terms.agent.history, 1))
         member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._policy(), history)
         member.forget_observations()

@@ -61,7 +61,7 @@ def test_full_disk_does_not_stop_the_loop(tmp_path: Path) -> None:
 
     flight = Flight(tmp_path, decide, clock="lockstep")
     recorder, messages = flight.recorder, list[str]()
-    recorder._tell = messages.append
+    recorder._notify = messages.append
     with full_disk(recorder):
         flight.loop.run()
         until(lambda: flight.loop.account.releases == 25)
