@@ -62,7 +62,7 @@ class DecoderLink:
         return True
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
-        """Wait for the next reply and return it, or None after the timeout or earlier."""
+        """Wait for the next reply, and return it. May return None before the timeout."""
         # The file of a ZeroMQ socket only signals state changes, so check the socket before and after the wait.
         reply = self._take_reply()
         if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns):

@@ -19,7 +19,7 @@ ATTEMPTS = 3
 
 
 def start_host(host: Host) -> Host:
-    """Start a host and return it. If it cannot start, close it and raise the error."""
+    """Start and return a host. If the host cannot start, close it and raise the error."""
     try:
         host.start()
     except BaseException:
@@ -175,7 +175,7 @@ class EdfScheduler:
         eager = [key for key in waiting if not patient(key)]
         if not eager:
             return [self._pop_request(waiting[0], now_ns)] if waiting and late else []
-        # Use the newest request's deadline: the session's own may be past, and a batch of one would be slow for all.
+        # Use the newest request's deadline: an older deadline may be past, and a batch of one would be slow for all.
         first_kind, (put_ns, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
         left_ns = put_ns + _limit_ns(newest) - now_ns
         alike = eager[:1] if first_kind is None else [key for key in eager if kind(key) == first_kind]
@@ -217,7 +217,7 @@ class EdfScheduler:
         return self._waiting_since[key] + _limit_ns(self._waiting[key][-1][1])
 
     def _pop_request(self, key: Any, now_ns: int) -> ScheduledRequest:
-        # Take the newest request, because the loop would drop the reply to an older one.
+        # Take the newest request, because the loop would drop the reply to an older request.
         requests = self._waiting.pop(key)
         _, request = requests.pop()
         del self._waiting_since[key]

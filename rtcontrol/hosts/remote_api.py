@@ -26,8 +26,8 @@ CHAT = "chat"
 POLICY = "openpi"  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
-# A request times out before its deadline (by the larger of so many seconds, and this share of the time), so that the
-# loop still receives the cause of the miss in time.
+# A request times out before its deadline (by the larger of this number of seconds and this share of the time), so that
+# the loop still receives the cause of the miss in time.
 MARGIN_S, MARGIN = 0.002, 0.05
 POLL_S = 0.002  # time between two checks whether the request was cancelled
 

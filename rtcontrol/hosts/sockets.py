@@ -55,7 +55,7 @@ class WakeFile:
             os.eventfd_write(self.fd, 1)
 
     def clear(self) -> bool:
-        """Make the file unreadable again; return whether it was set."""
+        """Make the file unreadable again. Return whether the file was readable."""
         with contextlib.suppress(BlockingIOError):
             return os.eventfd_read(self.fd) > 0
         return False

@@ -16,7 +16,9 @@ from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 ECHO = 120  # maximum number of characters of an instruction in messages
 TRIALS = 3  # a new instruction is refused after so many unsure decisions, or one if it has unknown words
 EXAMPLES = 4  # number of goals to show if an instruction is not understood
-MAX_WAITING = 16  # instructions in the queue; each tick takes one, and if the queue is full, the oldest is dropped
+MAX_WAITING = (
+    16  # maximum length of the queue; each tick takes an instruction; a full queue drops the oldest instruction
+)
 
 # What to do after a miss: nothing, hold the active call, demand the safe calls, or stop the run.
 Measure = Literal["none", "hold", "safe", "stop"]
@@ -55,7 +57,7 @@ class FallbackPolicy:
         self.limit_ns, self.expires_ns = now_ns, None
 
     def miss(self, now_ns: int) -> Measure:
-        """Return what to do after a miss."""
+        """Record a miss, and return the measure to take."""
         if self.suspended:
             return self._take_over()  # "none" unless a new epoch has started
         if self._on_miss == "stop":
@@ -63,7 +65,7 @@ class FallbackPolicy:
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
 
     def unsure(self, now_ns: int) -> Measure:
-        """Return what to do if the confidence gate withholds a call: hold the active call, but do not renew it."""
+        """Return the measure if the confidence gate withholds a call: hold the active call without a new hold limit."""
         if now_ns < self.limit_ns:
             self.expires_ns = self.limit_ns
             return "hold"

@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.records import Command, Completion, EnvironmentFault, Instruct, OperatorCommand, SafeAttempt, SafeState
 
 EXIT_RETRY_NS = 50_000_000  # time between two attempts at the end of a lockstep run
-# How long one safe call may delay the next one before that starts on another thread, in real time and in lockstep.
+# How long a safe call may delay the next safe call, which then starts on another thread: in real time, in lockstep.
 PATIENCE_NS, PATIENCE_LOCKSTEP_NS = 20_000_000, 1_000_000_000
 
 
@@ -128,7 +128,7 @@ class SafeCalls:
         return round_.last_ns + (PATIENCE_LOCKSTEP_NS if self._retry_ns is None else PATIENCE_NS)
 
     def start_demand(self, why: str, has_emission: bool) -> int:
-        """Demand all safe calls, also active ones. Return the number of the demand. `has_emission`: send that first."""
+        """Demand all safe calls, also active ones. Return the demand's number. `has_emission`: first send an emission."""
         self._report_replaced(None)
         self.active = self.world_over = False
         self.round, self.number, self._why, self.emission_queued = None, 0, why, has_emission
@@ -157,7 +157,7 @@ class SafeCalls:
                 safe.wanted, safe.acted_ns = False, None
 
     def open_round(self, now_ns: int) -> AttemptRound | None:
-        """Return the current round, after starting a new one if that is due. Return None if there is no round."""
+        """Return the current round, or a new round if its start is due, or None if there is no round."""
         if self.due_ns is not None and self.due_ns <= now_ns:
             self.round, self.due_ns = AttemptRound(), None
         return self.round
@@ -261,7 +261,7 @@ class ActuatorCore:
         return waiting is not None and waiting.tick == tick and self._drop_waiting() is not None
 
     def block(self, why: str | None, now_ns: int) -> None:
-        """Block all commands, also waiting and running ones, because of `why`. None: allow newer requests again."""
+        """Block all commands, also waiting and running ones, because of `why` (None: allow newer requests again)."""
         self.shut = why
         if why is None:
             self.open_ns = now_ns
@@ -303,7 +303,7 @@ class ActuatorCore:
         return next((job for job in self.jobs if isinstance(job, Command)), None)
 
     def _drop_waiting(self) -> Command | None:
-        """Remove the waiting command, and return it."""
+        """Remove and return the waiting command."""
         waiting = self.waiting
         if waiting is not None:
             self.jobs.remove(waiting)

@@ -193,7 +193,7 @@ class EvidenceCollector:
     def complete_evidence(
         self, tick: ev.Tick, before: Evidence, reply: DecisionReply | None = None, done: ev.Completion | None = None
     ) -> Evidence:
-        """Return the evidence `before`, completed by what arrived since then: heartbeat gaps from later replies, and
+        """Return the evidence `before`, completed by later evidence: heartbeat gaps from later replies, and
         the timestamps of a late `reply` or of the late call's result `done`."""
         gaps = [gap for gap in _clip_spans(tick, self.gaps, before.end_ms) if gap not in before.gaps]
         if not before.open:
@@ -312,7 +312,7 @@ def _pauses(tick: ev.Tick, sample: ev.EvidenceSample, since: float, until: float
 
 
 def _call_spans(tick: ev.Tick, sample: ev.EvidenceSample, until: float) -> list[Span]:
-    # A call without an end is still running, or ran until the next one started.
+    # A call without an end is still running, or ran until the next call started.
     starts = [*(start for start, _ in sample.acting[1:]), sample.t_ns]
     spans = [(start, end or next_) for (start, end), next_ in zip(sample.acting, starts, strict=False)]
     return _clip_spans(tick, spans, until)

@@ -134,7 +134,7 @@ class WorldState:
 
 
 class LoopCore:
-    """The state machine of one run's control loop."""
+    """The state machine of one run's control loop, with the steps of a tick in order."""
 
     def __init__(self, settings: LoopSettings, rules: Rules, grid: ReleaseGrid) -> None:
         self.settings, self.rules, self.grid = settings, rules, grid
@@ -204,7 +204,7 @@ class LoopCore:
         """Return how many nanoseconds the loop is idle, for example to collect garbage."""
         if self.busy:
             return 0
-        # A lockstep world waits, so there is time. For arrivals there is none: the next one may be here already.
+        # A lockstep world waits, so there is time. Arrivals leave no time: the next observation may already be here.
         return self.grid.next_release_ns - now_ns if self.grid.enforced else SLACK_NS * self.grid.waits
 
     @property
@@ -666,7 +666,7 @@ class LoopCore:
         return comes and self.grid.enforced and evidence.open and not self.world.exiting
 
     def _close_miss_of(self, tick: ev.Tick, reply: DecisionReply, done: ev.Completion | None = None) -> None:
-        """Record the open miss of a tick, if there is one, now that the late reply or the late call has come."""
+        """Record the open miss of a tick, if any, because the late reply or the late call has come."""
         miss = self.outstanding.misses.get(tick.k)
         if miss is not None and miss.evidence is not None:
             self._record_miss(miss, self.evidence_collector.complete_evidence(tick, miss.evidence, reply, done))
@@ -712,7 +712,7 @@ class LoopCore:
         self.fallback.policy.suspend(self._world_ns, self.operator.state != "running")
         self.ledger.safe_k = k
 
-    # -- account: what else happens to a run ---------------------------------------------------------------------------
+    # -- account: other events of a run --------------------------------------------------------------------------------
 
     def _on_operator_command(self, command: ev.OperatorCommand) -> None:
         """Handle an operator's command. After a pause or stop, OperatorControl already blocks the actuator's calls."""

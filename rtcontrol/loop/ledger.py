@@ -167,7 +167,7 @@ class Ledger:
         self.put_error(line, done.error, "execute: ")
         self.write(line)
 
-    # -- lines of what else happens ------------------------------------------------------------------------------------
+    # -- lines of other events ----------------------------------------------------------------------------------------
 
     def host_events(self, events: Sequence[HostEvent]) -> None:
         """Record new losses and restarts of the decoder. `events`: all of them so far."""
@@ -231,7 +231,7 @@ class Ledger:
 
 
 def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | None) -> dict[str, float]:
-    """Return the timestamps of a tick by name, in ms after the release. Unknown ones are left out."""
+    """Return the timestamps of a tick by name, in ms after the release. Unknown timestamps are left out."""
     release_ns = tick.release_ns
     stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
     if reply is not None:

@@ -29,7 +29,7 @@ from rtcontrol.telemetry.account import Account, LiveState
 from rtcontrol.telemetry.recorder import Recorder
 
 EXIT_WAIT_S = 10.0  # how long the shutdown waits until the safe calls are active
-FORCED_EXIT_WAIT_S = 0.5  # the same after another SIGINT during the shutdown
+FORCED_EXIT_WAIT_S = 0.5  # the same time limit after another SIGINT during the shutdown
 RETRY_NS = 1_000_000_000  # the longest time between two attempts of a safe call; the usual time is a period
 UNSAFE = "THE SAFE CALL IS NOT ACTIVE: {}. The last call may still be active. Stop the machine by other means."
 OVER = "The last episode has ended, so the environment accepts no safe call."
@@ -291,7 +291,7 @@ def _warm_up(loop: ControlLoop, observation: Observation | None) -> None:
 
 def finish(loop: ControlLoop, patience_s: float) -> None:
     """Make the safe calls active, wait at most `patience_s` for this, and close everything."""
-    with ExitStack() as then:  # call all of these in reverse order, even if one raises an error
+    with ExitStack() as then:  # call all these functions in reverse order, even if one of them raises an error
         then.callback(loop.env.close)
         then.callback(loop.host.close)
         then.callback(write_end, loop)

@@ -16,7 +16,7 @@ from rtcontrol.loop.active import echo
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 
-DOUBT_S = 0.5  # an instruction counts as not understood after so many seconds of unsure decisions, minus sure ones
+DOUBT_S = 0.5  # after this time of unsure decisions, minus the time of sure decisions, an instruction is not understood
 NAMED = 3  # maximum number of unknown words that a message lists
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
 SETTLE_NS = 1_000_000_000  # how long a yes or no without a tick number may still be meant for the previous call
@@ -38,7 +38,7 @@ class OperatorState:
         self.state: State = "running"
         self.pending_approval: ev.PendingApproval | None = None
         self._wait_ns = wait_ns
-        self._unanswered: tuple[int, str] | None = None  # the last unanswered call: when it expired, and its text
+        self._unanswered: tuple[int, str] | None = None  # the last unanswered call: its expiry time and its text
         self._settled_ns = 0  # until then a yes or no may be meant for that call
 
     def apply(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
@@ -57,7 +57,7 @@ class OperatorState:
         return f"{ANSWERS[word]} ({command.by})", command
 
     def show_approval(self, question: ev.ShowApproval, now_ns: int) -> None:
-        """Set the call that waits for approval, or None if the previous one does not wait any more."""
+        """Set the call that waits for approval, or None if no call waits any more."""
         approval = self.pending_approval = question.approval
         if approval is None:
             if question.unanswered:

@@ -23,7 +23,7 @@ class SlackCollector:
     FULL_ROUNDS, FULL_NS = 32, 60_000_000_000
 
     def __init__(self) -> None:
-        self._rounds = self._cost_ns = 0  # rounds since the last full collection, and how long one usually takes
+        self._rounds = self._cost_ns = 0  # rounds since the last full collection; usual duration of a full collection
         self._full_ns = time.monotonic_ns()
         self._was_enabled = self._was_frozen = False
         self._switch_s = 0.0

@@ -41,7 +41,7 @@ class Warmup:
 
     @property
     def max_hz(self) -> float:
-        """Return the rate at which nine of ten decisions end before the next one is due, or 0 if not measured."""
+        """Return the rate at which nine of ten decisions end before the next release, or 0 if it was not measured."""
         return 1e3 * self.pipeline / self.p90_ms if self.p90_ms else 0.0
 
     def warning(self, config: RunConfig) -> str | None:

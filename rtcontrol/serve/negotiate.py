@@ -229,7 +229,7 @@ def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False
 
 def _model_of_hello(hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None) -> str:
     requested = hello.model or options.model or (agent.model if agent_name is not None else None)
-    # A client may not send a path: it must not choose which files of this machine are loaded.
+    # A client may not send a path, because it must not choose which files of this machine are loaded.
     plain = [m for m in SCRIPTED if m != "expert" or agent_name in assembly.EXPERTS or agent.expert is not None]
     defaults = [options.model, agent.model if agent_name else None]
     allowed = sorted({*bundled_models(), *plain, *(model for model in defaults if model)})

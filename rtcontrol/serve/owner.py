@@ -42,7 +42,7 @@ class SessionOwner:
             log_line,
             create_runner,
         )
-        # New sessions (True) and resumed ones (False) have separate slots: a resumed one never waits for new ones.
+        # New sessions (True) and resumed sessions (False) have separate slots: no resumed session waits for a new session.
         self.opening_slots = {first: threading.Semaphore(MAX_OPENING) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = ServerTotals()

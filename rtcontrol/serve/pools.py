@@ -1,4 +1,4 @@
-"""The decoder pools of a server. Each session's decisions are made in its loop, on its own thread, or by a model."""
+"""The decoder pools of a server. Each session's decisions are made in its loop, on a separate thread, or by a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ServerPool:
         return {}
 
     def _start_models(self) -> DecoderPool:
-        """Return the models' pool, and start one if necessary. Raises UserError; a later call may succeed."""
+        """Return the models' pool, and start it if necessary. Raises UserError; a later call may succeed."""
         with self._lock:
             if self._models is not None and self._models.gave_up is None:
                 return self._models
@@ -74,7 +74,7 @@ class ServerPool:
 
     def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.reads_raw_data(source):
-            # This decider waits for another machine or runs a user's code, so it gets its own thread.
+            # This decider waits for another machine or runs a user's code, so it gets a separate thread.
             return start_host(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)

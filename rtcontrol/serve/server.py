@@ -19,7 +19,7 @@ from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 
 log = logging.getLogger("rtcontrol.serve")
-PAUSE_SCALE_NS = 62_500_000  # one period at 16 Hz; `PauseWatch` reports pauses that are long compared with it
+PAUSE_SCALE_NS = 62_500_000  # one period at 16 Hz; `PauseWatch` reports pauses that are long compared with this period
 CHECK_INTERVAL_S = 0.1
 SLACK_NS = 20_000_000  # maximum time for a garbage collection between two ticks
 

@@ -52,7 +52,7 @@ from rtcontrol_client.wire.messages import (
     Reset,
 )
 
-MAX_IDLE_CONNECTIONS = 1024  # connections without a session; if there are more, the longest silent one is closed
+MAX_IDLE_CONNECTIONS = 1024  # connections without a session; beyond this number, the longest silent one is closed
 IDLE_CONNECTION_NS = 120_000_000_000  # a connection without a session is closed after this silence
 # While the server drains: the time between the ends of two sessions, and the longest time for all of them.
 LEAVE_INTERVAL_NS, LEAVE_TOTAL_NS = 100_000_000, 2_000_000_000
@@ -484,7 +484,7 @@ class SessionStep:
             self._send_bye(session, peer)
 
     def _park_session(self, session: Session, reason: str) -> None:
-        """Park a session until its client resumes it. If too many are parked, remove the one that was parked first."""
+        """Park a session until its client resumes it. If too many are parked, remove the session that was parked first."""
         session.life.state, session.life.parked_ns = "parked", self.now_ns
         if (first := self.sessions.first_parked_over_limit()) is not None:
             self.sessions.remove(first)
@@ -516,7 +516,7 @@ class SessionStep:
             self.sessions.remove(session)
 
     def _on_drain_started(self, event: ev.DrainStarted) -> None:
-        """Refuse new sessions. After the grace period the existing ones end one by one, each after its next call."""
+        """Refuse new sessions. After the grace period the open sessions end one by one, each after its next call."""
         if not self.core.draining:
             self.core.draining = True
             sessions = list(self.sessions)
@@ -531,7 +531,7 @@ class SessionStep:
             self._stop_session(session, SERVER_STOPPED)
 
     def _on_timer_fired(self, event: ev.TimerFired) -> None:
-        """Send heartbeats, close silent connections, and end expired sessions and those whose last call is overdue."""
+        """Send heartbeats, close silent connections, and end sessions that expired or whose last call is overdue."""
         now = self.now_ns
         for session in self.sessions.expired(now):
             self.out.append(ev.Say(f"{session.id}: over (the client did not return)"))

@@ -216,7 +216,7 @@ class InstructLoop(WithSession):
 
 @dataclass(slots=True)
 class CommandLoop(WithSession):
-    """Carry out a person's command in the loop. The resulting sentence is logged if `logged`, else it is the answer."""
+    """Carry out a person's command in the loop. The resulting sentence is logged (`logged`) or is the answer."""
 
     command: str
     by: str

@@ -58,7 +58,7 @@ class SessionRules:
 
 
 class TokenBucket:
-    """A limit of `rate` tokens per second and `burst` tokens at once. There is no lock, so when threads take tokens at
+    """A limit of `rate` tokens per second and `burst` tokens at once. There is no lock, so if threads take tokens at
     the same time, one token too many may be taken."""
 
     __slots__ = ("_burst", "_filled_ns", "_rate", "_tokens")
@@ -136,8 +136,8 @@ class Lifecycle:
 class SessionInstructions:
     """The instructions of a session, and the errors about them that still have to be sent to the client."""
 
-    first: str | None = None  # the instruction with which the current run started (None: the negotiated one)
-    next: str | None = None  # the instruction for the next run (None: the negotiated one)
+    first: str | None = None  # the instruction with which the current run started (None: the negotiated instruction)
+    next: str | None = None  # the instruction for the next run (None: the negotiated instruction)
     proven: str | None = None  # the last instruction of the previous run that a decision was based on
     refusal: str | None = None  # why an instruction was refused, until the error is sent with the next call
     reported_refusal: str | None = None  # the same reason, to ignore the tick's error with this text
@@ -269,7 +269,7 @@ class Sessions:
         return session
 
     def find_for_bye(self, peer: Peer, token: str | None) -> Session | None:
-        """Return the session that a bye ends; None if there is no such session. Raises WireError.
+        """Return the session that a bye ends, or None if there is no such session. Raises WireError.
 
         If the connection was closed before its bye was read, the session is already parked or ending, and the token
         identifies it.

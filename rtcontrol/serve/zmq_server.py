@@ -57,7 +57,7 @@ class Router:
         self._auth = ZmqAuth(self._context, endpoints, keys)
         self._socket = self._auth.router(sessions.options.limits.max_message_bytes)
         self.connections: dict[bytes, RouterConnection] = {}
-        self._numbers = itertools.count(1)  # names in logs; a routing id would help an attacker to guess the next one
+        self._numbers = itertools.count(1)  # names in logs; a routing id would help an attacker to guess the next id
         self._send_queue: deque[tuple[RouterConnection, list[bytes]]] = deque()
         self._socket_lock = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

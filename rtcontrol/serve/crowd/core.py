@@ -263,7 +263,7 @@ class CrowdCore:
         self._flush()
 
     def _give_up_batch(self) -> None:
-        """Put the ticks of a batch back if its decoder was lost. Cancel a batch whose ticks have all ended."""
+        """Put the ticks of the batch back if the decoder was lost. Cancel the batch if all its ticks have ended."""
         queue, host = self.queue, self.host
         if queue.batch and (queue.incarnation != host.incarnation or not host.alive):
             queue.waiting += [tick for tick in queue.batch if not tick.done]
@@ -334,7 +334,7 @@ class CrowdCore:
         return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
 
     def _activate_call(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
-        """Make the call active. If `call` is None, the active call, if there is one, stays active for longer."""
+        """Make the call active. If `call` is None, extend the time limit of the active call, if any."""
         member, now = tick.member, self.now_ns
         if call is not None and text is not None:
             member.policy.fresh_call(now)
@@ -419,8 +419,8 @@ class CrowdCore:
         self.calls.append(MemberCall(id=member.id, tick=k, epoch=member.epoch, status=status, ttl_ms=ttl_ms, **fields))
 
     def _send_safe_calls_between_ticks(self, member: CrowdMember, why: str, first: bool) -> None:
-        """Send the safe calls between two ticks, with a new tick number. If a tick is open, it and the releases skipped
-        before it get higher numbers, because a client treats the call with the highest number as the newest one."""
+        """Send the safe calls between two ticks, with a new tick number. If a tick is open, this tick and its skipped
+        releases get higher numbers, because a client treats the call with the highest number as the newest one."""
         self.k += 1
         self._send_safe_calls(member, why, first, self.k, why)
         if (tick := member.tick) is not None:
