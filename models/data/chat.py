@@ -30,16 +30,16 @@ def chat_samples(value: Mapping[str, Any], source: str, where: str) -> Iterator[
     a call after an answer in plain text, since prompts do not contain such answers.
     """
     messages = parse_list(value["messages"], "messages")
-    tools = [_tool(each) for each in parse_list(value["tools"], "tools")]
+    tools = [_parse_tool(each) for each in parse_list(value["tools"], "tools")]
     schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
-    results, weight = _match_results(messages), _weight(value)
+    results, weight = _match_results(messages), _parse_weight(value)
     calls: list[list[Call]] = []
     context: list[str] = []
     query: list[str] = []
     has_call = has_text_answer = False
     for index, message in enumerate(messages):
         role, content = message["role"], message.get("content")
-        calls.append([_call(body, schemas) for _, body in _call_bodies(message)])
+        calls.append([_parse_call(body, schemas) for _, body in _call_bodies(message)])
         if role in CONTEXT_ROLES:
             context.append(_message_text(content))
         elif role == "user":
@@ -47,7 +47,7 @@ def chat_samples(value: Mapping[str, Any], source: str, where: str) -> Iterator[
             query = [*query, _message_text(content)] if follows else [_message_text(content)]
         elif role == "assistant":
             has_call |= bool(calls[index])
-            message_weight = weight * _weight(message)
+            message_weight = weight * _parse_weight(message)
             if not calls[index]:
                 _check_no_written_calls(content)
                 has_text_answer |= bool(message_weight)
@@ -88,7 +88,7 @@ def _call_bodies(message: Message) -> list[tuple[Any, Mapping[str, Any]]]:
     return [(call.get("id"), call.get("function", call)) for call in parse_list(calls, "tool_calls")] if calls else []
 
 
-def _call(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> Call:
+def _parse_call(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> Call:
     return Call(body["name"], _drop_null_args(parse_arguments(body.get("arguments")), schemas.get(body["name"], {})))
 
 
@@ -121,7 +121,7 @@ def _match_results(messages: Sequence[Message]) -> dict[tuple[int, int], int]:
         raise UnusableSample("a result without an earlier call", f"messages[{error.index}]") from None
 
 
-def _weight(item: Mapping[str, Any]) -> float:
+def _parse_weight(item: Mapping[str, Any]) -> float:
     weight = item.get("weight")
     if weight is None:
         return 1.0
@@ -130,7 +130,7 @@ def _weight(item: Mapping[str, Any]) -> float:
     return float(weight)
 
 
-def _tool(value: Any) -> dict[str, Any]:
+def _parse_tool(value: Any) -> dict[str, Any]:
     try:
         body = read_definition(_drop_nulls(value))
     except UserError as error:

@@ -32,8 +32,8 @@ def convert_rows(
     samples: Iterable[Sample | DroppedSample | Row], tally: Tally, purpose: Purpose = "train", seed: int = 0
 ) -> Iterator[Row]:
     """Convert samples to rows and yield them. Rows from a file of rows keep their history."""
-    numbers: dict[str, int] = {}
-    row_numbers: dict[str, int] = {}
+    sample_counts: dict[str, int] = {}
+    row_counts: dict[str, int] = {}
     keys: set[int] = set()
     for sample in samples:
         if isinstance(sample, DroppedSample):
@@ -44,13 +44,13 @@ def convert_rows(
         try:
             if isinstance(sample, Sample):
                 tally.samples[source] += 1
-                unique_id = sample.id + _unique_suffix(sample.id, numbers)
+                unique_id = sample.id + _unique_suffix(sample.id, sample_counts)
                 candidates = rows_of_sample(replace(sample, id=unique_id), purpose, seed)
             else:
-                number = _unique_suffix(sample.id, row_numbers)  # several files may have rows with the same id
+                number = _unique_suffix(sample.id, row_counts)  # several files may have rows with the same id
                 row = replace(sample, id=sample.id + number, sample=sample.sample + number)
-                tally.samples[source] += row.sample not in numbers
-                numbers.setdefault(row.sample, 1)
+                tally.samples[source] += row.sample not in sample_counts
+                sample_counts.setdefault(row.sample, 1)
                 candidates = [_row_in_head_order(row, purpose)]
             problems = [problem for row in candidates if (problem := _row_error(row)) is not None]
             if problems and purpose == "train":
@@ -70,10 +70,10 @@ def convert_rows(
             yield row
 
 
-def _unique_suffix(name: str, numbers: dict[str, int]) -> str:
+def _unique_suffix(name: str, counts: dict[str, int]) -> str:
     """Return a suffix that makes an id unique: empty, or `~2` for the second sample with the same id."""
-    numbers[name] = numbers.get(name, 0) + 1
-    return "" if numbers[name] == 1 else f"~{numbers[name]}"
+    counts[name] = counts.get(name, 0) + 1
+    return "" if counts[name] == 1 else f"~{counts[name]}"
 
 
 def rows_of_sample(sample: Sample, purpose: Purpose, seed: int = 0) -> list[Row]:
@@ -129,11 +129,11 @@ def check_row(row: Row) -> None:
 
 def canonical_tool(tool: Mapping[str, Any]) -> ToolSchema:
     """Read a tool definition (cached). Raises UnusableSample if it is invalid."""
-    return _canonical(json.dumps(tool, ensure_ascii=False))
+    return _read_tool(json.dumps(tool, ensure_ascii=False))
 
 
 @lru_cache(maxsize=8192)
-def _canonical(text: str) -> ToolSchema:
+def _read_tool(text: str) -> ToolSchema:
     try:
         text.encode()
         return ToolSchema.from_openai(json.loads(text))
@@ -173,14 +173,14 @@ def check_call(call: Call, tool: ToolSchema) -> None:
     for p in tool.parameters:
         if p.required and p.name not in call.arguments:
             raise UnusableSample("a missing required argument", f"{tool.name}.{p.name}")
-        if p.name in call.arguments and not _accepts(p, call.arguments[p.name]):
+        if p.name in call.arguments and not _allows_value(p, call.arguments[p.name]):
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
             raise UnusableSample(INVALID_VALUE, detail)
     if tool.rules is not None and tool.rules.violation(call.arguments) is not None:
         raise UnusableSample("arguments that may not be combined", f"{tool.name}: {tool.rules.keywords}")
 
 
-def _accepts(parameter: Parameter, value: Any) -> bool:
+def _allows_value(parameter: Parameter, value: Any) -> bool:
     if value is None and parameter.nullable:
         return True
     domain = parameter.domain
@@ -194,8 +194,8 @@ def parse_shares(text: str) -> dict[int, float]:
         numbers = [float(part) for part in (PAPER if text == "paper" else text).split(",")]
     except ValueError:
         numbers = []
-    whole = len(numbers) in (MAX_HEADS, MAX_HEADS + 1) and all(0 <= n < math.inf for n in numbers)
-    if not whole or sum(numbers) <= 0:
+    is_valid = len(numbers) in (MAX_HEADS, MAX_HEADS + 1) and all(0 <= n < math.inf for n in numbers)
+    if not is_valid or sum(numbers) <= 0:
         raise UserError(
             f"{text!r} is not a list of shares.",
             f"Write six numbers (1 to 6 arguments) or seven (0 to 6): {PAPER}.",
@@ -210,11 +210,11 @@ def balance(convert_rows: Sequence[Row], shares: Mapping[int, float], seed: int,
     More than six arguments count as six. Rows without a call, or whose number has no share, are kept. Raises UserError.
     """
     classes: dict[int, list[int]] = {count: [] for count, share in shares.items() if share}
-    kept = set(range(len(convert_rows)))
+    chosen = set(range(len(convert_rows)))
     for index, row in enumerate(convert_rows):
         if row.call is not None and (count := min(len(row.call.arguments), MAX_HEADS)) in shares:
             classes.setdefault(count, []).append(index)
-            kept.discard(index)
+            chosen.discard(index)
     if empty := [count for count, indices in classes.items() if not indices]:
         raise UserError(
             f"No row has a call of {empty[0]} arguments, whose share is {shares[empty[0]]:.0%}.",
@@ -224,8 +224,8 @@ def balance(convert_rows: Sequence[Row], shares: Mapping[int, float], seed: int,
     rng = random.Random(seed)
     for count, indices in sorted(classes.items()):
         # Round down, but allow for rounding errors.
-        kept |= set(rng.sample(indices, min(len(indices), math.floor(total * shares[count] + 1e-9))))
-    for index in sorted({*range(len(convert_rows))} - kept):
+        chosen |= set(rng.sample(indices, min(len(indices), math.floor(total * shares[count] + 1e-9))))
+    for index in sorted({*range(len(convert_rows))} - chosen):
         tally.drop(DroppedSample(OVER_SHARE, convert_rows[index].id, "", convert_rows[index].source))
         tally.rows[convert_rows[index].source] -= 1
-    return [row for index, row in enumerate(convert_rows) if index in kept]
+    return [row for index, row in enumerate(convert_rows) if index in chosen]

@@ -220,7 +220,7 @@ def seal_tools(part: str, place: str) -> Samples:
     path = folder / f"{name}.jsonl"
     if not path.is_file():
         raise UserError(f"{folder} has no {path.name}.", "Give the folder of Seal-Tools with this part.")
-    shown = _seal_shown(folder, name)
+    shown = _seal_prompt_tools(folder, name)
     source = f"seal-tools ({file_version(path)}):{part}{'' if shown else f', {TOOLS_SHOWN} tools'}"
     known = {} if shown else {api["api_name"]: api for _, api in read_items(folder / "tool.jsonl")}
 
@@ -228,7 +228,7 @@ def seal_tools(part: str, place: str) -> Samples:
         if (SINGLE_CALL in value["id"]) == part.endswith(SEVERAL):
             return
         names = [call["api"] for call in value["calling"]]
-        apis = shown[value["id"]] if shown else _seal_sampled(names, known, value["id"])
+        apis = shown[value["id"]] if shown else _sample_seal_tools(names, known, value["id"])
         if RESULT_REFERENCE in json.dumps([call["parameters"] for call in value["calling"]]):
             raise UnusableSample("a call that uses the result of another call")
         tools = tuple({api["api_name"]: _seal_tool(api) for api in apis}.values())
@@ -238,15 +238,15 @@ def seal_tools(part: str, place: str) -> Samples:
     return read_samples(read_items(path), read, source, "a sample of another shape than Seal-Tools's")
 
 
-def _seal_shown(folder: Path, name: str) -> dict[str, list[Mapping[str, Any]]]:
+def _seal_prompt_tools(folder: Path, name: str) -> dict[str, list[Mapping[str, Any]]]:
     """Return, by sample id, the tools in the prompts for fine-tuning, which are Python literals between two markers."""
     for path in (folder / "dataset_for_finetune" / f"{name}.json{end}" for end in (".gz", "")):
         if path.is_file():
-            return {value["id"]: _seal_listed(value, where) for where, value in read_items(path)}
+            return {value["id"]: _parse_seal_prompt(value, where) for where, value in read_items(path)}
     return {}
 
 
-def _seal_listed(value: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
+def _parse_seal_prompt(value: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     try:
         prompt = value["conversations"][0]["value"]
         start = prompt.index("api_list = ") + len("api_list = ")
@@ -256,7 +256,7 @@ def _seal_listed(value: Mapping[str, Any], where: str) -> list[Mapping[str, Any]
         raise UserError(message, "Give Seal-Tools' files as published.") from None
 
 
-def _seal_sampled(names: list[str], known: Mapping[str, Any], seed: str) -> list[Mapping[str, Any]]:
+def _sample_seal_tools(names: list[str], known: Mapping[str, Any], seed: str) -> list[Mapping[str, Any]]:
     if missing := [name for name in names if name not in known]:
         raise UnusableSample(UNKNOWN_FUNCTION, missing[0])
     called = list(dict.fromkeys(names))
@@ -319,7 +319,7 @@ def _alpaca_tool(name: str, text: str) -> dict[str, Any]:
         match = PARAMETER.match(words)
         if match is None:
             raise UnusableSample("a function whose parameters cannot be read", f"{name}.{key}: {words}")
-        properties[key] = {**_alpaca_kind(match["type"]), "description": match["rest"].strip()}
+        properties[key] = {**_alpaca_schema(match["type"]), "description": match["rest"].strip()}
         if (choices := CHOICES.search(match["rest"])) and properties[key]["type"] == "string":
             properties[key]["enum"] = [choice.strip() for choice in choices[1].split(",")]
         if match["required"]:
@@ -327,7 +327,7 @@ def _alpaca_tool(name: str, text: str) -> dict[str, Any]:
     return types.tool_definition(name, about, {"type": "object", "properties": properties, "required": required})
 
 
-def _alpaca_kind(text: str) -> dict[str, Any]:
+def _alpaca_schema(text: str) -> dict[str, Any]:
     """Return the schema of a type such as `Array[string]` or `Object{...}`. Item types of nested lists are dropped."""
     outer, _, inside = text.partition("[")
     if outer.lower() != "array":

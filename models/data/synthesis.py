@@ -43,7 +43,7 @@ def read_tools(path: Path) -> list[Tools]:
         if path.suffix == ".jsonl":
             sets = list({tuple(t.canonical_json() for t in row.tools): row.tools for row in read_rows(path)}.values())
         else:
-            sets = [tuple(_canonical(each) for each in strict_json(read_text(path)))]
+            sets = [tuple(_read_definition(each) for each in strict_json(read_text(path)))]
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).", "Give a file of tools, or of rows.") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -55,7 +55,7 @@ def read_tools(path: Path) -> list[Tools]:
     return sets
 
 
-def _canonical(definition: Mapping[str, Any]) -> ToolSchema:
+def _read_definition(definition: Mapping[str, Any]) -> ToolSchema:
     body = definition.get("function", definition)
     return canonical_tool(tool_definition(body["name"], body.get("description"), body.get("parameters")))
 
@@ -72,7 +72,7 @@ def generate(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares:
             tools, size = rng.choice(sets), rng.choices(list(sizes), list(sizes.values()))[0]
             tally.samples[SOURCE] += 1
             try:
-                row = _row(n, tools, size, rng)
+                row = _random_row(n, tools, size, rng)
             except UnusableSample as error:
                 tally.drop(DroppedSample(error.reason, f"row {n}", error.detail, SOURCE))
                 continue
@@ -93,9 +93,9 @@ def _min_arguments(schema: ToolSchema) -> int:
     return sum(p.required for p in schema.parameters)
 
 
-def _row(n: int, tools: Tools, size: int, rng: Random) -> Row:
-    away = [max(_min_arguments(each) - size, size - len(each.parameters), 0) for each in tools]
-    chosen = rng.choice([each for each, distance in zip(tools, away, strict=True) if distance == min(away)])
+def _random_row(n: int, tools: Tools, size: int, rng: Random) -> Row:
+    distances = [max(_min_arguments(each) - size, size - len(each.parameters), 0) for each in tools]
+    chosen = rng.choice([each for each, distance in zip(tools, distances, strict=True) if distance == min(distances)])
     size = min(max(size, _min_arguments(chosen)), len(chosen.parameters))
     optional = [p.name for p in chosen.parameters if not p.required]
     sampled = set(rng.sample(optional, size - _min_arguments(chosen)))
@@ -103,15 +103,15 @@ def _row(n: int, tools: Tools, size: int, rng: Random) -> Row:
     call = with_declared_types(Call(chosen.name, values), chosen)
     check_call(call, chosen)
     name = f"templates_{n}"
-    return Row(_sentence(chosen, call, rng), "", call, (), tools, id=name, sample=name, source=SOURCE)
+    return Row(_random_sentence(chosen, call, rng), "", call, (), tools, id=name, sample=name, source=SOURCE)
 
 
-def _sentence(schema: ToolSchema, call: Call, rng: Random) -> str:
+def _random_sentence(schema: ToolSchema, call: Call, rng: Random) -> str:
     name = _as_words(schema.name.rpartition(".")[2])
     about = re.split(r"\.(?:\s|$)", schema.description.strip(), maxsplit=1)[0] or name
     pair, arguments = rng.choice(PAIR_FORMS), list(call.arguments.items())
     rng.shuffle(arguments)
-    args = ", ".join(pair.format(name=_as_words(key), value=_text(value)) for key, value in arguments)
+    args = ", ".join(pair.format(name=_as_words(key), value=_value_text(value)) for key, value in arguments)
     form = rng.choice(SENTENCES if arguments else BARE_SENTENCES)
     return form.format(args=args, what=name, What=name[:1].upper() + name[1:], about=about)
 
@@ -121,7 +121,7 @@ def _as_words(name: str) -> str:
     return re.sub(r"[_.\-]+|(?<=[a-z0-9])(?=[A-Z])", " ", name).strip().lower()
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value, " ")
 
 
