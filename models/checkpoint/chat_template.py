@@ -197,7 +197,7 @@ class ChatTemplate:
         place = f"CONTENT{secrets.token_hex(8)}"
         pieces = self._render([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
         if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
-            raise self._unusable("leaves out the user's message")
+            raise self._unusable_error("leaves out the user's message")
         at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and place in piece)
         text, _, after = str(pieces[at]).partition(place)
         # Cut after a line break, which is a separate token, so that the text before it (Llama 3: the tools) is cached.
@@ -223,14 +223,14 @@ class ChatTemplate:
             )
         except Exception as error:  # a template may raise any error
             reason = (str(error) or repr(error)).splitlines()[0][:200]
-            raise self._unusable(f"does not accept tools, or a system or user message alone ({reason})") from None
+            raise self._unusable_error(f"does not accept tools, or a system or user message alone ({reason})") from None
         if tools and _replace_words(tools[0].name, words) not in text:
-            raise self._unusable("ignores tools")
+            raise self._unusable_error("ignores tools")
         marks = {word: mark for mark, word in words.items()}
         pieces = self._tokenizer.split_added_tokens(text)
         return [_replace_words(piece, marks) if isinstance(piece, str) else piece for piece in pieces]
 
-    def _unusable(self, problem: str) -> UserError:
+    def _unusable_error(self, problem: str) -> UserError:
         return UserError(
             f"{self._where}: its chat template {problem}.", "Use a checkpoint that was trained to call tools."
         )

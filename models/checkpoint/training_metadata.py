@@ -166,14 +166,14 @@ class TrainingMetadata:
 
     def difference(self, tools: Sequence[ToolSchema]) -> str | None:
         """Describe the first difference between `tools` and the tools in training; None if those are not stored."""
-        return first_difference(tools, [[tool.to_openai() for tool in known] for known, _ in self._known])
+        return first_difference(tools, [[tool.to_openai() for tool in known] for known, _ in self._known_sets])
 
     def _matching_set(self, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...] | None:
         wanted = [comparable(tool.exact()) for tool in tools]
-        return next((schemas for schemas, lines in self._known if lines == wanted), None)
+        return next((schemas for schemas, lines in self._known_sets if lines == wanted), None)
 
     @cached_property
-    def _known(self) -> list[tuple[tuple[ToolSchema, ...], list[str]]]:
+    def _known_sets(self) -> list[tuple[tuple[ToolSchema, ...], list[str]]]:
         sets = [tuple(tool_schemas(definitions)) for definitions in self.tool_sets]
         return [(schemas, [comparable(tool.exact()) for tool in schemas]) for schemas in sets]
 
@@ -208,7 +208,7 @@ class TrainingMetadata:
         try:
             sets = tuple(tuple(definitions) for definitions in fields.pop("tool_sets"))
             metadata = cls(sets, **fields)
-            assert metadata._known is not None  # raises if the tools are not valid definitions
+            assert metadata._known_sets is not None  # raises if the tools are not valid definitions
             if isinstance(metadata.history, bool) or not isinstance(metadata.history, int) or metadata.history < 0:
                 raise ValueError(f"history is {metadata.history!r}")
             if (

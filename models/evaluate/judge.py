@@ -94,7 +94,7 @@ def nearly_equal(a: Any, b: Any) -> bool:
     and spaces, lists item by item, other values by their text."""
     if a == b or {repr(a), repr(b)} == {"None", "''"}:
         return True
-    if (x := _number(a)) is not None and (y := _number(b)) is not None and abs(x - y) < TOLERANCE:
+    if (x := _to_number(a)) is not None and (y := _to_number(b)) is not None and abs(x - y) < TOLERANCE:
         return True
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(nearly_equal, a, b))
@@ -103,7 +103,7 @@ def nearly_equal(a: Any, b: Any) -> bool:
     return str(a) == str(b)
 
 
-def _number(value: Any) -> float | None:
+def _to_number(value: Any) -> float | None:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -140,7 +140,7 @@ def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
         "rule": rule,
         **_accuracy(rows),
         "rows": share(sum(each.verdict.right for each in rows), len(rows)),
-        "by_source": {name: _accuracy(some) for name, some in sources.items()},
+        "by_source": {name: _accuracy(group) for name, group in sources.items()},
         "wrong": _reasons(rows),
         "latency_ms": latency([each.answer.ms for each in rows if each.answer.ms is not None]),
     }

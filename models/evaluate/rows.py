@@ -56,14 +56,14 @@ class EvalRows:
 def read_eval_rows(source: str, limit: int | None = None) -> EvalRows:
     """Read the rows of the first `limit` samples (None: all). Raises UserError for a source that gives no rows."""
     tally = Tally()
-    rows = list(_limited(convert.convert_rows(sets.read_source(source), tally, "eval"), limit))
+    rows = list(_first_samples(convert.convert_rows(sets.read_source(source), tally, "eval"), limit))
     if not rows:
         dropped = "; ".join(f"{n} dropped: {reason}" for (_, reason), n in tally.dropped.most_common(3))
         raise UserError(f"{source} gives no rows{f' ({dropped})' if dropped else ''}.", "Give another source.")
     return EvalRows(source, rows, tally)
 
 
-def _limited(rows: Iterable[Row], limit: int | None) -> Iterator[Row]:
+def _first_samples(rows: Iterable[Row], limit: int | None) -> Iterator[Row]:
     samples: set[str] = set()
     for row in rows:
         samples.add(row.sample)
@@ -107,9 +107,9 @@ class Answerer:
         tool = next((tool for tool in row.tools if call is not None and tool.name == call.name), None)
         names = {} if tool is None else {ARGUMENTS[k]: s.parameters[-1].name for k, s in enumerate(tool.slots())}
         withheld = call is None or confidence.get("function", 1.0) < gate
-        shown = {names.get(head, head): value for head, value in confidence.items()}
+        by_name = {names.get(head, head): value for head, value in confidence.items()}
         return Answer(
-            row.id, () if withheld or call is None else (call,), shown, ms, decision.forward_passes, decision.tokens
+            row.id, () if withheld or call is None else (call,), by_name, ms, decision.forward_passes, decision.tokens
         )
 
     def forget(self) -> None:
@@ -174,9 +174,9 @@ def tables(document: Document) -> list[Table]:
     left_out = [(entry["source"], entry["reason"], entry["count"]) for entry in counts["dropped"]]
     left_out += [(entry["source"], f"kept: {entry['reason']}", entry["count"]) for entry in counts["noted"]]
     tables = [
-        _accuracy(document),
+        _accuracy_table(document),
         _table("Wrong answers", ("first reason", "rows"), document["wrong"].items()),
-        _cost(document),
+        _cost_table(document),
         _table("Dropped samples, and kept ones without a legal answer", ("source", "reason", "samples"), left_out),
     ]
     return [table for table in tables if table.row_count]
@@ -191,7 +191,7 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Iterable[Any]], no
     return table
 
 
-def _accuracy(document: Document) -> Table:
+def _accuracy_table(document: Document) -> Table:
     def row(name: str, figures: Document) -> tuple[str, ...]:
         overall, function = figures["overall"], figures["function"]
         low, high = (100 * edge for edge in overall["wilson_95"])
@@ -207,11 +207,11 @@ def _accuracy(document: Document) -> Table:
     return _table("Accuracy", ("source", "right", "overall %", "95 %", "function %"), rows, note)
 
 
-def _cost(document: Document) -> Table:
+def _cost_table(document: Document) -> Table:
     columns = ("mean", "p50", "p90", "p95", "p99", "max")
     labels = {"latency_ms": "answer, ms", "passes": "forward passes", "tokens": "tokens through the model"}
     rows = [
-        (label, *(_number(document[name].get(column)) for column in columns))
+        (label, *(_format_number(document[name].get(column)) for column in columns))
         for name, label in labels.items()
         if name in document and document[name].get("count", 1)
     ]
@@ -223,5 +223,5 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.2f}"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.2f}"

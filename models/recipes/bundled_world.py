@@ -118,8 +118,8 @@ class WorldRecipe:
 
     def canonical_rows(self, seed: int, count: int) -> list[Row]:
         """Return rows with canonical sentences, to fit the gate with."""
-        played: Iterable[Demonstration] = itertools.islice(self.plan.demonstrations(seed, min(count, 64)), count)
-        return [Row(each.goal.text(), each.observation, None) for each in played]
+        steps: Iterable[Demonstration] = itertools.islice(self.plan.demonstrations(seed, min(count, 64)), count)
+        return [Row(step.goal.text(), step.observation, None) for step in steps]
 
     def trained_words(self) -> str:
         """Return all known words, separated by spaces: those of all training sentences, including nonsense, and those
