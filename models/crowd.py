@@ -54,7 +54,7 @@ class CrowdDecoder:
         batch, decisions = self.decider.runner.caps.batch, list[Decision | Exception]()
         for i in range(0, len(prompts), batch):
             batch_prompts = prompts[i : i + batch]
-            decodes = [result_or_error(self._start, prompt) for prompt in batch_prompts]
+            decodes = [result_or_error(self._start_decision, prompt) for prompt in batch_prompts]
             yield from evaluate(self.decider.runner, [each for each in decodes if isinstance(each, InFlightDecode)])
             decisions += [
                 d if isinstance(d, Exception) else result_or_error(self.decider.result_of, d, prompt.instruction)
@@ -66,7 +66,7 @@ class CrowdDecoder:
         """Stop the current batch before its next forward pass."""
         self._stop.set()
 
-    def _start(self, prompt: CharacterPrompt) -> InFlightDecode:
+    def _start_decision(self, prompt: CharacterPrompt) -> InFlightDecode:
         sequence = self._sequence_of(prompt.key)
         suffix = self.decider.suffix(prompt.observation, prompt.instruction, prompt.history)
         return self.decider.decoding.start_on(sequence.handle, suffix, sequence.drafts, self._stop)

@@ -102,9 +102,9 @@ class STDecider:
         self._metadata = metadata if metadata is not None and metadata.knows(tools) else None
         if self._metadata is not None:
             tools = self._metadata.as_trained(tools)
-            self._unknown = lru_cache(maxsize=4)(self._metadata.unknown)  # the instruction rarely changes
+            self._unknown_words = lru_cache(maxsize=4)(self._metadata.unknown)  # the instruction rarely changes
         prefix, slots = self.template.prefix_ids(tools), self.runner.slots
-        if len(prefix) >= slots:  # check first, since compiling a plan of so long values takes minutes and gigabytes
+        if len(prefix) >= slots:  # check first, since compiling a plan of such long values takes minutes and gigabytes
             raise too_long(slots, len(prefix))
         core = build_core(spec, self.checkpoint, self.runner.caps.vocabulary, tools)
         self.plan: Any = core.plan
@@ -146,7 +146,7 @@ class STDecider:
         """Return a finished decision, or raise its error. Each word of the instruction that is not in the training data
         lowers the function's confidence."""
         decision = decode.decision()
-        unknown = () if self._metadata is None else self._unknown(instruction)
+        unknown = () if self._metadata is None else self._unknown_words(instruction)
         if self._metadata is None or not unknown:
             return decision
         confidence = decision.confidence
@@ -162,8 +162,8 @@ class STDecider:
 
     def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
         """Return the prompt tokens after the prefix: instruction, history and observation."""
-        shown = history[-self._history :] if self._history else ()
-        return self.template.suffix_ids(instruction, observation, shown)
+        recent_calls = history[-self._history :] if self._history else ()
+        return self.template.suffix_ids(instruction, observation, recent_calls)
 
     def cancel(self) -> None:
         """Cancel the current decision before its next forward pass. Any thread may call this."""
@@ -200,12 +200,12 @@ def decide_together_in_steps(
     assert len({id(decider) for decider, _ in requests}) == len(requests), "a session has one decision at a time"
     decodes = [result_or_error(decider.start, *situation) for decider, situation in requests]
     for runner in dict.fromkeys(decider.runner for decider, _ in requests):
-        local = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]
-        yield from evaluate(runner, [decode for decode in local if isinstance(decode, InFlightDecode)])
-    each = zip(requests, decodes, strict=True)
+        shared = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]
+        yield from evaluate(runner, [decode for decode in shared if isinstance(decode, InFlightDecode)])
+    pairs = zip(requests, decodes, strict=True)
     return [
         decode if isinstance(decode, Exception) else result_or_error(decider.result_of, decode, situation[1])
-        for (decider, situation), decode in each
+        for (decider, situation), decode in pairs
     ]
 
 
@@ -213,5 +213,5 @@ def result_or_error(function: Callable[..., T], *args: Any) -> T | Exception:
     """Call `function` and return its result, or the exception that it raised."""
     try:
         return function(*args)
-    except Exception as fault:
-        return fault
+    except Exception as error:
+        return error

@@ -62,8 +62,8 @@ def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[N
     decision is stored in its `error`, and does not affect the others."""
     while in_progress := [d for d in decisions if d.in_progress]:
         for i in range(0, len(in_progress), runner.caps.batch):
-            now = in_progress[i : i + runner.caps.batch]
-            for decode, answers in zip(now, _run_pass(runner, now), strict=True):
+            batch = in_progress[i : i + runner.caps.batch]
+            for decode, answers in zip(batch, _run_pass(runner, batch), strict=True):
                 if not isinstance(answers, Exception):
                     decode.feed(answers)
                 else:
@@ -169,16 +169,16 @@ class Decoding:
         yield from evaluate(self.runner, [decode])
 
     def decide_all(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
-        """Run a decision for each prompt prefix + suffix in shared passes; each may have a result or an error."""
+        """Run a decision for each prompt prefix + suffix in shared passes; each may end with a result or an error."""
         self._stop.clear()
         batch, decodes = self.runner.caps.batch, list[InFlightDecode]()
         while len(self._batch_handles) < min(len(suffixes), batch):
             self._batch_handles.append(self.copy_handle())
         for i in range(0, len(suffixes), batch):
-            each = zip(self._batch_handles, suffixes[i : i + batch], strict=False)
-            now = [self.start_on(handle, suffix, None, self._stop) for handle, suffix in each]
-            run_to_end(evaluate(self.runner, now))
-            decodes += now
+            pairs = zip(self._batch_handles, suffixes[i : i + batch], strict=False)
+            batch_decodes = [self.start_on(handle, suffix, None, self._stop) for handle, suffix in pairs]
+            run_to_end(evaluate(self.runner, batch_decodes))
+            decodes += batch_decodes
         return decodes
 
     @property

@@ -81,11 +81,11 @@ def question_encoder(template: PromptTemplate | ChatTemplate, tokenizer: STToken
 
 
 class QuestionBranch:
-    """The token trie of a question. `chain` has the tokens up to the answer; those of a long question are
-    `prompt_part`, except the last. `paths` has each option's tokens, `choices` the tokens that may follow each
+    """The token trie of a question. `chain` has the tokens up to the answer; the tokens of a long question
+    are in `prompt_part`, except the last. `paths` has each option's tokens, `choices` the tokens that may follow each
     branching node.
 
-    `nodes` are the trie nodes to evaluate, parents first, in number `branching`; none if there are more than MAX_NODES.
+    `nodes` are the `branching` trie nodes to evaluate, parents first (empty for more than MAX_NODES nodes).
     Raises UserError for options with the same tokens.
     """
 
@@ -95,8 +95,8 @@ class QuestionBranch:
         self.prompt_part, self.chain = chain[:cut], chain[cut:]
         self.paths: list[Path] = [tuple(encoder.option(text)) for text in question.options]
         if len(set(self.paths)) < len(self.paths):
-            twice = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
-            raise UserError(f"Two options have the same tokens as {twice[:80]!r}.", "Rename one of them.")
+            repeated = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
+            raise UserError(f"Two options have the same tokens as {repeated[:80]!r}.", "Rename one of them.")
         # In sorted order each path has its longest common prefix with a neighbour; after that prefix it is alone.
         ordered = sorted(self.paths)
         ends = [0, *map(common_prefix_length, ordered, ordered[1:]), 0]
@@ -203,7 +203,7 @@ class QuestionDecider:
             branches.append(self._cached_branch(question) if short else QuestionBranch(question, self.encoder))
             if sliced and not short:
                 yield
-        self._check(len(prompt), branches)
+        self._check_sizes(len(prompt), branches)
         reused = handle.start(prompt, reserve=0)
         tokens = fresh = len(prompt) - reused
         probabilities: list[list[float]] = []
@@ -211,9 +211,9 @@ class QuestionDecider:
         while len(probabilities) < len(branches):
             room = handle.slots - len(prompt)
             max_nodes = min(room, max(slice_tokens(runner), MIN_PASS_TOKENS)) if sliced else room
-            now = _first_branches(branches[len(probabilities) :], max_nodes)
-            tree, rows = pack_branches(now)
-            handle.start([*prompt, *now[0].prompt_part], reserve=len(tree.tokens))
+            batch = _first_branches(branches[len(probabilities) :], max_nodes)
+            tree, rows = pack_branches(batch)
+            handle.start([*prompt, *batch[0].prompt_part], reserve=len(tree.tokens))
             if sliced:
                 yield from prefill_in_slices(runner, handle)
             started, count = time.perf_counter(), handle.uncomputed + len(tree.tokens)
@@ -221,17 +221,17 @@ class QuestionDecider:
             if count >= MIN_PASS_TOKENS:  # a smaller pass has mostly fixed costs
                 record_slice_time(runner, count, time.perf_counter() - started)
             by_ids = {ask.ids: answer for ask, answer in zip(tree.asks, answers, strict=True)}
-            for branch, places in zip(now, rows, strict=True):
+            for branch, places in zip(batch, rows, strict=True):
                 scores = {path: by_ids[ids][row] for path, (ids, row) in places.items()}
                 if not math.isfinite(sum(map(sum, scores.values()))):
                     handle.invalidate()
                     raise NotFinite
                 probabilities.append(branch.probabilities(scores))
-            tokens, passes = tokens + len(now[0].prompt_part) + len(tree.tokens), passes + 1
+            tokens, passes = tokens + len(batch[0].prompt_part) + len(tree.tokens), passes + 1
             yield
         return Answers(probabilities, passes, tokens, fresh, reused)
 
-    def _check(self, state: int, branches: Sequence[QuestionBranch]) -> None:
+    def _check_sizes(self, state: int, branches: Sequence[QuestionBranch]) -> None:
         """Raise UserError if a question does not fit the context after the state, or its options have too many
         nodes."""
         slots = self.handle.slots

@@ -57,9 +57,9 @@ class PackedSequence(Handle):
 
     def copy_prefix(self, other: PackedSequence, prompt: Sequence[int]) -> None:
         """Replace the prompt by the leading tokens of `prompt` that the other sequence has cached, with their KV."""
-        known = other.cached_length(prompt)
-        self.cache.copy_from(other.cache, known)
-        self.prompt, self.paths, self.computed = list(prompt[:known]), [], known
+        count = other.cached_length(prompt)
+        self.cache.copy_from(other.cache, count)
+        self.prompt, self.paths, self.computed = list(prompt[:count]), [], count
 
     def prefill(self, count: int) -> None:
         """Compute the next `count` tokens of the prompt."""
@@ -107,10 +107,10 @@ class PackedSequence(Handle):
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
     """Run one pass for several sequences; return the hidden states [nodes, hidden] of each sequence's nodes. The caller
     then calls `record_pass` of each sequence."""
-    each = [sequence.rows(nodes) for sequence, nodes in work]
-    tokens = [t for part, _, _ in each for t in part]
-    places = [p for _, part, _ in each for p in part]
-    hidden = model.forward(tokens, places, [rows for _, _, rows in each])
+    inputs = [sequence.rows(nodes) for sequence, nodes in work]
+    tokens = [t for part, _, _ in inputs for t in part]
+    places = [p for _, part, _ in inputs for p in part]
+    hidden = model.forward(tokens, places, [rows for _, _, rows in inputs])
     return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]
 
 
@@ -135,7 +135,7 @@ def compute_answers(requests: Sequence[tuple[Sequence[Ask], Logits]]) -> list[li
                 ids = torch.from_numpy(legal).to(ids.device)[ids]
             parts.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
     numbers = iter(torch.cat([part.flatten() for part in parts]).tolist() if parts else ())
-    return [[[_row(ask, numbers) for _ in ask.nodes] for ask in asks] for asks, _ in requests]
+    return [[[_next_row(ask, numbers) for _ in ask.nodes] for ask in asks] for asks, _ in requests]
 
 
 def _legal_ids(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
@@ -146,6 +146,6 @@ def _legal_ids(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None
     return ids if 0 < len(ids) <= MAX_LEGAL < masks[0].shape[1] // 8 else None
 
 
-def _row(ask: Ask, numbers: Iterator[float]) -> Any:
+def _next_row(ask: Ask, numbers: Iterator[float]) -> Any:
     # An ask without ids and masks requests no scores, only keys and values.
     return (int(next(numbers)), next(numbers)) if ask.masks is not None else list(islice(numbers, len(ask.ids)))

@@ -95,7 +95,7 @@ class VLLMRunner:
         model = self.engine.model_config
         known = {f"torch.{name}": short for short, name in DTYPES.items()}
         kind = known.get(str(model.dtype), str(model.dtype))
-        size = _parameters(model.hf_config)
+        size = _count_parameters(model.hf_config)
         self.slots: int = model.max_model_len
         self.caps = Caps(
             "vllm", DEVICE.type, kind, False, MAX_BATCH, True, size, model.get_vocab_size(), model.quantization
@@ -129,17 +129,17 @@ class VLLMRunner:
     def run(self, batch: Sequence[Work]) -> list[Any]:
         """Evaluate the work items; return for each the answers to the asks of its tree, or Cancelled if it was
         cancelled."""
-        works: list[RequestedNodes] = [w.handle.add_requests(w, self._numbers) for w in batch]
+        requested: list[RequestedNodes] = [w.handle.add_requests(w, self._numbers) for w in batch]
         prompts: dict[int, list[int]] = {}
-        for work, (_, numbers) in zip(batch, works, strict=True):
+        for work, (_, numbers) in zip(batch, requested, strict=True):
             paths = work.handle.paths[-len(work.tree.tokens) :]
             prompts |= {number: work.handle.prompt + paths[n] for n, number in numbers.items()}
-        cancelled = self._evaluate(prompts, [(w.stop, n.values()) for w, (_, n) in zip(batch, works, strict=True)])
-        whole = [w for w in works if cancelled.isdisjoint(w[1].values())]
-        scores = iter(self.engine.collective_rpc(gather_answers, args=(whole,))[0])
+        cancelled = self._evaluate(prompts, [(w.stop, n.values()) for w, (_, n) in zip(batch, requested, strict=True)])
+        complete = [w for w in requested if cancelled.isdisjoint(w[1].values())]
+        scores = iter(self.engine.collective_rpc(gather_answers, args=(complete,))[0])
         for work in batch:
             work.handle.computed = len(work.handle.prompt)
-        return [next(scores) if cancelled.isdisjoint(n.values()) else Cancelled() for _, n in works]
+        return [next(scores) if cancelled.isdisjoint(n.values()) else Cancelled() for _, n in requested]
 
     def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
         """Run steps of the engine until all requests (number: prompt) are finished or cancelled. `stops` has an event
@@ -194,7 +194,7 @@ def _sampling_params() -> SamplingParams:
     return params
 
 
-def _parameters(config: Any) -> int:
+def _count_parameters(config: Any) -> int:
     """Return the number of parameters before quantisation, or 0 if transformers does not support the model."""
     try:
         with torch.device("meta"):
