@@ -85,8 +85,8 @@ class Grid:
     def delay(self, seconds: float) -> None:
         """Shift all following instants by at most a small part of an interval, so that simulated time keeps its
         rate."""
-        most_s = LEAN * self._step_s
-        self._next_s += min(max(seconds, -most_s), most_s)
+        max_shift_s = LEAN * self._step_s
+        self._next_s += min(max(seconds, -max_shift_s), max_shift_s)
 
     def wait(self) -> int:
         """Sleep until the next instant of the grid; return how many instants were skipped."""
@@ -193,10 +193,10 @@ class CarlaBridge:
         self._driver.look(self._scene)
         self._session = CarlaSession(self._options)
         self._drive = Drive()
-        self._obeyed: tuple[int, int | None] | None = None
+        self._last_executed: tuple[int, int | None] | None = None
         self._stopped = False
         self._retake: Callable[[], object] = lambda: None
-        self._suspends: Callable[[], None] | None = None  # stops the process after the car was braked
+        self._suspend_process: Callable[[], None] | None = None  # stops the process after the car was braked
         self._ended = threading.Event()
         self._trace: Trace | None = None
 
@@ -210,11 +210,11 @@ class CarlaBridge:
 
     def suspend(self, halt: Callable[[], None]) -> None:
         """Brake the car fully, then call `halt` to stop the process. For signal handlers in `run`'s thread."""
-        self._suspends = halt
+        self._suspend_process = halt
 
-    def _suspend(self, halt: Callable[[], None]) -> None:
+    def _brake_and_suspend(self, halt: Callable[[], None]) -> None:
         self._world.control(FULL_STOP)
-        self._suspends = self._obeyed = None
+        self._suspend_process = self._last_executed = None
         halt()
 
     def instruct(self, text: str) -> None:
@@ -228,7 +228,7 @@ class CarlaBridge:
         Raises ClientError if the server refuses, CarlaBridgeError if CARLA is lost for too long.
         """
         self._retake = retake
-        watcher = threading.Thread(target=self._interrupt, daemon=True)
+        watcher = threading.Thread(target=self._interrupt_on_stop, daemon=True)
         watcher.start()
         # Objects that exist by now stay alive, so the garbage collector may skip them.
         gc.collect()
@@ -239,11 +239,11 @@ class CarlaBridge:
                 try:
                     drive()
                 except ServerLost as lost:
-                    self._recover(lost)
-            self._halt()
+                    self._wait_for_server(lost)
+            self._brake_to_halt()
         except Exception:
             # Whatever ended the run, never leave the car moving.
-            self._halt()
+            self._brake_to_halt()
             raise
         finally:
             self._ended.set()
@@ -269,7 +269,7 @@ class CarlaBridge:
         grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
         while not self._over():
             self._drive.skipped += grid.wait()
-            self._keep()
+            self._keep_session()
             self._step(self._session.standing())
             if k % steps == 0:
                 if (observation := self._observation()) is not None:
@@ -279,7 +279,7 @@ class CarlaBridge:
 
     def _lockstep(self) -> None:
         while not self._over():
-            self._keep()
+            self._keep_session()
             if not self._session.live:
                 time.sleep(0.02)
                 continue
@@ -295,8 +295,8 @@ class CarlaBridge:
 
     def _over(self) -> bool:
         self._retake()
-        if self._suspends is not None:
-            self._suspend(self._suspends)
+        if self._suspend_process is not None:
+            self._brake_and_suspend(self._suspend_process)
         if self._stopped or self._session.over:
             return True
         limit_s = self._options.duration_s
@@ -304,7 +304,7 @@ class CarlaBridge:
         spent_s = self._drive.simulated_s if lockstep else time.monotonic() - self._drive.started_s
         return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
 
-    def _keep(self) -> None:
+    def _keep_session(self) -> None:
         """Keep the session open; counts and trace start when a server first accepts the bridge."""
         if self._session.keep() and self._session.number == 1:
             self._drive, self._driver.counts = Drive(), Counts()
@@ -318,7 +318,7 @@ class CarlaBridge:
 
     def _step(self, standing: Standing) -> None:
         """Execute the active call and advance the simulation by one step."""
-        self._obey(standing)
+        self._execute_call(standing)
         control = self._driver.step(self._scene)
         self._world.control(control)
         self._world.tick()
@@ -334,22 +334,22 @@ class CarlaBridge:
         except ValueError:
             return None
 
-    def _obey(self, standing: Standing) -> None:
+    def _execute_call(self, standing: Standing) -> None:
         """Execute a new call once, since its effect lasts, and safe calls in every step."""
         call = standing.call
         if standing.status == "safe" or call is None:
-            self._obeyed = None
+            self._last_executed = None
             obey_safe(self._driver, standing)
             return
         key = (self._session.number, standing.tick)
-        if key == self._obeyed:
+        if key == self._last_executed:
             return
-        self._obeyed = key
+        self._last_executed = key
         self._session.executed(standing, self._driver.obey(call.name, call.arguments))
 
     # Faults, and the end.
 
-    def _recover(self, lost: ServerLost) -> None:
+    def _wait_for_server(self, lost: ServerLost) -> None:
         """Wait for a CARLA server that hangs. Raises CarlaBridgeError if the server is gone or does not continue."""
         where, limit_s = self._options.server, self._options.reconnect_s
         lost_s = time.monotonic()
@@ -357,7 +357,7 @@ class CarlaBridge:
         # If the server only hangs, braking is the first thing it does when it continues.
         self._world.control(FULL_STOP)
         while time.monotonic() - lost_s < limit_s:
-            self._keep()
+            self._keep_session()
             if self._over():
                 return
             try:
@@ -374,7 +374,7 @@ class CarlaBridge:
         hint = "Read the CARLA server's output; `rtcontrol bridge carla --set reconnect_s=60` waits for longer."
         raise CarlaBridgeError(f"The CARLA server at {where} was lost and did not continue within {limit_s:g} s.", hint)
 
-    def _halt(self) -> None:
+    def _brake_to_halt(self) -> None:
         """Brake the car to a halt at the end of the run."""
         grid = Grid(self._options.step_s)
         ended, simulated_s = Standing(None, "safe", cause="ended"), self._drive.simulated_s
@@ -391,7 +391,7 @@ class CarlaBridge:
         speed = self._scene.own.speed
         log.info("the car %s", "stands" if speed < 0.5 else f"was still at {3.6 * speed:.0f} km/h")
 
-    def _interrupt(self) -> None:
+    def _interrupt_on_stop(self) -> None:
         while not self._ended.wait(0.05):
             if self._stopped and self._options.clock == "lockstep":
                 self._session.interrupt()

@@ -116,7 +116,7 @@ def run(options: DriveOptions, clean: Path | None) -> int:
         world = CarlaWorld(options, journal.Journal(path, options.host, options.port))
         try:
             world.open()
-            return _drive(world, ending)
+            return _run_drive(world, ending)
         except ServerLost as lost:
             text = f"The CARLA server at {options.server} was lost ({lost})."
             raise CarlaBridgeError(text, "Restart the CARLA server.") from None
@@ -124,7 +124,7 @@ def run(options: DriveOptions, clean: Path | None) -> int:
             world.close()
 
 
-def _drive(world: Any, ending: Shutdown) -> int:
+def _run_drive(world: Any, ending: Shutdown) -> int:
     from rtcontrol_client.carla.bridge import CarlaBridge
 
     bridge = CarlaBridge(world)
@@ -134,7 +134,7 @@ def _drive(world: Any, ending: Shutdown) -> int:
         tell("ready", town=world.town)
     log.info("%s at %s:%d: %s, ego vehicle %s", world.what, options.host, options.port, world.town, world.ego.type_id)
     if options.once or (sys.stdin is not None and sys.stdin.isatty()):
-        threading.Thread(target=_read, args=(bridge, options.once), daemon=True).start()
+        threading.Thread(target=_read_instructions, args=(bridge, options.once), daemon=True).start()
     try:
         bridge.run(ending.retake)
     finally:
@@ -142,7 +142,7 @@ def _drive(world: Any, ending: Shutdown) -> int:
     return ending.status
 
 
-def _read(bridge: Any, supervised: bool) -> None:
+def _read_instructions(bridge: Any, supervised: bool) -> None:
     """Send each input line to the server as an instruction. With a supervisor, the end of input ends the bridge."""
     # Read the descriptor directly: at exit Python would wait for the lock of `sys.stdin`, which a blocked read holds.
     rest = b""

@@ -40,18 +40,18 @@ class Throttle:
 
     def step(self, wanted: float, speed: float) -> Control:
         """Return the pedals for a finite acceleration (m/s2) and speed (m/s). Call once per simulation step."""
-        self._learn(wanted, speed)
+        self._update_integrals(wanted, speed)
         if wanted <= 0.0 and speed < STANDING:
             self.more = 0.0
-            return Control(brake=max(HOLD, _share(-wanted / BRAKES)), hand_brake=True)
+            return Control(brake=max(HOLD, _clamped_share(-wanted / BRAKES)), hand_brake=True)
         throttle = wanted / ENGINE + self.hold
         if throttle >= 0.0:
             self.more = 0.0
-            return Control(throttle=_share(throttle))
+            return Control(throttle=_clamped_share(throttle))
         # With no throttle the vehicle slows by `hold`; the brakes provide the rest.
-        return Control(brake=_share(-throttle * ENGINE / BRAKES + self.more))
+        return Control(brake=_clamped_share(-throttle * ENGINE / BRAKES + self.more))
 
-    def _learn(self, wanted: float, speed: float) -> None:
+    def _update_integrals(self, wanted: float, speed: float) -> None:
         mean = min(1.0, self.dt_s / MEAN_S)
         if self._speed is not None:
             self._measured += mean * ((speed - self._speed) / self.dt_s - self._measured)
@@ -59,23 +59,23 @@ class Throttle:
         self._expected += mean * (wanted - self._expected)
         if speed < STANDING:
             return
-        short = self._expected - self._measured
+        shortfall = self._expected - self._measured
         throttle = wanted / ENGINE + self.hold
         if throttle >= 0.0:
-            if 0.0 < throttle < 1.0 or (throttle >= 1.0) == (short < 0.0):
-                self.hold = _within(self.hold + DRIVE_RATE * short * self.dt_s, 0.0, DRIVE_MOST)
+            if 0.0 < throttle < 1.0 or (throttle >= 1.0) == (shortfall < 0.0):
+                self.hold = _clamped(self.hold + DRIVE_RATE * shortfall * self.dt_s, 0.0, DRIVE_MOST)
             return
         brake = -throttle * ENGINE / BRAKES + self.more
-        if 0.0 < brake < 1.0 or (brake >= 1.0) == (short > 0.0):
-            self.more = _within(self.more - BRAKE_RATE * short * self.dt_s, -BRAKE_MOST, BRAKE_MOST)
+        if 0.0 < brake < 1.0 or (brake >= 1.0) == (shortfall > 0.0):
+            self.more = _clamped(self.more - BRAKE_RATE * shortfall * self.dt_s, -BRAKE_MOST, BRAKE_MOST)
 
 
-def _within(value: float, low: float, high: float) -> float:
+def _clamped(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def _share(value: float) -> float:
-    return _within(value, 0.0, 1.0) if math.isfinite(value) else 0.0
+def _clamped_share(value: float) -> float:
+    return _clamped(value, 0.0, 1.0) if math.isfinite(value) else 0.0
 
 
 AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance: seconds of driving, within these limits

@@ -56,7 +56,7 @@ class Track:
 
     def route(self, turn: Turn) -> Route:
         """Return the route from the start of the current lane, with the chosen turn at the next junction."""
-        lane = self._here()
+        lane = self._current_lane()
         return self.road.route(lane, "straight" if lane.junction else turn)
 
     def follow(self, own: Body, intent: Intent) -> Passed:
@@ -74,13 +74,13 @@ class Track:
             self._locate(own)
             passed.lost = self._lane is not lane
             return passed
-        self._continue(own, intent, passed)
+        self._enter_next_lanes(own, intent, passed)
         self._change_lane(own, passed)
         return passed
 
-    def _continue(self, own: Body, intent: Intent, passed: Passed) -> None:
+    def _enter_next_lanes(self, own: Body, intent: Intent, passed: Passed) -> None:
         for _ in range(8):
-            lane = self._here()
+            lane = self._current_lane()
             if self.s <= lane.length or not lane.after:
                 return
             following = self.route(intent.turn).lanes[1]
@@ -91,7 +91,7 @@ class Track:
             self.s, self.lateral_m = following.project(own.x, own.y, self.s - lane.length)
 
     def _change_lane(self, own: Body, passed: Passed) -> None:
-        lane, before_m = self._here(), self.lateral_m
+        lane, before_m = self._current_lane(), self.lateral_m
         other = lane.left if before_m < 0 else lane.right
         if other is None or abs(before_m) <= 0.5 * lane.width + FIRM_M:
             return
@@ -105,7 +105,7 @@ class Track:
             raise ValueError("there is no road")
         self._lane, self.s, self.lateral_m = position
 
-    def _here(self) -> LaneLine:
+    def _current_lane(self) -> LaneLine:
         if self._lane is None:
             raise ValueError("the vehicle was not located yet")
         return self._lane
@@ -125,7 +125,7 @@ class LaneChange:
     def advance(self, dt_s: float, speed: float) -> None:
         if self.progress >= 1.0:
             self.over_s += dt_s
-        self.progress = min(1.0, self.progress + dt_s * _rate(speed))
+        self.progress = min(1.0, self.progress + dt_s * _progress_rate(speed))
 
     def moved(self, by: float) -> None:
         """Shift all offsets by a distance, because the reference lane changed."""
@@ -134,7 +134,7 @@ class LaneChange:
 
     def lateral(self, ahead_m: float, speed: float) -> float:
         """Return the planned offset from the reference lane's centre at a distance ahead."""
-        progress = min(1.0, self.progress + ahead_m * _rate(speed) / max(speed, 0.1))
+        progress = min(1.0, self.progress + ahead_m * _progress_rate(speed) / max(speed, 0.1))
         smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
         return self.start + (self.end - self.start) * smooth
 
@@ -143,7 +143,7 @@ class LaneChange:
         return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
 
 
-def _rate(speed: float) -> float:
+def _progress_rate(speed: float) -> float:
     return min(1.0 / TAKES_S, max(speed, 0.0) / LEAST_M)
 
 
@@ -175,15 +175,15 @@ class Driver:
         self.intent, self.counts = Intent(), Counts()
         self._track, self._occupancy = Track(road), LaneOccupancy(road)
         self._steer, self._throttle = Steer(dt_s), Throttle(dt_s)
-        self._change: LaneChange | None = None
+        self._lane_change: LaneChange | None = None
         self._scene: Scene | None = None
         self.view: View | None = None  # result of the last look
-        self._braking, self._refused = Braking(), ""  # the kind of the last refusal
+        self._braking, self._last_refusal = Braking(), ""  # the kind of the last refusal
 
     @property
     def shift(self) -> int:
         """Return the direction of the change of lanes: -1 left, 0 none, 1 right."""
-        return 0 if self._change is None else self._change.side
+        return 0 if self._lane_change is None else self._lane_change.side
 
     def look(self, scene: Scene) -> View:
         """Return the vehicle's place and surroundings; the same scene is evaluated only once.
@@ -197,29 +197,29 @@ class Driver:
         self._occupancy.update(scene.others)
         track = self._track
         passed = track.follow(scene.own, self.intent)
-        if self._change is not None:
-            self._change.moved(passed.sideways_m)
+        if self._lane_change is not None:
+            self._lane_change.moved(passed.sideways_m)
         if passed.lost:
-            self._change = None
+            self._lane_change = None
         if passed.sideways_m or passed.lost:
-            self._check_turn(scene.own.speed)
-        if passed.entered and not self._leads_over():
-            self._give_up(track.lateral_m)
+            self._cancel_late_turn(scene.own.speed)
+        if passed.entered and not self._target_lane_continues():
+            self._return_to_centre(track.lateral_m)
         view = observing.look(self._occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m)
         self._scene, self.view = scene, view
         return view
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         """Execute a call; return why it was refused, or None. Lane changes need a `look` before."""
-        reason = self._obey(name, arguments)
+        reason = self._apply_call(name, arguments)
         if reason is not None:
-            self._log(reason)
+            self._log_refusal(reason)
         return reason
 
-    def _log(self, reason: str) -> None:
+    def _log_refusal(self, reason: str) -> None:
         """Log a refusal, unless the last one was of the same kind: a model repeats its calls at each tick."""
-        before, self._refused = self._refused, reason.split(":")[0]
-        if self._refused != before:
+        before, self._last_refusal = self._last_refusal, reason.split(":")[0]
+        if self._last_refusal != before:
             log.warning("call refused: %s", reason)
 
     def step(self, scene: Scene) -> Control:
@@ -231,28 +231,28 @@ class Driver:
         speed = view.own.speed
         self.counts.distance_m += speed * self.dt_s
         self.counts.top_kmh = max(self.counts.top_kmh, speed * KMH)
-        self._advance(view, speed)
-        pedals = self._throttle.step(self._wanted(view, speed), speed)
-        return replace(pedals, steer=self._steering(view, speed))
+        self._advance_lane_change(view, speed)
+        pedals = self._throttle.step(self._wanted_acceleration(view, speed), speed)
+        return replace(pedals, steer=self._steering_value(view, speed))
 
     # Calls.
 
-    def _too_late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
+    def _late_turn_reason(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
         late = observing.late(route, s, speed)
         if late is None:
             return None
         way = "go straight on" if turn == "straight" else f"turn {turn}"
         return f"too late to {way}: {late[0]:.0f} m are needed at {speed * KMH:.0f} km/h, {late[1]:.0f} m are left"
 
-    def _check_turn(self, speed: float) -> None:
+    def _cancel_late_turn(self, speed: float) -> None:
         """Cancel the chosen turn if, after changing lanes, there is too little road left for it."""
         turn = self.intent.turn
-        reason = self._too_late(turn, self._track.route(turn), self._track.s, speed)
+        reason = self._late_turn_reason(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
             self.intent.turn = "straight"
-            self._log(reason)
+            self._log_refusal(reason)
 
-    def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+    def _apply_call(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         numbers = [value for value in arguments.values() if isinstance(value, (int, float))]
         if not all(0 <= value <= LARGEST for value in numbers):
             return "a value out of range"
@@ -261,7 +261,7 @@ class Driver:
             turn = arguments["at_next_junction"] if name == "turn" else self.intent.turn
             # Repeating the chosen turn, or choosing one inside a junction, has no effect.
             if view is not None and not view.lane.junction and turn != self.intent.turn and turn in TURNS:
-                reason = self._too_late(turn, self._track.road.route(view.lane, turn), view.s, view.own.speed)
+                reason = self._late_turn_reason(turn, self._track.road.route(view.lane, turn), view.s, view.own.speed)
                 if reason is not None:
                     return reason
             place = NOWHERE if view is None else observing.place(view, self.shift)
@@ -278,51 +278,51 @@ class Driver:
         if not rules.room(view.own.speed, side.ahead, side.behind):
             return "another vehicle is next to us"
         across = 0.5 * (view.lane.width + lane.width)
-        self._change = LaneChange(wish, view.lateral_m, wish * across)
+        self._lane_change = LaneChange(wish, view.lateral_m, wish * across)
         return None
 
     # Lane changes.
 
-    def _advance(self, view: View, speed: float) -> None:
-        change = self._change
+    def _advance_lane_change(self, view: View, speed: float) -> None:
+        change = self._lane_change
         if change is None:
             return
         change.advance(self.dt_s, speed)
         if change.done(view.lateral_m) and abs(change.end) < 0.5 * view.lane.width:
             self.counts.lane_changes += change.side != 0
-            self._change = None
-        elif change.over_s > GIVE_UP_S or self._cut_off(view, change):
-            self._give_up(view.lateral_m)
+            self._lane_change = None
+        elif change.over_s > GIVE_UP_S or self._is_cut_off(view, change):
+            self._return_to_centre(view.lateral_m)
 
-    def _give_up(self, lateral_m: float) -> None:
+    def _return_to_centre(self, lateral_m: float) -> None:
         """Stop changing lanes and return to the centre of the current lane."""
-        self._change = LaneChange(0, lateral_m, 0.0)
+        self._lane_change = LaneChange(0, lateral_m, 0.0)
 
-    def _cut_off(self, view: View, change: LaneChange) -> bool:
+    def _is_cut_off(self, view: View, change: LaneChange) -> bool:
         """Return whether a vehicle in the other lane came next to us before we left our lane."""
         if not change.side or abs(change.end) < 0.5 * view.lane.width:
             return False
         side = view.left if change.end < 0 else view.right
         return side is not None and rules.beside(view.own.speed, side.ahead, side.behind)
 
-    def _leads_over(self) -> bool:
+    def _target_lane_continues(self) -> bool:
         """Return whether the target lane still runs next to ours."""
-        change, lane = self._change, self._track.route(self.intent.turn).lanes[0]
+        change, lane = self._lane_change, self._track.route(self.intent.turn).lanes[0]
         if change is None or abs(change.end) < 0.5 * lane.width:
             return True
         return (lane.left if change.end < 0 else lane.right) is not None
 
-    def _lateral(self, ahead_m: float, speed: float) -> float:
+    def _wanted_offset(self, ahead_m: float, speed: float) -> float:
         """Return the wanted offset from the centre line at a distance ahead."""
-        return 0.0 if self._change is None else self._change.lateral(ahead_m, speed)
+        return 0.0 if self._lane_change is None else self._lane_change.lateral(ahead_m, speed)
 
     # Speed.
 
-    def _wanted(self, view: View, speed: float) -> float:
+    def _wanted_acceleration(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
         want = rules.wanted(self.intent, speed, limit, None)
         brakes, braking = self._braking, False
-        for near in self._in_the_way(view, speed):
+        for near in self._vehicles_in_path(view, speed):
             want = min(want, rules.wanted(self.intent, speed, limit, near), observing.close(near, speed))
             braking = braking or observing.danger(near, speed, brakes.active)
         brakes.could_stop, brakes.for_line = observing.line(view, speed, brakes.could_stop, brakes.for_line)
@@ -331,7 +331,7 @@ class Driver:
         brakes.active = braking
         return -rules.FULL_BRAKE if braking else min(want, observing.bend(view, speed))
 
-    def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
+    def _vehicles_in_path(self, view: View, speed: float) -> Iterator[Near]:
         """Yield the vehicles that our vehicle would hit on its path, including the other lane while changing lanes."""
         own = view.own
         for over, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
@@ -343,25 +343,25 @@ class Driver:
                 touching = own.half_width_m + other.across_m + CLEAR_M
                 # We are farther along our path when we reach the other vehicle, and until we have passed it.
                 ratio = speed / max(speed - other.along, CLOSING)
-                ways = [self._way_over(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
+                ways = [self._path_offset(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
                 if min(ways) - touching < other.lateral + over < max(ways) + touching:
                     yield Near(gap, other.along)
 
-    def _way_over(self, view: View, ahead_m: float, speed: float) -> float:
-        if self._change is not None:
-            return self._lateral(ahead_m, speed)
+    def _path_offset(self, view: View, ahead_m: float, speed: float) -> float:
+        if self._lane_change is not None:
+            return self._wanted_offset(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 
     # Steering.
 
-    def _steering(self, view: View, speed: float) -> float:
+    def _steering_value(self, view: View, speed: float) -> float:
         own, half = view.own, 0.5 * WHEELBASE_M
         cos, sin = math.cos(math.radians(own.yaw_deg)), math.sin(math.radians(own.yaw_deg))
         ahead = look_ahead_m(speed)
         x, y, tx, ty = view.route.at(view.s - half + ahead)
-        over = self._lateral(ahead - half, speed)
+        over = self._wanted_offset(ahead - half, speed)
         dx, dy = x - ty * over - (own.x - half * cos), y + tx * over - (own.y - half * sin)
-        off = view.lateral_m - self._lateral(0.0, speed)
+        off = view.lateral_m - self._wanted_offset(0.0, speed)
         return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, off)
 
 

@@ -64,7 +64,7 @@ class Intent:
                 if place.junction_m != 0:  # inside a junction the turn cannot change any more
                     self.turn = arguments["at_next_junction"]
             case "change_lane":
-                return self._change(arguments["direction"], place)
+                return self._request_lane_change(arguments["direction"], place)
             case _:
                 raise ValueError(f"not a driver's call: {name}")
         return None
@@ -78,7 +78,7 @@ class Intent:
         """Clear the chosen turn, after the junction was passed."""
         self.turn = "straight"
 
-    def _change(self, direction: str, place: Place) -> str | None:
+    def _request_lane_change(self, direction: str, place: Place) -> str | None:
         if direction not in ("left", "right"):
             raise ValueError(f"change_lane: direction={direction!r}")
         side = LEFT if direction == "left" else RIGHT
@@ -124,9 +124,9 @@ def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> fl
     """
     match intent.mode:
         case "speed":
-            return _towards(intent.kmh / KMH, speed)
+            return _acceleration_towards(intent.kmh / KMH, speed)
         case "follow":
-            free = _towards(limit, speed)
+            free = _acceleration_towards(limit, speed)
             if ahead is None:
                 return free
             near = 0.25 * (ahead.gap_m - intent.gap_m) + 0.9 * (ahead.speed - speed)
@@ -168,5 +168,5 @@ def slowing_m(speed: float, corner: float) -> float:
     return (speed * speed - corner * corner) / (2.0 * COMFORT_DOWN) + REACT_S * speed + MARGIN_M
 
 
-def _towards(target: float, speed: float) -> float:
+def _acceleration_towards(target: float, speed: float) -> float:
     return max(-COMFORT_DOWN, min(COMFORT_UP, 0.8 * (target - speed)))

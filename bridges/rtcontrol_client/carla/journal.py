@@ -41,28 +41,28 @@ class Journal:
     def begin(self, episode: int) -> None:
         """Record a new world, in which there are no actors of ours yet."""
         self.left = UndoRecord(self.left.host, self.left.port, self.left.pid, self.left.born, episode)
-        self._write()
+        self._write_file()
 
     def moved(self, episode: int) -> None:
         """Record that the server loaded another world but kept its settings."""
         self.left.episode, self.left.actors = episode, []
-        self._write()
+        self._write_file()
 
     def settings(self, original: Mapping[str, Any]) -> None:
         """Record the original settings before they change."""
         self.left.settings = dict(original)
-        self._write()
+        self._write_file()
 
     def spawned(self, actor: int) -> None:
         """Record a vehicle that the bridge spawned."""
         self.left.actors.append(actor)
-        self._write()
+        self._write_file()
 
     def close(self) -> None:
         """Remove the file, after everything was undone."""
         self.path.unlink(missing_ok=True)
 
-    def _write(self) -> None:
+    def _write_file(self) -> None:
         part = self.path.with_suffix(f".{os.getpid()}.new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

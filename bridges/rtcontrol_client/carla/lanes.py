@@ -39,11 +39,11 @@ class CentreLine:
     def __init__(self, points: Sequence[tuple[float, float]], width: float) -> None:
         """Create a line through at least two different points, dense enough for straight lines between them."""
         self.width = width
-        self.xs, self.ys, self.step, self.length = _evenly(points)
+        self.xs, self.ys, self.step, self.length = _resample(points)
         self.last = len(self.xs) - 2
         places = pairwise(zip(self.xs, self.ys, strict=True))
-        self.tangents = [_unit(x - before_x, y - before_y) for (before_x, before_y), (x, y) in places]
-        self.bends = self._bends()
+        self.tangents = [_unit_vector(x - before_x, y - before_y) for (before_x, before_y), (x, y) in places]
+        self.bends = self._bend_speeds()
         self._box = (min(self.xs) - width, min(self.ys) - width, max(self.xs) + width, max(self.ys) + width)
 
     def at(self, s: float) -> tuple[float, float, float, float]:
@@ -89,7 +89,7 @@ class CentreLine:
         """Return the angle (radians, positive to the right) between the directions at the start and the end."""
         return between(self.tangents[0], self.tangents[-1])
 
-    def _bends(self) -> list[float]:
+    def _bend_speeds(self) -> list[float]:
         """Return the largest speeds (m/s) that the bends allow, one for each BEND_STEP_M."""
         every = max(1, round(BEND_STEP_M / self.step))
         speeds = []
@@ -124,7 +124,7 @@ class LaneLine(CentreLine):
         self.way: Way = "straight"
 
 
-def _unit(dx: float, dy: float) -> tuple[float, float]:
+def _unit_vector(dx: float, dy: float) -> tuple[float, float]:
     length = math.hypot(dx, dy) or 1.0
     return dx / length, dy / length
 
@@ -135,7 +135,7 @@ def between(first: tuple[float, float], second: tuple[float, float]) -> float:
     return math.atan2(cross, first[0] * second[0] + first[1] * second[1])
 
 
-def _evenly(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float], float, float]:
+def _resample(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float], float, float]:
     """Resample a line to equal distances of about `STEP_M`; return its xs, ys, the distance and the length."""
     reached = [0.0]
     for start, end in pairwise(points):
@@ -181,15 +181,15 @@ class Route:
         self.length = self.offsets.pop()
         self.ends = not lanes[-1].after
         self.stop_lines = self._lines(lines)
-        self._bend_at, self._bend_speed = [0.0], [lanes[0].bends[0]]  # stretches with about the same bend
+        self._bend_starts, self._bend_limits = [0.0], [lanes[0].bends[0]]  # stretches with about the same bend
         for offset, lane in zip(self.offsets, lanes, strict=True):
             for n, speed in enumerate(lane.bends):
-                last = self._bend_speed[-1]
+                last = self._bend_limits[-1]
                 if abs(speed - last) < ALIKE * last:
-                    self._bend_speed[-1] = min(speed, last)
+                    self._bend_limits[-1] = min(speed, last)
                 else:
-                    self._bend_at.append(offset + n * BEND_STEP_M)
-                    self._bend_speed.append(speed)
+                    self._bend_starts.append(offset + n * BEND_STEP_M)
+                    self._bend_limits.append(speed)
 
     def at(self, s: float) -> tuple[float, float, float, float]:
         """Return the point and the unit tangent at a distance from the start: x, y, tx, ty."""
@@ -198,13 +198,13 @@ class Route:
 
     def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
         """Yield each bend within reach: metres ahead of s, and the largest speed (m/s) from that point on."""
-        i = max(bisect_right(self._bend_at, s) - 1, 0)
-        yield 0.0, self._bend_speed[i]
-        for n in range(i + 1, len(self._bend_at)):
-            ahead = self._bend_at[n] - s
+        i = max(bisect_right(self._bend_starts, s) - 1, 0)
+        yield 0.0, self._bend_limits[i]
+        for n in range(i + 1, len(self._bend_starts)):
+            ahead = self._bend_starts[n] - s
             if ahead > reach:
                 return
-            yield ahead, self._bend_speed[n]
+            yield ahead, self._bend_limits[n]
 
     def line_ahead(self, s: float) -> tuple[float, tuple[int, ...]] | None:
         """Return the first stop line beyond s and its lights, or None if there is none up to the junction."""
@@ -249,12 +249,12 @@ class TownRoad:
         self._location = carla.Location
         self.driving = carla.LaneType.Driving
         self._lanes: dict[Key, LaneLine] = {}
-        self._ends: dict[Key, list[Any]] = {}  # waypoints just beyond the end of each lane
+        self._end_waypoints: dict[Key, list[Any]] = {}  # waypoints just beyond the end of each lane
         self._routes: dict[tuple[Key, Turn], Route] = {}
-        self._behind: dict[Key, list[tuple[float, LaneLine]]] = {}
-        self._counted: dict[Key, tuple[int, int]] = {}
+        self._lanes_behind: dict[Key, list[tuple[float, LaneLine]]] = {}
+        self._lane_numbers: dict[Key, tuple[int, int]] = {}
         self._lines = NONE_LIT
-        self._todo = [waypoint for pair in map.get_topology() for waypoint in pair]
+        self._unread_waypoints = [waypoint for pair in map.get_topology() for waypoint in pair]
         self._read_all()
 
     def place(self, x: float, y: float, z: float, yaw_deg: float | None = None) -> LanePosition | None:
@@ -265,21 +265,21 @@ class TownRoad:
             return None
         lane = self.lane_of(waypoint)
         if lane.junction and yaw_deg is not None:
-            lane = self._crossing(lane, x, y, math.radians(yaw_deg))
+            lane = self._crossing_lane(lane, x, y, math.radians(yaw_deg))
         return LanePosition(lane, *lane.search(x, y))
 
     def lane_of(self, waypoint: carla.Waypoint) -> LaneLine:
         """Return the lane of a waypoint."""
-        if _key(waypoint) not in self._lanes:  # a lane without links, or a section too short to be read
-            self._todo.append(waypoint)
+        if _lane_key(waypoint) not in self._lanes:  # a lane without links, or a section too short to be read
+            self._unread_waypoints.append(waypoint)
             self._read_all()
-        return self._lanes[_key(waypoint)]
+        return self._lanes[_lane_key(waypoint)]
 
     def route(self, lane: LaneLine, turn: Turn) -> Route:
         """Return the route from the start of a lane. Inside a junction the way is fixed, whatever the turn."""
         key = (lane.key, turn)
         if key not in self._routes:
-            self._routes[key] = self._ahead(lane, turn)
+            self._routes[key] = self._build_route(lane, turn)
         return self._routes[key]
 
     def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
@@ -289,25 +289,25 @@ class TownRoad:
 
     def behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
         """Return the lane and all lanes that lead to it, each with the place of its start (m, 0 for this lane's)."""
-        if lane.key not in self._behind:
+        if lane.key not in self._lanes_behind:
             chain = [(0.0, lane)]
             for start, here in chain:  # `chain` grows in this loop
                 if start >= -REACH_M:
                     known = {id(each) for _, each in chain}
                     chain += [(start - before.length, before) for before in here.before if id(before) not in known]
-            self._behind[lane.key] = chain
-        return self._behind[lane.key]
+            self._lanes_behind[lane.key] = chain
+        return self._lanes_behind[lane.key]
 
     def lanes(self) -> list[LaneLine]:
         return list(self._lanes.values())
 
-    def _ahead(self, lane: LaneLine, turn: Turn) -> Route:
+    def _build_route(self, lane: LaneLine, turn: Turn) -> Route:
         lanes, wanted, entry, taken = [lane], turn, None, None
         beyond = 0.0
         while beyond < REACH_M and lanes[-1].after:
             here = lanes[-1]
             enters = not here.junction and any(after.junction for after in here.after)
-            following = _choose(here, wanted if enters else "straight")
+            following = _choose_next_lane(here, wanted if enters else "straight")
             if enters and entry is None and following.junction:
                 entry = sum(passed.length for passed in lanes)
                 taken, wanted = following.way, "straight"
@@ -319,15 +319,15 @@ class TownRoad:
 
     def _read_all(self) -> None:
         """Read all pending lanes and their neighbours and successors, which the map's topology may lack."""
-        while self._todo:
-            waypoint = self._todo.pop()
-            if waypoint.lane_type == self.driving and _key(waypoint) not in self._lanes:
-                self._read(waypoint)
-        self._connect()
+        while self._unread_waypoints:
+            waypoint = self._unread_waypoints.pop()
+            if waypoint.lane_type == self.driving and _lane_key(waypoint) not in self._lanes:
+                self._read_lane(waypoint)
+        self._connect_lanes()
 
-    def _read(self, waypoint: carla.Waypoint) -> None:
-        key = _key(waypoint)
-        waypoints = [*reversed(_walk(waypoint, "previous")), waypoint, *_walk(waypoint, "next")]
+    def _read_lane(self, waypoint: carla.Waypoint) -> None:
+        key = _lane_key(waypoint)
+        waypoints = [*reversed(_walk_lane(waypoint, "previous")), waypoint, *_walk_lane(waypoint, "next")]
         points = [(at.x, at.y) for at in (each.transform.location for each in waypoints)]
         if math.dist(points[0], points[-1]) < 1e-3 and len(points) < 4:  # too short to have two different points
             x, y = points[0]
@@ -335,12 +335,12 @@ class TownRoad:
             points = [(x, y), (x + 0.01 * math.cos(yaw), y + 0.01 * math.sin(yaw))]
         middle = waypoints[len(waypoints) // 2]
         self._lanes[key] = LaneLine(key, points, middle.lane_width, waypoint.is_junction)
-        ends = self._ends[key] = [after for after in waypoints[-1].next(0.05) if _key(after) != key]
-        lefts, rights = self._same_way(middle, "get_left_lane"), self._same_way(middle, "get_right_lane")
-        self._counted[key] = len(lefts) + 1, len(lefts) + 1 + len(rights)
-        self._todo += [*ends, *lefts, *rights]
+        ends = self._end_waypoints[key] = [after for after in waypoints[-1].next(0.05) if _lane_key(after) != key]
+        lefts, rights = self._parallel_lanes(middle, "get_left_lane"), self._parallel_lanes(middle, "get_right_lane")
+        self._lane_numbers[key] = len(lefts) + 1, len(lefts) + 1 + len(rights)
+        self._unread_waypoints += [*ends, *lefts, *rights]
 
-    def _same_way(self, middle: carla.Waypoint, side: str) -> list[Any]:
+    def _parallel_lanes(self, middle: carla.Waypoint, side: str) -> list[Any]:
         """Return the lanes with the same direction on one side of a waypoint."""
         lanes: list[Any] = []
         here = getattr(middle, side)()
@@ -349,14 +349,14 @@ class TownRoad:
             here = getattr(here, side)() if len(lanes) < MOST_LANES else None
         return lanes
 
-    def _connect(self) -> None:
+    def _connect_lanes(self) -> None:
         """Connect all lanes with their successors and neighbours; call again after adding a lane."""
         self._routes.clear()
-        self._behind.clear()
+        self._lanes_behind.clear()
         for key, lane in self._lanes.items():
             lane.before = []
-            lane.index, lane.count = self._counted[key]
-            after = dict.fromkeys(_key(end) for end in self._ends[key])
+            lane.index, lane.count = self._lane_numbers[key]
+            after = dict.fromkeys(_lane_key(end) for end in self._end_waypoints[key])
             lane.after = [self._lanes[other] for other in after if other in self._lanes]
         for lane in self._lanes.values():
             for after_ in lane.after:
@@ -368,11 +368,11 @@ class TownRoad:
         inside = [lane for lane in self._lanes.values() if lane.junction]
         for lane in inside:
             if any(not before.junction for before in lane.before) or not lane.before:
-                _orient(lane)
+                _set_turn(lane)
         for lane in inside:
-            _widen(lane)
+            _number_straight_lanes(lane)
 
-    def _crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
+    def _crossing_lane(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
         """Return the lane of a junction, at a place, whose direction fits best."""
         heading = (math.cos(yaw), math.sin(yaw))
         best, least = nearest, math.inf
@@ -387,19 +387,19 @@ class TownRoad:
         return best
 
 
-def _key(waypoint: carla.Waypoint) -> Key:
+def _lane_key(waypoint: carla.Waypoint) -> Key:
     return waypoint.road_id, waypoint.section_id, waypoint.lane_id
 
 
-def _walk(start: carla.Waypoint, way: str) -> list[Any]:
+def _walk_lane(start: carla.Waypoint, way: str) -> list[Any]:
     """Return the waypoints after `start` up to the lane's end (`next`) or start (`previous`)."""
-    key, waypoints, sign = _key(start), [], 0.0
+    key, waypoints, sign = _lane_key(start), [], 0.0
 
     def onward(here: carla.Waypoint, distance: float) -> Any:
         for candidate in getattr(here, way)(distance):
             moved = candidate.s - here.s
             # A closed loop leads back to its start, which has the same key.
-            if _key(candidate) == key and (sign == 0.0 or moved * sign > 0.0):
+            if _lane_key(candidate) == key and (sign == 0.0 or moved * sign > 0.0):
                 return candidate
         return None
 
@@ -416,7 +416,7 @@ def _walk(start: carla.Waypoint, way: str) -> list[Any]:
     return waypoints if last is None else [*waypoints, last]
 
 
-def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
+def _choose_next_lane(lane: LaneLine, turn: Turn) -> LaneLine:
     """Return the next lane: one with the wanted turn, else one straight on, else the one that turns least."""
 
     def apart(after: LaneLine) -> tuple[bool, bool, float]:
@@ -426,7 +426,7 @@ def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
     return min(lane.after, key=apart)
 
 
-def _orient(lane: LaneLine) -> None:
+def _set_turn(lane: LaneLine) -> None:
     """Set the turn of a junction's lane, and of the lanes that continue it inside the junction."""
     inside, end = [lane], lane
     while end.after and end.after[0].junction and end.after[0] not in inside:
@@ -437,7 +437,7 @@ def _orient(lane: LaneLine) -> None:
         part.way = "straight" if abs(angle) < STRAIGHT_WITHIN else "right" if angle > 0 else "left"
 
 
-def _widen(lane: LaneLine) -> None:
+def _number_straight_lanes(lane: LaneLine) -> None:
     """Number the lanes straight over a junction like those before it, even if each is a separate road; a turn has
     one."""
     if lane.way != "straight":

@@ -54,12 +54,14 @@ def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
         return Lamp(light.id, sign, None)
     box, middle = carla.Transform(volume.location, volume.rotation), at.transform(volume.location)
     # Leave out the very ends of the box, which may reach into the next lane.
-    along = [carla.Location(x=m) for m in _across(extent.x)] + [carla.Location(y=m) for m in _across(extent.y)]
+    along = [carla.Location(x=m) for m in _box_positions(extent.x)] + [
+        carla.Location(y=m) for m in _box_positions(extent.y)
+    ]
     found = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
     return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in found if waypoint is not None])
 
 
-def _across(half_m: float) -> Iterator[float]:
+def _box_positions(half_m: float) -> Iterator[float]:
     steps = max(math.ceil(half_m), 1)
     return (0.9 * half_m * n / steps for n in range(-steps, steps + 1))
 
@@ -68,32 +70,32 @@ def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
     """Assign the traffic lights to the lanes that they govern."""
     lines: dict[Key, dict[int, float]] = {}
     for lamp in lamps:
-        for lane, s in _lines(road, lamp):
+        for lane, s in _governed_lanes(road, lamp):
             known = lines.setdefault(lane.key, {})
             known[lamp.number] = min(s, known.get(lamp.number, s))
     road.lit(lines)
 
 
-def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
+def _governed_lanes(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
     """Yield the lanes that a light governs, each with the place of the stop line (in a junction, the lane's start)."""
-    marked = dict(_marked(road, lamp.sign))
+    marked = dict(_landmark_lanes(road, lamp.sign))
     yield from marked.items()
     before = {lane: s for lane, s in marked.items() if not lane.junction}
     for inside in marked:
         if inside.junction:
             before |= {lane: lane.length for lane in inside.before if not lane.junction}
     for lane, line in before.items():
-        yield lane, min(line, lane.length, _by_box(lane, line, lamp.middle))
+        yield lane, min(line, lane.length, _limit_by_box(lane, line, lamp.middle))
     if lamp.middle is None:
         return
     # If landmarks name lanes, they name all of them: other lanes that the box touches do not count, except a short lane
     # that leads to a named one. If all named lanes are elsewhere, the signal says nothing about the box.
-    under = list(_under(road, lamp))
+    under = list(_lanes_under_box(road, lamp))
     for lane in [it for it in under if it in before or any(after in before for after in it.after)] or under:
         yield lane, min(lane.search(*lamp.middle)[0] + BOX_TO_LINE_M, lane.length)
 
 
-def _under(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
+def _lanes_under_box(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
     """Yield the lanes under the trigger box, outside the junction; for a box inside, the lanes that end at its
     place."""
     for waypoint in lamp.under:
@@ -104,7 +106,7 @@ def _under(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
             yield from (before for before in lane.before if not before.junction)
 
 
-def _marked(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:
+def _landmark_lanes(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:
     for mark in road.map.get_all_landmarks_from_id(sign) if sign else ():
         for ends in mark.get_lane_validities():
             for number in range(min(ends), max(ends) + 1):
@@ -115,7 +117,7 @@ def _marked(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:
                 yield lane, 0.0 if lane.junction else lane.search(at.x, at.y)[0]
 
 
-def _by_box(lane: LaneLine, line: float, middle: tuple[float, float] | None) -> float:
+def _limit_by_box(lane: LaneLine, line: float, middle: tuple[float, float] | None) -> float:
     """Return the farthest stop line that the trigger box allows, or `line` if the box does not belong to the lane."""
     if middle is None:
         return line

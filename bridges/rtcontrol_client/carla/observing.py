@@ -78,51 +78,51 @@ class LaneOccupancy:
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
-        self._known: dict[int, tuple[LaneLine, float]] = {}
-        self._on: dict[Key, list[tuple[float, float, float, Body]]] = {}
-        self._inside: list[Body] = []
+        self._known_places: dict[int, tuple[LaneLine, float]] = {}
+        self._by_lane: dict[Key, list[tuple[float, float, float, Body]]] = {}
+        self._junction_bodies: list[Body] = []
 
     def update(self, bodies: Iterable[Body]) -> None:
         """Set the vehicles of the next moment, ignoring vehicles with impossible figures."""
         known: dict[int, tuple[LaneLine, float]] = {}
-        self._on, self._inside = {}, []
+        self._by_lane, self._junction_bodies = {}, []
         for body in bodies:
-            placed = self._place(body) if body.sane else None
+            placed = self._locate_body(body) if body.sane else None
             if placed is None:
                 continue
             lane, s, lateral = placed
             known[body.number] = lane, s
             if lane.junction:
-                self._inside.append(body)
+                self._junction_bodies.append(body)
             else:
                 tx, ty = lane.at(s)[2:]
-                self._on.setdefault(lane.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
-        self._known = known
+                self._by_lane.setdefault(lane.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
+        self._known_places = known
 
     def ahead(self, route: Route, s: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on the route, except `number`, from s metres after its start on."""
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
-            yield from self._of(lane, offset - s, number)
+            yield from self._on_lane(lane, offset - s, number)
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on all lanes that lead to this lane, but not on the lane itself."""
         for start, before in self.road.behind(lane)[1:]:
             if s - start - before.length <= SIGHT_M + LONGEST_M:
-                yield from self._of(before, start - s, number)
+                yield from self._on_lane(before, start - s, number)
 
-    def _of(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+    def _on_lane(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on a lane that starts at a distance ahead."""
         if lane.junction:
-            yield from self._across(lane, start, number)
-        for at, lateral, along, body in self._on.get(lane.key, ()):
+            yield from self._in_junction(lane, start, number)
+        for at, lateral, along, body in self._by_lane.get(lane.key, ()):
             if body.number != number:
                 yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
-    def _across(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+    def _in_junction(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
         """Yield vehicles on the surface of a lane inside a junction, where lanes cross, whatever their route."""
-        for body in self._inside:
+        for body in self._junction_bodies:
             if body.number == number or not lane.near(body.x, body.y):
                 continue
             at, lateral = lane.search(body.x, body.y)
@@ -136,8 +136,8 @@ class LaneOccupancy:
             wide = across * body.half_length_m + along * body.half_width_m
             yield Neighbour(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
 
-    def _place(self, body: Body) -> tuple[LaneLine, float, float] | None:
-        known = self._known.get(body.number)
+    def _locate_body(self, body: Body) -> tuple[LaneLine, float, float] | None:
+        known = self._known_places.get(body.number)
         if known is not None:
             lane, hint = known
             s, lateral = lane.project(body.x, body.y, hint)
@@ -188,7 +188,7 @@ class View:
 def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> View:
     """Return the driver's view, s metres after the route's start; the occupancy must be of the same moment."""
     own, lane = scene.own, route.lanes[0]
-    light = _light(scene, route, s)
+    light = _applicable_light(scene, route, s)
     return View(
         own=own,
         route=route,
@@ -199,8 +199,8 @@ def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral
         light=light,
         junction_m=junction_m(route, s, own.half_length_m, WAITS_M if light in ("red", "yellow") else 0.0),
         centre=_side(occupancy, own, route, s),
-        left=_next_to(occupancy, own, route, lane.left, s),
-        right=_next_to(occupancy, own, route, lane.right, s),
+        left=_neighbour_side(occupancy, own, route, lane.left, s),
+        right=_neighbour_side(occupancy, own, route, lane.right, s),
     )
 
 
@@ -221,7 +221,7 @@ def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0)
     return left if left < SIGHT_M else None
 
 
-def _light(scene: Scene, route: Route, s: float) -> Light:
+def _applicable_light(scene: Scene, route: Route, s: float) -> Light:
     """Return the light that applies to our vehicle, until the vehicle's centre is over the stop line."""
     line = route.line_ahead(s)
     if line is None or line[0] > s + scene.own.half_length_m + LIGHT_SIGHT_M:
@@ -230,7 +230,7 @@ def _light(scene: Scene, route: Route, s: float) -> Light:
     return next((light for light in WORST if light in shown), "none")
 
 
-def _next_to(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine | None, s: float) -> Side | None:
+def _neighbour_side(occupancy: LaneOccupancy, own: Body, route: Route, lane: LaneLine | None, s: float) -> Side | None:
     """Return the view of a lane next to ours, starting next to our vehicle."""
     if lane is None:
         return None
@@ -283,10 +283,10 @@ def bend(view: View, speed: float) -> float:
     most = math.inf
     for ahead, slow in view.route.bends(view.s, speed * speed / (2.0 * BEND_DOWN) + 8.0):
         if slow < NO_BEND:
-            most = min(most, _slowing(ahead, slow, speed))
+            most = min(most, _slowing_acceleration(ahead, slow, speed))
     if view.route.ends:
         left = view.route.length - view.s - view.own.half_length_m - ROAD_END_M
-        most = min(most, _slowing(max(left, 0.0), 0.0, speed))
+        most = min(most, _slowing_acceleration(max(left, 0.0), 0.0, speed))
     return max(most, -MOST_DOWN)
 
 
@@ -321,7 +321,7 @@ def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bo
     return could, could and needed > (EASED if braking else intent.EMERGENCY)
 
 
-def _slowing(ahead: float, to: float, speed: float) -> float:
+def _slowing_acceleration(ahead: float, to: float, speed: float) -> float:
     """Return the largest acceleration with which slowing down in time remains possible."""
     allowed = math.sqrt(to * to + 2.0 * BEND_DOWN * ahead)
     return 2.0 * (allowed - speed) - (BEND_DOWN if ahead > 0 else 0.0)

@@ -61,7 +61,7 @@ class DriveOptions(BaseModel):
 
     @field_validator("endpoint")
     @classmethod
-    def _is_endpoint(cls, value: str) -> str:
+    def _check_endpoint(cls, value: str) -> str:
         check_client(value)
         return value
 

@@ -53,12 +53,14 @@ def connect(options: DriveOptions) -> Any:
     try:
         server = client.get_server_version()
     except RuntimeError as error:
-        text = f"What listens at {at} does not answer as a CARLA server ({_short(error)})."
+        text = f"What listens at {at} does not answer as a CARLA server ({_short_reason(error)})."
         raise CarlaBridgeError(text, "Is it still loading, or frozen? Give --carla-port, or restart it.") from None
     mine = client.get_client_version()
-    if _release(server) != _release(mine):
+    if _release_number(server) != _release_number(mine):
         text = f"The CARLA server at {at} is {server}, the client here {mine}: they must be of the same release."
-        raise CarlaBridgeError(text, f"Start CARLA {_release(mine)}, or: pip install carla=={_release(server)}.")
+        raise CarlaBridgeError(
+            text, f"Start CARLA {_release_number(mine)}, or: pip install carla=={_release_number(server)}."
+        )
     client.set_timeout(SLOW_S)
     return client
 
@@ -81,13 +83,13 @@ def probe(options: DriveOptions) -> None:
         raise CarlaBridgeError(f"What listens at {at} is not a CARLA server.", hint)
 
 
-def _release(version: str) -> str:
+def _release_number(version: str) -> str:
     """Return the release of a version: `0.9.16` for `0.9.16-dirty`."""
     match = re.match(r"\d+(\.\d+)*", version)
     return match.group() if match else version
 
 
-def _short(error: Exception) -> str:
+def _short_reason(error: Exception) -> str:
     return str(error).split(",")[0].strip()
 
 
@@ -172,7 +174,9 @@ class CarlaWorld:
         self._client: Any = None
         self._world: Any = None
         self._lights: dict[int, Any] = {}
-        self._extent: dict[int, tuple[float, float] | None] = {}  # half the size of each vehicle; None for other actors
+        self._extents: dict[
+            int, tuple[float, float] | None
+        ] = {}  # half the size of each vehicle; None for other actors
 
     @property
     def town(self) -> str:
@@ -198,8 +202,8 @@ class CarlaWorld:
             self._journal.begin(self._world.id)
             self._make_synchronous()
             if self.options.reload:
-                self._load(lambda: self._client.reload_world(False))
-            self._spawn()
+                self._replace_world(lambda: self._client.reload_world(False))
+            self._spawn_ego()
             self._lights = {light.id: light for light in self._world.get_actors().filter("traffic.traffic_light*")}
             self._client.set_timeout(self.options.wait_s)
         except RuntimeError as error:
@@ -225,11 +229,11 @@ class CarlaWorld:
         if wanted not in towns:
             raise CarlaBridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
         if self._world.get_settings().synchronous_mode:
-            self._check_untouched()  # otherwise another client would lose its world
+            self._check_no_other_client()  # otherwise another client would lose its world
         log.info("loading %s", wanted)
-        self._load(lambda: self._client.load_world(wanted))
+        self._replace_world(lambda: self._client.load_world(wanted))
 
-    def _load(self, load: Callable[[], Any]) -> None:
+    def _replace_world(self, load: Callable[[], Any]) -> None:
         """Replace the world by loading another one."""
         self._client.set_timeout(LOAD_S)
         self._world = load()
@@ -242,19 +246,19 @@ class CarlaWorld:
         original = {name: getattr(settings, name) for name in FIELDS}
         if original["synchronous_mode"]:
             # Another client uses the server, or died and left it synchronous.
-            self._check_untouched()
+            self._check_no_other_client()
             log.warning("the server was left synchronous by another client; the bridge will leave it asynchronous")
             original |= {"synchronous_mode": False, "fixed_delta_seconds": None}
         self._journal.settings(original)
         substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
         apply_settings(self._world, {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps})
 
-    def _check_untouched(self) -> None:
+    def _check_no_other_client(self) -> None:
         """Raise CarlaBridgeError if another client ticks a synchronous server."""
         if ticked(self._world):
             raise CarlaBridgeError(f"Another client ticks the CARLA server at {self.options.server}.", ONE_CLIENT)
 
-    def _spawn(self) -> None:
+    def _spawn_ego(self) -> None:
         library = list(self._world.get_blueprint_library().filter("vehicle.*"))
         cars = [min((b for b in library if b.id.startswith(name)), key=lambda b: b.id, default=None) for name in CARS]
         blueprint = next(filter(None, cars), None)
@@ -281,16 +285,16 @@ class CarlaWorld:
         try:
             self.frame = int(self._world.tick(self.options.wait_s))
         except RuntimeError as error:
-            raise ServerLost(_short(error)) from None
+            raise ServerLost(_short_reason(error)) from None
 
     def scene(self) -> Scene:
         """Return the scene after the last step."""
         snapshot = self._world.get_snapshot()
-        if new := [actor.id for actor in snapshot if actor.id not in self._extent]:
-            self._learn(new)
+        if new := [actor.id for actor in snapshot if actor.id not in self._extents]:
+            self._read_extents(new)
         bodies: dict[int, Body] = {}
         for actor in snapshot:
-            size = self._extent.get(actor.id)
+            size = self._extents.get(actor.id)
             if size is not None:
                 place, velocity = actor.get_transform(), actor.get_velocity()
                 at = place.location
@@ -307,18 +311,18 @@ class CarlaWorld:
         """Return the town's traffic lights."""
         return [lamp_of(light, self.map) for light in self._lights.values()]
 
-    def _learn(self, numbers: list[int]) -> None:
+    def _read_extents(self, numbers: list[int]) -> None:
         """Look up the sizes of new actors."""
         try:
             actors = {actor.id: actor for actor in self._world.get_actors(numbers)}
         except RuntimeError as error:
-            raise ServerLost(_short(error)) from None
+            raise ServerLost(_short_reason(error)) from None
         for number in numbers:
             actor = actors.get(number)
-            self._extent[number] = None
+            self._extents[number] = None
             if actor is not None and actor.type_id.startswith("vehicle."):
                 extent = actor.bounding_box.extent
-                self._extent[number] = extent.x, extent.y
+                self._extents[number] = extent.x, extent.y
 
     def control(self, control: Control) -> None:
         """Set the ego vehicle's controls, which act from the next step on."""

@@ -34,12 +34,12 @@ class Ros2Actuator:
         published call may be active, and with None after the safe call was published or if the call has no limit.
         """
         self._mapper, self._outputs, self._stamp_ns, self._heartbeat = mapper, outputs, stamp_ns, heartbeat
-        self._ends_ns: int | None = None  # the end of the call that was published last
-        self._repeat_ns = int(REPEAT * 1e9 / hz)
+        self._call_ends_ns: int | None = None  # the end of the call that was published last
+        self._repeat_after_ns = int(REPEAT * 1e9 / hz)
         self._lock = Lock()
-        self._last: tuple[str, dict[str, Any]] | None = None
+        self._last_call: tuple[str, dict[str, Any]] | None = None
         self._last_ns = 0
-        self._unwritten: set[str] = set()  # topics whose last message could not be written
+        self._unwritten_topics: set[str] = set()  # topics whose last message could not be written
         self._closed = False
 
     def apply(self, active: Callable[[], Standing]) -> None:
@@ -59,15 +59,17 @@ class Ros2Actuator:
                 name, arguments = standing.call.name, standing.call.arguments
                 if standing.left_ms is not None:
                     ends_ns = now_ns + int(standing.left_ms * 1e6)
-            if self._ends_ns is not None and now_ns > self._ends_ns:
-                self._last = None  # the call expired while this process was stopped: the guard may have published since
-            self._ends_ns = ends_ns
+            if self._call_ends_ns is not None and now_ns > self._call_ends_ns:
+                self._last_call = (
+                    None  # the call expired while this process was stopped: the guard may have published since
+                )
+            self._call_ends_ns = ends_ns
             if drives:
                 self._heartbeat(standing.left_ms)
             try:
                 self._publish(name, arguments, started_ns, ends_ns)
             except Exception as error:
-                self._ends_ns = None
+                self._call_ends_ns = None
                 self._publish(safe.name, safe.arguments, started_ns)
                 self._report_safe()
                 if isinstance(error, Unmappable):
@@ -77,13 +79,13 @@ class Ros2Actuator:
                 self._report_safe()
 
     def _report_safe(self) -> None:
-        if not self._unwritten:
+        if not self._unwritten_topics:
             self._heartbeat(None)
 
     def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int, ends_ns: int | None = None) -> None:
         call = (name, dict(arguments))
-        new = call != self._last
-        if not new and now_ns - self._last_ns < self._repeat_ns:
+        new = call != self._last_call
+        if not new and now_ns - self._last_ns < self._repeat_after_ns:
             return
         # All messages are made before any is sent, so that a call is never sent by half.
         publications = self._mapper.publications(name, arguments, self._stamp_ns())
@@ -92,16 +94,16 @@ class Ros2Actuator:
             if new:
                 raise Unmappable(f"{name} could not be published within its time-to-live")
             return
-        due = [p for p in publications if new or p.repeat or p.topic in self._unwritten]
-        self._last = None  # if writing fails halfway, the safe call that follows counts as new
+        due = [p for p in publications if new or p.repeat or p.topic in self._unwritten_topics]
+        self._last_call = None  # if writing fails halfway, the safe call that follows counts as new
         # Messages that could not be written are retried in the next tick; this matters most for the safe call.
-        self._unwritten = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
-        self._last, self._last_ns = call, now_ns
+        self._unwritten_topics = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
+        self._last_call, self._last_ns = call, now_ns
 
     def renew(self) -> None:
         """Make the next `apply` publish all messages of its call, even if the call is not new."""
         with self._lock:
-            self._last = None
+            self._last_call = None
 
     def close(self) -> None:
         """Publish the safe call three times, as a best-effort subscriber may miss one; from then on nothing else."""

@@ -58,13 +58,15 @@ class Ros2Bridge:
         self._observer = Observer(mapper, {**inputs, **self._actions})
         outputs = {name: bus.output(topic, mapper.promise_ms(name)) for name, topic in mapper.topics.items()}
         outputs |= {name: bus.service(name, cls) for name, cls in mapper.services.items()}
-        self._actuator = Ros2Actuator(mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._beat)
-        self._instruct = None if mapper.instructions is None else bus.input(mapper.instructions, False)
+        self._actuator = Ros2Actuator(
+            mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._send_heartbeat
+        )
+        self._instruction_input = None if mapper.instructions is None else bus.input(mapper.instructions, False)
         # Set by signal handlers in the main thread, so they need no lock.
         self._over = False
-        self._halt: Callable[[], None] | None = None
+        self._halt_process: Callable[[], None] | None = None
         self._sessions = BridgeSessions(config.connect, self._options, config.instruction, config.connect_timeout_s)
-        self._faults: dict[str, str] = {}  # problems with the last observation and the last call
+        self._call_problems: dict[str, str] = {}  # problems with the last observation and the last call
         self._counts: Counter[str] = Counter()  # calls that were `refused`, and the server's `errors` that were logged
 
     def protect(self, guard: Guard) -> None:
@@ -78,15 +80,15 @@ class Ros2Bridge:
 
     def suspend(self, halt: Callable[[], None]) -> None:
         """Publish the safe call, then call `halt` to stop the process. For signal handlers in `run`'s thread."""
-        self._halt = halt
+        self._halt_process = halt
 
-    def _suspend(self, halt: Callable[[], None]) -> None:
+    def _publish_safe_and_halt(self, halt: Callable[[], None]) -> None:
         try:
-            self._repeat()
+            self._repeat_call()
             self._bus.flush(ARRIVE_S)
             halt()
         finally:
-            self._halt = None
+            self._halt_process = None
 
     def run(self, retake: Callable[[], object] = lambda: None) -> None:
         """Run until `stop`, or for the configured duration. `retake` is `Shutdown.retake` and is called each tick.
@@ -99,8 +101,8 @@ class Ros2Bridge:
         problems, problems_at = ProblemLog(), started + SETTLE_S
         try:
             while not self._over:
-                if self._halt is not None:
-                    self._suspend(self._halt)
+                if self._halt_process is not None:
+                    self._publish_safe_and_halt(self._halt_process)
                 now = time.monotonic()
                 self._sessions.keep()
                 if duration_s is not None and now - started >= duration_s:
@@ -114,13 +116,13 @@ class Ros2Bridge:
                 release += period_s
                 if (late := time.monotonic() - release) > 0:
                     release += period_s * int(late / period_s)  # skip whole periods and keep the phase
-                release = self._in_phase(release, period_s)
-                rest(lambda: self._over or self._halt is not None, release)
+                release = self._next_release_s(release, period_s)
+                rest(lambda: self._over or self._halt_process is not None, release)
                 retake()
         finally:
             self._close()
 
-    def _in_phase(self, release_s: float, period_s: float) -> float:
+    def _next_release_s(self, release_s: float, period_s: float) -> float:
         """Return the next instant to observe: just before the server's tick if server and bridge have the same rate."""
         client = self._sessions.client
         if client is None or not client.connected or not client.timed:
@@ -148,13 +150,13 @@ class Ros2Bridge:
                 client.observe(
                     look.text, None if look.text is not None else look.data, t_ns=clock.to_monotonic(look.t_ns)
                 )
-                self._faults.pop("observation", None)
+                self._call_problems.pop("observation", None)
             except ClientError as error:
                 # A bad sensor value must not end the bridge: without an observation the server's ticks are misses.
-                self._faults["observation"] = f"The observation is not sent: {error.what}"
-        if self._instruct is not None and (polled := self._instruct.poll()) is not None:
+                self._call_problems["observation"] = f"The observation is not sent: {error.what}"
+        if self._instruction_input is not None and (polled := self._instruction_input.poll()) is not None:
             self._sessions.instruct(polled[0].data)
-        self._repeat()
+        self._repeat_call()
 
     def _start_episode(self) -> None:
         """Start a new episode after a simulator's time was set back: drop all messages, activate the safe call."""
@@ -165,28 +167,28 @@ class Ros2Bridge:
             client.reset()
         self._bus.jumped = False
 
-    def _repeat(self) -> None:
+    def _repeat_call(self) -> None:
         # A refusal was logged and counted when the call arrived.
         with contextlib.suppress(Unmappable):
-            self._actuator.apply(self._standing)
+            self._actuator.apply(self._active_standing)
 
-    def _standing(self) -> Standing:
-        if self._halt is not None or self._bus.jumped:
-            return Standing(None, "safe", cause="reset" if self._halt is None else "suspended")
+    def _active_standing(self) -> Standing:
+        if self._halt_process is not None or self._bus.jumped:
+            return Standing(None, "safe", cause="reset" if self._halt_process is None else "suspended")
         return self._sessions.standing()
 
-    def _beat(self, left_ms: float | None) -> None:
+    def _send_heartbeat(self, left_ms: float | None) -> None:
         if self._guard is not None:
             self._guard.beat(left_ms)
 
     def _on_call(self, _: Standing) -> None:
         # Apply the call that is active now, which may be newer than the one in the notification.
         try:
-            self._actuator.apply(self._standing)
-            self._faults.pop("call", None)
+            self._actuator.apply(self._active_standing)
+            self._call_problems.pop("call", None)
         except Unmappable as error:
             self._counts["refused"] += 1
-            self._faults["call"] = f"A call was refused: {error}. The safe call is active."
+            self._call_problems["call"] = f"A call was refused: {error}. The safe call is active."
             raise Declined(str(error)) from None
 
     def _check_served(self, seconds: float) -> None:
@@ -202,7 +204,7 @@ class Ros2Bridge:
     def _problems(self) -> dict[str, str]:
         """Return the current problems, by topic."""
         waiting = {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items()}
-        problems: dict[str, str] = {**waiting, **self._bus.problems(), **self._faults}
+        problems: dict[str, str] = {**waiting, **self._bus.problems(), **self._call_problems}
         for name, action in self._actions.items():
             if (problem := action.problem()) is not None:
                 problems[name] = problem

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
     changes = {key: getattr(options, key) for key in ("connect", "instruction") if getattr(options, key) is not None}
     robot = config.load(options.config, changes, options.set)
     if not options.check:
-        _need_ros()
+        _require_rclpy()
     mapper = Mapper(robot, str(options.config))
     Options.of(mapper.hello(None)).hello(0)  # raises if a server would refuse the options
     for warning in mapper.warnings():
@@ -91,10 +91,10 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
     if options.check:
         print("\n".join(map(printable, mapper.listed())))
         return 0
-    return _bridge(ros, mapper)
+    return _run_bridge(ros, mapper)
 
 
-def _need_ros() -> None:
+def _require_rclpy() -> None:
     try:
         import rclpy  # noqa: F401
     except ImportError as error:
@@ -103,7 +103,7 @@ def _need_ros() -> None:
         raise Ros2BridgeError(what, hint) from None
 
 
-def _bridge(ros: Sequence[str], mapper: Any) -> int:
+def _run_bridge(ros: Sequence[str], mapper: Any) -> int:
     from rtcontrol_client.ros2.bridge import Ros2Bridge
     from rtcontrol_client.ros2.guard import Guard
     from rtcontrol_client.ros2.node import RosNetwork, guard_arguments, started

@@ -63,7 +63,7 @@ class FieldSpec(ConfigPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _path_alone(cls, value: Any) -> Any:
+    def _accept_bare_path(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
 
 
@@ -109,11 +109,11 @@ class SetSpec(ConfigPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _constant_alone(cls, value: Any) -> Any:
+    def _accept_bare_constant(cls, value: Any) -> Any:
         return value if isinstance(value, dict | cls) else {"value": value}
 
     @model_validator(mode="after")
-    def _either(self) -> SetSpec:
+    def _check_one_source(self) -> SetSpec:
         if (self.value is None) == (self.source is None):
             raise ValueError("give a constant, or `from: ARGUMENT`")
         return self
@@ -185,12 +185,12 @@ class RobotConfig(ConfigPart):
 
     @field_validator("safe", mode="before")
     @classmethod
-    def _by_name(cls, value: Any) -> Any:
+    def _accept_bare_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
     @field_validator("connect")
     @classmethod
-    def _reachable(cls, value: str) -> str:
+    def _check_connect(cls, value: str) -> str:
         check_client(value)
         return value
 
@@ -240,13 +240,13 @@ def parse(
                 place[last] = yaml.load(value, _Loader)
         return RobotConfig.model_validate(values)
     except ValidationError as error:
-        raise _refused(error, where) from None
+        raise _config_error(error, where) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise Ros2BridgeError(f"{where}: {reason}.", f"Correct the YAML there; see {EXAMPLE}.") from None
 
 
-def _refused(error: ValidationError, where: str) -> Ros2BridgeError:
+def _config_error(error: ValidationError, where: str) -> Ros2BridgeError:
     """Convert the first validation error to a Ros2BridgeError that names its key."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"])) or "the file"

@@ -21,13 +21,19 @@ from rtcontrol_client.ros2.config import UNITS, FieldSpec, Scalar, SetSpec, Tool
 FLOAT32, FLOAT64 = 3.4028234663852886e38, sys.float_info.max
 MAX_INDEX = 1023
 Kind = Literal["bool", "integer", "real", "text", "time", "quaternion", "vector", "message", "list"]
-_MANY = re.compile(r"sequence<(.+?)(?:, (\d+))?>|(.+)\[(\d+)\]")
+_LIST_TYPE = re.compile(r"sequence<(.+?)(?:, (\d+))?>|(.+)\[(\d+)\]")
 _PATH = re.compile(r"([A-Za-z_]\w*(\[[\w/.:-]+\])*(\.|$))*(?<!\.)")
-_STEP = re.compile(r"\[([^\]]+)\]|([A-Za-z_]\w*)")
-_STAMPS: dict[str, Kind] = dict.fromkeys(("Time", "Duration"), "time")
-_MESSAGES: dict[str, Kind] = {**_STAMPS, "Quaternion": "quaternion", "Vector3": "vector", "Point": "vector"}
-_BASIC: dict[str, Kind] = {"boolean": "bool", "string": "text", "wstring": "text", "float": "real", "double": "real"}
-_ZERO: dict[Kind, Any] = {"bool": False, "text": "", "integer": 0, "real": 0.0}
+_PATH_STEP = re.compile(r"\[([^\]]+)\]|([A-Za-z_]\w*)")
+_STAMP_KINDS: dict[str, Kind] = dict.fromkeys(("Time", "Duration"), "time")
+_MESSAGE_KINDS: dict[str, Kind] = {**_STAMP_KINDS, "Quaternion": "quaternion", "Vector3": "vector", "Point": "vector"}
+_BASIC_KINDS: dict[str, Kind] = {
+    "boolean": "bool",
+    "string": "text",
+    "wstring": "text",
+    "float": "real",
+    "double": "real",
+}
+_EMPTY_VALUES: dict[Kind, Any] = {"bool": False, "text": "", "integer": 0, "real": 0.0}
 
 
 def find(name: str, form: str) -> tuple[str, Any]:
@@ -64,7 +70,7 @@ class FieldType:
         """Parse `double`, `string<22>`, `double[36]`, `sequence<geometry_msgs/Point>`, or take a message class."""
         if not isinstance(described, str):
             return cls(cls=described)
-        match = _MANY.fullmatch(described)
+        match = _LIST_TYPE.fullmatch(described)
         if match is None:
             return cls(described.partition("<")[0])
         length, most = (int(number) if number else None for number in (match[4], match[2]))
@@ -81,8 +87,8 @@ class FieldType:
         if self.many:
             return "list"
         if self.cls is not None or "/" in self.name:
-            return _MESSAGES.get(self.short, "message")
-        return _BASIC.get(self.name, "integer")
+            return _MESSAGE_KINDS.get(self.short, "message")
+        return _BASIC_KINDS.get(self.name, "integer")
 
     @property
     def element(self) -> FieldType:
@@ -103,7 +109,7 @@ class FieldType:
         """Create an empty value of this type."""
         if self.name == "octet":
             return bytes(1)
-        return _ZERO[self.kind] if self.kind in _ZERO else self.message_class()()
+        return _EMPTY_VALUES[self.kind] if self.kind in _EMPTY_VALUES else self.message_class()()
 
     def message_class(self) -> Any:
         """Return the Python class of a message type."""
@@ -111,7 +117,7 @@ class FieldType:
 
     def fields(self) -> dict[str, FieldType]:
         """Return the types of the message's fields, by name; empty for a type without fields."""
-        if self.many or self.kind in _ZERO:
+        if self.many or self.kind in _EMPTY_VALUES:
             return {}
         described: dict[str, Any] = getattr(self.message_class(), "get_fields_and_field_types", dict)()
         return {name: FieldType.parse(kind) for name, kind in described.items()}
@@ -147,11 +153,11 @@ class Path:
         """Set the value at this path of a message, extending lists where needed."""
         *inner, (last, of) = self.steps
         for step, through in inner:
-            message = getattr(message, step) if isinstance(step, str) else _grown(message, step, through)[step]
+            message = getattr(message, step) if isinstance(step, str) else _extend_list(message, step, through)[step]
         if isinstance(last, str):
             setattr(message, last, value)
         else:
-            _grown(message, last, of)[last] = value
+            _extend_list(message, last, of)[last] = value
 
 
 def compile_path(cls: Any, text: str) -> Path:
@@ -160,7 +166,7 @@ def compile_path(cls: Any, text: str) -> Path:
         raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
     at = FieldType(cls=cls)
     steps: list[tuple[str | int, FieldType]] = []
-    parts = _STEP.findall(text)
+    parts = _PATH_STEP.findall(text)
     for i, (element, attribute) in enumerate(parts):
         if attribute:
             known = at.fields()
@@ -186,7 +192,7 @@ def compile_path(cls: Any, text: str) -> Path:
     return Path(text, at, tuple(steps))
 
 
-def _grown(elements: Any, index: int, of: FieldType) -> Any:
+def _extend_list(elements: Any, index: int, of: FieldType) -> Any:
     while len(elements) <= index:
         elements.append(of.new())
     return elements
@@ -207,21 +213,21 @@ def reader(cls: Any, spec: FieldSpec) -> Reader:
         path = compile_path(cls, spec.path)
     except ValueError as error:
         raise ValueError(f"path: {error}") from None
-    raw = _raw_reader(path, spec)
+    raw = _create_raw_reader(path, spec)
     choices = spec.values
     if choices is not None:
-        return lambda message: _choice(choices, raw(message))
+        return lambda message: _mapped_choice(choices, raw(message))
     if path.type.kind in ("text", "bool") and spec.kind == "value":
         if numeric := spec.model_fields_set & {"unit", "scale", "offset", "min", "max", "digits"}:
             raise ValueError(f"{min(numeric)}: {path.text} is not a number")
         return raw
-    return lambda message: _number(raw(message), spec)
+    return lambda message: _scaled_number(raw(message), spec)
 
 
-def _raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
+def _create_raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
     kind = path.type.kind
     if spec.kind == "sector":
-        return _sector(path, spec)
+        return _sector_reader(path, spec)
     if spec.from_deg is not None or spec.to_deg is not None:
         raise ValueError("from_deg: only a field with `as: sector` has directions")
     if spec.kind != "value":
@@ -230,20 +236,20 @@ def _raw_reader(path: Path, spec: FieldSpec) -> Callable[[Any], Any]:
             raise ValueError(f"as: {spec.kind} needs a {of}, but {path.text or 'the message'} is a {kind}")
         return lambda message: convert(path.get(message))
     if kind == "time":
-        return lambda message: _seconds(path.get(message))
+        return lambda message: _to_seconds(path.get(message))
     if kind in ("quaternion", "vector", "message", "list"):
         hint = "name a field or an [index] in it, or say `as`"
         raise ValueError(f"path: {path.text or 'the message'} is a {kind}, not a single value: {hint}")
     return path.get
 
 
-def _choice(choices: dict[Scalar, Scalar], value: Any) -> Scalar:
+def _mapped_choice(choices: dict[Scalar, Scalar], value: Any) -> Scalar:
     if value not in choices:
         raise Unmappable(f"values has nothing for {value!r}")
     return choices[value]
 
 
-def _number(value: Any, spec: FieldSpec) -> Scalar:
+def _scaled_number(value: Any, spec: FieldSpec) -> Scalar:
     number = float(value) * (UNITS[spec.unit] if spec.unit else 1.0) * spec.scale + spec.offset
     if math.isnan(number):
         raise Unmappable("it is not a number (NaN)")
@@ -257,15 +263,15 @@ def _number(value: Any, spec: FieldSpec) -> Scalar:
     return round(number) if spec.digits == 0 else round(number, spec.digits) + 0.0
 
 
-def _seconds(time: Any) -> float:
+def _to_seconds(time: Any) -> float:
     return float(time.sec + time.nanosec / 1e9)
 
 
-def _norm(vector: Any) -> float:
+def _vector_norm(vector: Any) -> float:
     return math.hypot(vector.x, vector.y, vector.z)
 
 
-def _unit(q: Any) -> tuple[float, float, float, float]:
+def _normalized(q: Any) -> tuple[float, float, float, float]:
     length = math.hypot(q.x, q.y, q.z, q.w)
     # Drivers send a quaternion of zeros before they know the orientation.
     if not 0.5 < length < 2.0:
@@ -275,19 +281,19 @@ def _unit(q: Any) -> tuple[float, float, float, float]:
 
 def yaw(q: Any) -> float:
     """Return the rotation about the vertical axis, counterclockwise, in radians (-pi to pi)."""
-    x, y, z, w = _unit(q)
+    x, y, z, w = _normalized(q)
     return math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
 
 
 def pitch(q: Any) -> float:
     """Return the rotation about the lateral axis, nose down positive (REP 103), in radians (-pi/2 to pi/2)."""
-    x, y, z, w = _unit(q)
+    x, y, z, w = _normalized(q)
     return math.asin(max(-1.0, min(1.0, 2 * (w * y - z * x))))
 
 
 def roll(q: Any) -> float:
     """Return the rotation about the forward axis, in radians (-pi to pi)."""
-    x, y, z, w = _unit(q)
+    x, y, z, w = _normalized(q)
     return math.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
 
 
@@ -296,11 +302,11 @@ AS: dict[str, tuple[Kind, Callable[[Any], float]]] = {
     "yaw": ("quaternion", yaw),
     "pitch": ("quaternion", pitch),
     "roll": ("quaternion", roll),
-    "norm": ("vector", _norm),
+    "norm": ("vector", _vector_norm),
 }
 
 
-def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
+def _sector_reader(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
     if path.type.short != "LaserScan":
         raise ValueError("as: sector needs a LaserScan; leave path empty")
     if spec.from_deg is None or spec.to_deg is None:
@@ -310,11 +316,11 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
     def nearest(message: Any) -> float:
         scan = path.get(message)
         shape = (scan.angle_min, scan.angle_increment, len(scan.ranges))
-        beams = _beams(shape, start, width)
-        range_m = _nearest(scan, beams)
+        beams = _sector_beams(shape, start, width)
+        range_m = _nearest_range(scan, beams)
         if range_m is None and all(math.isfinite(scan.ranges[i]) for i in beams):
             # No beam of the sector has an echo (0, in an open corridor): use the beams next to it, too.
-            range_m = _nearest(scan, _beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
+            range_m = _nearest_range(scan, _sector_beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
         if not beams or range_m is None:
             raise Unmappable("no beam in this direction gave a range")
         return min(range_m, scan.range_max) if scan.range_max > 0 else range_m
@@ -323,7 +329,7 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
 
 
 @lru_cache(256)
-def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[int]:
+def _sector_beams(shape: tuple[float, float, int], start: float, width: float) -> list[int]:
     first, step, count = shape
     if not math.isfinite(first) or (count > 1 and (step == 0 or not math.isfinite(step))):
         raise Unmappable(f"the scan has no valid directions (angle_min {first:g}, angle_increment {step:g})")
@@ -331,7 +337,7 @@ def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[
     return [i for i in range(count) if (first + i * step - start + slack) % math.tau <= width + 2 * slack]
 
 
-def _nearest(scan: Any, beams: list[int]) -> float | None:
+def _nearest_range(scan: Any, beams: list[int]) -> float | None:
     """Return the smallest range of the beams in metres, or None if no beam has a range.
 
     By REP 117, +inf means free, and only -inf means too near to measure: NaN, 0 and values below `range_min` are
@@ -357,7 +363,7 @@ def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
     if path.named is not None:
         raise ValueError("a named element cannot be set; use its index")
     if name is None:
-        return _constant(cls, path, spec.value)
+        return _constant_setter(cls, path, spec.value)
     if name not in tool.parameters:
         known = ", ".join(tool.parameters) or "none"
         raise ValueError(f"there is no parameter {name!r}; the tool has {known}")
@@ -368,21 +374,23 @@ def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
 
     def set_argument(message: Any, arguments: Mapping[str, Any], _: int) -> None:
         try:
-            path.set(message, _fitted(path.text, path.type, _argument(arguments.get(name), spec, path, listed)))
+            path.set(
+                message, _convert_value(path.text, path.type, _mapped_argument(arguments.get(name), spec, path, listed))
+            )
         except Unmappable as error:
             raise Unmappable(f"{name}: {error}") from None
 
     return set_argument
 
 
-def _constant(cls: Any, path: Path, value: Any) -> Setter:
+def _constant_setter(cls: Any, path: Path, value: Any) -> Setter:
     if value == "now":
         if path.type.kind != "time":
             raise ValueError("`now` is for a time stamp")
-        return lambda message, _, stamp_ns: path.set(message, _time(path.type, stamp_ns))
+        return lambda message, _, stamp_ns: path.set(message, _time_message(path.type, stamp_ns))
 
     def set_constant(message: Any, *_: Any) -> None:
-        path.set(message, _fitted(path.text, path.type, value))
+        path.set(message, _convert_value(path.text, path.type, value))
 
     set_constant(cls())
     return set_constant
@@ -404,21 +412,21 @@ def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> No
         limits = [("min", spec.min), ("max", spec.max)]
     for key, value in limits:
         try:
-            _fitted(path.text, path.type, value)
+            _convert_value(path.text, path.type, value)
         except Unmappable as error:
             raise ValueError(f"{key}: {error}") from None
 
 
-def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
+def _mapped_argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
     if value is None:
         raise Unmappable("it is missing")
     if spec.values is not None:
         for key, mapped in spec.values.items():
-            if _same(key, value):
+            if _same_value(key, value):
                 return mapped
         raise Unmappable(f"values has nothing for {value!r}")
     # A server is not trusted: a value outside the tool's enum is refused.
-    if listed is not None and not any(_same(allowed, value) for allowed in listed):
+    if listed is not None and not any(_same_value(allowed, value) for allowed in listed):
         raise Unmappable(f"{value!r} is none of {', '.join(map(str, listed))}")
     if path.type.kind in ("text", "bool"):
         return value
@@ -428,12 +436,12 @@ def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | Non
     return min(max(value * spec.scale + spec.offset, spec.min), spec.max)
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same_value(first: Any, second: Any) -> bool:
     # True equals 1 in Python, but not in a JSON schema.
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
-def _fitted(text: str, of: FieldType, value: Any) -> Any:
+def _convert_value(text: str, of: FieldType, value: Any) -> Any:
     """Convert a value to a field's type, since ROS does not check values. Raises Unmappable if it does not fit."""
     kind = of.kind
     if kind in ("real", "integer") and _is_finite(value):
@@ -443,7 +451,7 @@ def _fitted(text: str, of: FieldType, value: Any) -> Any:
             raise Unmappable(f"{value!r} is not between {low:g} and {high:g}")
         return bytes([int(fitting)]) if of.name == "octet" else fitting
     if kind == "time" and _is_finite(value) and -(2**31) <= value < 2**31:
-        return _time(of, round(value * 1e9))
+        return _time_message(of, round(value * 1e9))
     if kind == "text" and isinstance(value, str):
         # ROS ends a string at its first NUL.
         if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
@@ -451,12 +459,12 @@ def _fitted(text: str, of: FieldType, value: Any) -> Any:
         return value
     if kind == "bool" and isinstance(value, bool):
         return value
-    if kind == "list" and isinstance(value, list) and _takes(of, len(value)):
-        return [_fitted(text, of.element, each) for each in value]
+    if kind == "list" and isinstance(value, list) and _accepts_length(of, len(value)):
+        return [_convert_value(text, of.element, each) for each in value]
     raise Unmappable(f"{value!r} does not fit {text}, which is a {kind}")
 
 
-def _takes(of: FieldType, count: int) -> bool:
+def _accepts_length(of: FieldType, count: int) -> bool:
     return count == of.length if of.length is not None else count <= (of.most or count)
 
 
@@ -467,7 +475,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def _time(of: FieldType, total_ns: int) -> Any:
+def _time_message(of: FieldType, total_ns: int) -> Any:
     stamp = of.new()
     stamp.sec, stamp.nanosec = divmod(total_ns, 1_000_000_000)
     return stamp

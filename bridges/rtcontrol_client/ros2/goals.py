@@ -70,18 +70,18 @@ class ActionClient:
     ) -> None:
         """Create a client without a goal. With `sweeps`, every cancellation is for all goals of the action; otherwise
         only the first is, to end the goals of an earlier bridge."""
-        self._link, self._wires, self._sweeps, self._now = link, wires, sweeps, now
+        self._link, self._wires, self._cancels_all, self._now = link, wires, sweeps, now
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
-        self._swept = self._wanted = self._unserved = False
-        self._sweep_s: float | None = None  # when all goals were canceled, while there is no answer
+        self._all_canceled_once = self._cancel_all_wanted = self._without_server = False
+        self._cancel_all_s: float | None = None  # when all goals were canceled, while there is no answer
 
     def write(self, order: Order) -> bool:
         """Pursue the goal of an order, or none. Return False if the caller must try again, since there is no server or
         another goal has not ended."""
         with self._lock:
-            self._advance()
-            return self._cancel() if order.goal is None else self._pursue(order)
+            self._process_messages()
+            return self._cancel() if order.goal is None else self._pursue_goal(order)
 
     def readers(self) -> int:
         """Return 1 if the action has a server, otherwise 0."""
@@ -90,14 +90,14 @@ class ActionClient:
     def advance(self) -> None:
         """Process the server's messages about the goal; call once a tick."""
         with self._lock:
-            self._advance()
+            self._process_messages()
 
     def poll(self) -> tuple[StateView, int]:
         """Return the state, feedback and result of the action, and the current time."""
         with self._lock:
             goal, view = self._goal, self._link.view
-            if goal is None or self._unserved:
-                return view("no server" if self._unserved else "idle"), clock.now_ns()
+            if goal is None or self._without_server:
+                return view("no server" if self._without_server else "idle"), clock.now_ns()
             state = "canceling" if goal.cancels and goal.state in LIVE else goal.state
             return view(state, feedback=goal.feedback, result=goal.result), clock.now_ns()
 
@@ -108,7 +108,7 @@ class ActionClient:
 
     # The methods below run under the lock.
 
-    def _pursue(self, order: Order) -> bool:
+    def _pursue_goal(self, order: Order) -> bool:
         goal = self._goal
         if goal is not None and goal.state in LIVE:
             if goal.key == order.key and not goal.cancels:
@@ -117,31 +117,31 @@ class ActionClient:
             self._cancel_goal(goal)
             return False
         if not self._wires.send.ready():
-            self._unserved = True
+            self._without_server = True
             return False
         # First cancel an earlier bridge's goals: a server that reads both messages at once would cancel this goal too.
-        if self._wanted or (self._sweep_s is not None and self._now() < self._sweep_s + ANSWER_S):
+        if self._cancel_all_wanted or (self._cancel_all_s is not None and self._now() < self._cancel_all_s + ANSWER_S):
             return False
         self._goal = goal = _Goal(uuid.uuid4().bytes, order.key, self._now())
         request = self._link.cls.Impl.SendGoalService.Request()
         request.goal_id.uuid, request.goal = list(goal.id), order.goal
         self._wires.send.write(request)
-        self._unserved, self._swept = False, True
+        self._without_server, self._all_canceled_once = False, True
         return True
 
     def _cancel(self) -> bool:
-        goal, self._unserved = self._goal, False
+        goal, self._without_server = self._goal, False
         if goal is not None and goal.state not in ENDED:
             self._cancel_goal(goal)
-        elif self._sweeps or not self._swept:
-            self._wanted = True
-            self._sweep()
-            return not (self._sweeps and self._wanted)
+        elif self._cancels_all or not self._all_canceled_once:
+            self._cancel_all_wanted = True
+            self._cancel_all_goals()
+            return not (self._cancels_all and self._cancel_all_wanted)
         return True
 
-    def _sweep(self) -> None:
-        if self._wanted and self._send_cancel(ALL_GOALS):
-            self._wanted, self._swept, self._sweep_s = False, True, self._now()
+    def _cancel_all_goals(self) -> None:
+        if self._cancel_all_wanted and self._send_cancel(ALL_GOALS):
+            self._cancel_all_wanted, self._all_canceled_once, self._cancel_all_s = False, True, self._now()
 
     def _cancel_goal(self, goal: _Goal) -> None:
         goal.cancels = True
@@ -153,15 +153,15 @@ class ActionClient:
         request.goal_info.goal_id.uuid = list(id)
         return bool(self._wires.cancel.write(request))
 
-    def _advance(self) -> None:
+    def _process_messages(self) -> None:
         wires, goal = self._wires, self._goal
         accepted = [bool(answer.accepted) for answer in wires.send.answers()]
         results, canceled = wires.result.answers(), wires.cancel.answers()
         status, feedback = wires.status.take(), wires.feedback.take()
         served = wires.send.ready()
-        self._sweep_s = None if canceled else self._sweep_s
-        self._unserved = self._unserved and not served
-        self._sweep()
+        self._cancel_all_s = None if canceled else self._cancel_all_s
+        self._without_server = self._without_server and not served
+        self._cancel_all_goals()
         if goal is None:
             return
         results = results if goal.requested else []  # results of the previous goal
@@ -171,9 +171,11 @@ class ActionClient:
         if accepted and goal.state == "sent":
             goal.state = "accepted" if accepted[-1] else "rejected"
         if status and goal.state not in ENDED:
-            self._follow(goal, {bytes(s.goal_info.goal_id.uuid): int(s.status) for s in status[-1].status_list})
+            self._update_from_status(
+                goal, {bytes(s.goal_info.goal_id.uuid): int(s.status) for s in status[-1].status_list}
+            )
         if (goal.state == "sent" and self._now() > goal.sent_s + ANSWER_S) or (goal.state in LIVE and not served):
-            self._lose(goal)
+            self._mark_lost(goal)
         if goal.state in LIVE and goal.cancels:
             goal.refused = goal.refused or any(answer.return_code == REFUSED for answer in canceled)
             self._cancel_goal(goal)
@@ -182,12 +184,12 @@ class ActionClient:
                 goal.result = answer.result
                 goal.state = STATES[int(answer.status)] if goal.state in LIVE else goal.state
 
-    def _follow(self, goal: _Goal, codes: dict[bytes, int]) -> None:
+    def _update_from_status(self, goal: _Goal, codes: dict[bytes, int]) -> None:
         """Update the goal's state from the status codes of all goals (id -> code)."""
         code = codes.get(goal.id)
         if code is None:
             if goal.in_status:  # another server has replaced the goal's server
-                self._lose(goal)
+                self._mark_lost(goal)
             return
         goal.in_status = True
         if not goal.requested:  # now, so that the goal's end is known even if the last status is lost
@@ -196,7 +198,7 @@ class ActionClient:
             goal.requested = bool(self._wires.result.write(request))
         goal.state = STATES.get(code, goal.state)
 
-    def _lose(self, goal: _Goal) -> None:
+    def _mark_lost(self, goal: _Goal) -> None:
         goal.state = "lost"
         self._cancel_goal(goal)  # the server may have accepted the goal although its answer was lost
 

@@ -85,11 +85,11 @@ class Guard:
 
     def beat(self, left_ms: float | None) -> None:
         """Send a heartbeat: the active call expires in `left_ms`; None for the safe call or a call without a limit."""
-        self._write(SAFE if left_ms is None else b"%d" % (clock.now_ns() + int(left_ms * 1e6)))
+        self._write_line(SAFE if left_ms is None else b"%d" % (clock.now_ns() + int(left_ms * 1e6)))
 
     def close(self) -> None:
         """End the guard's process without a safe call, since the bridge itself ends in order."""
-        self._write(BYE)
+        self._write_line(BYE)
         with self._lock:
             self._pipe.close()
             os.close(self._ready)
@@ -99,7 +99,7 @@ class Guard:
             self._process.kill()
             self._process.wait()
 
-    def _write(self, line: bytes) -> None:
+    def _write_line(self, line: bytes) -> None:
         # A full pipe still holds unread heartbeats; `ended` detects a broken pipe.
         with self._lock, contextlib.suppress(OSError):
             if not self._pipe.closed:
@@ -111,50 +111,50 @@ class Watch:
 
     def __init__(self) -> None:
         self.over = self._farewell = False
-        self._until: float | None = None  # when the active call expires; None: never
-        self._ended = 0.0
-        self._met: float | None = None  # when the first subscriber appeared
-        self._part = b""
+        self._expires_s: float | None = None  # when the active call expires; None: never
+        self._ended_s = 0.0
+        self._met_s: float | None = None  # when the first subscriber appeared
+        self._partial_line = b""
 
     def receive(self, data: bytes, now: float) -> None:
         """Process bytes from the pipe; no bytes mean that the pipe has ended. Other lines than heartbeats are
         ignored."""
         if not data:  # an ended pipe returns no bytes each time it is read
-            self._ended = self._ended if self.over else now
+            self._ended_s = self._ended_s if self.over else now
             self.over = True
             return
-        *lines, self._part = (self._part + data).split(b"\n")
-        self._part = self._part[-32:]
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        self._partial_line = self._partial_line[-32:]
         for line in lines:
             if line == BYE:
                 self._farewell = True
             elif line == SAFE:
-                self._until = None
+                self._expires_s = None
             elif line.isdigit():
-                self._until = int(line) / 1e9
+                self._expires_s = int(line) / 1e9
 
     def meet(self, now: float) -> None:
         """Record that the safe call has a subscriber."""
-        self._met = now if self._met is None else self._met
+        self._met_s = now if self._met_s is None else self._met_s
 
     def due(self, now: float) -> bool:
         """Return whether the safe call must be published now."""
         if self.over:
             return not self.done(now)
-        return self._until is not None and now >= self._until + GRACE_S
+        return self._expires_s is not None and now >= self._expires_s + GRACE_S
 
     def done(self, now: float) -> bool:
         """Return whether the guard may end."""
         if not self.over or self._farewell:
             return self.over
-        holds = self._ended + MOST_S if self._met is None else max(self._ended, self._met) + HOLD_S
-        return now >= min(holds, self._ended + MOST_S)
+        holds = self._ended_s + MOST_S if self._met_s is None else max(self._ended_s, self._met_s) + HOLD_S
+        return now >= min(holds, self._ended_s + MOST_S)
 
     def rest(self, now: float, most: float) -> float:
         """Return for how many seconds nothing will be due, at most `most`."""
-        if self._until is None or self.over:
+        if self._expires_s is None or self.over:
             return most
-        left = self._until + GRACE_S - now
+        left = self._expires_s + GRACE_S - now
         return min(most, left) if left > 0 else most
 
 

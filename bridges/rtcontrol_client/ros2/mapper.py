@@ -112,12 +112,12 @@ class _Output:
         """Return the output for a call's arguments. Raises Unmappable, which names the argument that does not fit."""
         if self.cls is None:
             return Publication(self.name, Order(), repeat=False)
-        message = self._message(arguments, stamp_ns)
+        message = self._create_message(arguments, stamp_ns)
         if self.pursues:
-            message = Order(message, repr(self._message(arguments, 0)))
+            message = Order(message, repr(self._create_message(arguments, 0)))
         return Publication(self.name, message, self.repeat)
 
-    def _message(self, arguments: Mapping[str, Any], stamp_ns: int) -> Any:
+    def _create_message(self, arguments: Mapping[str, Any], stamp_ns: int) -> Any:
         message = self.cls()
         for set_field in self.setters:
             set_field(message, arguments, stamp_ns)
@@ -128,21 +128,23 @@ class Mapper:
     """The compiled mapping of a robot's file. Raises Ros2BridgeError, which names file and key, if parts do not fit."""
 
     def __init__(self, config: RobotConfig, where: str) -> None:
-        self.config, self._where = config, where
-        self._types: dict[str, str] = {}  # the type of each name in the file
+        self.config, self._file_name = config, where
+        self._type_names: dict[str, str] = {}  # the type of each name in the file
         self.topics: dict[str, Topic] = {}  # topics that calls publish to
         self.actions: dict[str, ActionLink] = {}
         self.services: dict[str, Any] = {}  # name -> class
-        self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
-        sent = {name: self._sent(name, tool) for name, tool in config.tools.items()}
+        self.sources = [self._compile_source(name, spec) for name, spec in config.observe.topics.items()]
+        sent = {name: self._compile_outputs(name, tool) for name, tool in config.tools.items()}
         # Cancellations come first, as they free the robot for the new messages.
-        self._outputs = {name: [*self._canceled(name, tool), *sent[name]] for name, tool in config.tools.items()}
-        self.sources += [self._action_source(name, spec) for name, spec in config.observe.actions.items()]
+        self._outputs = {
+            name: [*self._compile_cancellations(name, tool), *sent[name]] for name, tool in config.tools.items()
+        }
+        self.sources += [self._compile_action_source(name, spec) for name, spec in config.observe.actions.items()]
         self.instructions: Topic | None = None
         if config.instruction_topic is not None:
             qos = Qos(reliability="reliable", depth=10)
             name = config.instruction_topic
-            self.instructions = self._topic(name, "std_msgs/msg/String", qos, "instruction_topic")
+            self.instructions = self._compile_topic(name, "std_msgs/msg/String", qos, "instruction_topic")
         self._check_text()
         self._check_safe()
 
@@ -193,7 +195,7 @@ class Mapper:
         """Return warnings about mappings that are allowed but dangerous."""
         safe = {output.name for output in self._outputs[self.config.safe.name]}
         return [
-            f"{self._where}: tool {name} keeps publishing {output.name}, but the safe call "
+            f"{self._file_name}: tool {name} keeps publishing {output.name}, but the safe call "
             f"{self.config.safe.name} publishes nothing on it: the robot keeps following the last message."
             for name, outputs in self._outputs.items()
             for output in outputs
@@ -202,93 +204,95 @@ class Mapper:
 
     # The methods below compile the file.
 
-    def _error(self, what: str, key: str) -> Ros2BridgeError:
-        return Ros2BridgeError(f"{self._where}: {key}: {what}.", "Correct this key.")
+    def _key_error(self, what: str, key: str) -> Ros2BridgeError:
+        return Ros2BridgeError(f"{self._file_name}: {key}: {what}.", "Correct this key.")
 
     @contextmanager
-    def _at(self, key: str) -> Iterator[None]:
+    def _naming_key(self, key: str) -> Iterator[None]:
         """Convert a ValueError in the block to a Ros2BridgeError that names the file and the key."""
         try:
             yield
         except ValueError as error:
-            raise self._error(str(error), key) from None
+            raise self._key_error(str(error), key) from None
 
-    def _class(self, name: str, kind: str, form: str, key: str) -> tuple[str, Any]:
+    def _find_class(self, name: str, kind: str, form: str, key: str) -> tuple[str, Any]:
         """Return the full name and the class of a type; a name must have the same type in the whole file."""
-        with self._at(f"{key}.type"):
+        with self._naming_key(f"{key}.type"):
             full, cls = find(kind, form)
-            if (known := self._types.setdefault(name, full)) != full:
+            if (known := self._type_names.setdefault(name, full)) != full:
                 raise ValueError(f"{name} has two types, {known} and {full}")
             return full, cls
 
-    def _topic(self, name: str, kind: str, qos: Qos, key: str) -> Topic:
-        return Topic(name, *self._class(name, kind, "msg", key), qos)
+    def _compile_topic(self, name: str, kind: str, qos: Qos, key: str) -> Topic:
+        return Topic(name, *self._find_class(name, kind, "msg", key), qos)
 
-    def _readers(self, cls: Any, specs: Mapping[str, FieldSpec], key: str) -> dict[str, tuple[Reader, FieldSpec]]:
+    def _compile_readers(
+        self, cls: Any, specs: Mapping[str, FieldSpec], key: str
+    ) -> dict[str, tuple[Reader, FieldSpec]]:
         readers = {}
         for label, spec in specs.items():
-            with self._at(f"{key}.fields.{label}"):
+            with self._naming_key(f"{key}.fields.{label}"):
                 readers[label] = (reader(cls, spec), spec)
         return readers
 
-    def _setters(self, cls: Any, specs: Mapping[str, SetSpec], tool: ToolSpec, key: str) -> tuple[Setter, ...]:
+    def _compile_setters(self, cls: Any, specs: Mapping[str, SetSpec], tool: ToolSpec, key: str) -> tuple[Setter, ...]:
         setters = []
         for text, spec in specs.items():
-            with self._at(f"{key}.set.{text}"):
+            with self._naming_key(f"{key}.set.{text}"):
                 setters.append(setter(cls, text, spec, tool))
         return tuple(setters)
 
-    def _source(self, name: str, spec: TopicSpec) -> Source:
+    def _compile_source(self, name: str, spec: TopicSpec) -> Source:
         key = f"observe.topics.{name}"
-        topic = replace(self._topic(name, spec.type, spec.qos, key), stamped=spec.header_stamp)
-        return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
+        topic = replace(self._compile_topic(name, spec.type, spec.qos, key), stamped=spec.header_stamp)
+        return Source(topic, spec.max_age_ms, spec.required, self._compile_readers(topic.cls, spec.fields, key))
 
-    def _action_source(self, name: str, spec: ActionSpec) -> Source:
+    def _compile_action_source(self, name: str, spec: ActionSpec) -> Source:
         """Return an action as an optional topic, whose fields may be missing one by one."""
         key, link = f"observe.actions.{name}", self.actions.get(name)
         if link is None:
-            raise self._error("no tool has a goal for this action, so its type is unknown", key)
+            raise self._key_error("no tool has a goal for this action, so its type is unknown", key)
         fields = {
             label: field if field.missing is not None else field.model_copy(update={"missing": UNKNOWN})
             for label, field in spec.fields.items()
         }
         topic = Topic(link.name, link.form, link.view, Qos())
-        return Source(topic, math.inf, False, self._readers(link.view, fields, key))
+        return Source(topic, math.inf, False, self._compile_readers(link.view, fields, key))
 
-    def _sent(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+    def _compile_outputs(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
         """Return the publications, goals and requests of a tool."""
         outputs = []
         for name, spec in tool.publish.items():
             key = f"tools.{tool_name}.publish.{name}"
-            topic = self._topic(name, spec.type, spec.qos, key)
+            topic = self._compile_topic(name, spec.type, spec.qos, key)
             if self.topics.setdefault(name, topic) != topic:
-                raise self._error(f"{name} has another QoS in another tool", key)
-            outputs.append(_Output(name, topic.cls, self._setters(topic.cls, spec.set, tool, key), spec.repeat))
+                raise self._key_error(f"{name} has another QoS in another tool", key)
+            outputs.append(_Output(name, topic.cls, self._compile_setters(topic.cls, spec.set, tool, key), spec.repeat))
         for name, goal in tool.goal.items():
             key = f"tools.{tool_name}.goal.{name}"
-            full, cls = self._class(name, goal.type, "action", key)
+            full, cls = self._find_class(name, goal.type, "action", key)
             view = type("StateView", (StateView,), {"parts": {"feedback": cls.Feedback, "result": cls.Result}})
             self.actions.setdefault(name, ActionLink(name, full, cls, view))
-            outputs.append(_Output(name, cls.Goal, self._setters(cls.Goal, goal.set, tool, key), pursues=True))
+            outputs.append(_Output(name, cls.Goal, self._compile_setters(cls.Goal, goal.set, tool, key), pursues=True))
         for name, request in tool.request.items():
             key = f"tools.{tool_name}.request.{name}"
-            self.services[name] = cls = self._class(name, request.type, "srv", key)[1]
-            outputs.append(_Output(name, cls.Request, self._setters(cls.Request, request.set, tool, key)))
+            self.services[name] = cls = self._find_class(name, request.type, "srv", key)[1]
+            outputs.append(_Output(name, cls.Request, self._compile_setters(cls.Request, request.set, tool, key)))
         return outputs
 
-    def _canceled(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+    def _compile_cancellations(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
         """Return the actions whose goals a tool cancels: those in its `cancel`, or all if it is the safe call."""
         for name in tool.cancel:
             if name not in self.actions or name in tool.goal:
-                raise self._error(f"no other tool has a goal for {name}", f"tools.{tool_name}.cancel")
+                raise self._key_error(f"no other tool has a goal for {name}", f"tools.{tool_name}.cancel")
         wanted = self.actions if tool_name == self.config.safe.name else tool.cancel
         return [_Output(name) for name in wanted if name not in tool.goal]
 
     def _check_text(self) -> None:
         fields = [field for source in self.sources for field in source.readers]
         if twice := sorted({field for field in fields if fields.count(field) > 1}):
-            raise self._error(f"the field {twice[0]!r} is given twice", "observe")
-        with self._at("observe.text"):
+            raise self._key_error(f"the field {twice[0]!r} is given twice", "observe")
+        with self._naming_key("observe.text"):
             try:
                 self.text(dict.fromkeys(fields))
             except (LookupError, AttributeError) as error:
@@ -298,8 +302,8 @@ class Mapper:
         safe = self.config.safe
         spec = self.config.tools.get(safe.name)
         if spec is None:
-            raise self._error(f"there is no tool {safe.name!r}; there are {', '.join(self.config.tools)}", "safe")
-        with self._at("safe.arguments"):
+            raise self._key_error(f"there is no tool {safe.name!r}; there are {', '.join(self.config.tools)}", "safe")
+        with self._naming_key("safe.arguments"):
             if safe.arguments.keys() != spec.parameters.keys():
                 raise ValueError(f"{safe.name} takes {', '.join(spec.parameters) or 'none'}")
             self.publications(safe.name, safe.arguments, 0)

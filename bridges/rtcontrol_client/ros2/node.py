@@ -57,7 +57,7 @@ class RosInput:
         with self._lock:
             self._newest.append((message, captured_ns))
 
-    def _all(self) -> list[tuple[Any, int]]:
+    def _take_all(self) -> list[tuple[Any, int]]:
         with self._lock:
             newest = list(self._newest)
             self._newest.clear()
@@ -65,11 +65,11 @@ class RosInput:
 
     def poll(self) -> tuple[Any, int] | None:
         """Return the newest message if `poll` has not returned it before, otherwise None."""
-        return next(reversed(self._all()), None)
+        return next(reversed(self._take_all()), None)
 
     def take(self) -> list[Any]:
         """Return all messages since the last call."""
-        return [message for message, _ in self._all()]
+        return [message for message, _ in self._take_all()]
 
 
 class RosOutput:
@@ -157,7 +157,7 @@ class RosNetwork:
         self.resolved: dict[str, str] = {}  # name in the file -> name in the ROS graph
         self.jumped = False  # a simulator's time was set back; the bridge clears the flag
         back = JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False)
-        self._jumps = node.get_clock().create_jump_callback(back, post_callback=self._note_jump)
+        self._jump_handler = node.get_clock().create_jump_callback(back, post_callback=self._note_jump)
 
     def _note_jump(self, _: Any) -> None:
         self.jumped = True
@@ -228,7 +228,7 @@ def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
         raise Ros2BridgeError(what, "Correct what follows --ros-args, ROS_DOMAIN_ID or RMW_IMPLEMENTATION.") from None
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    thread = threading.Thread(target=_spin, args=(executor,), daemon=True)
+    thread = threading.Thread(target=_spin_executor, args=(executor,), daemon=True)
     thread.start()
     try:
         yield node
@@ -240,7 +240,7 @@ def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
         rclpy.try_shutdown()
 
 
-def _spin(executor: SingleThreadedExecutor) -> None:
+def _spin_executor(executor: SingleThreadedExecutor) -> None:
     reported = ""
     while True:
         try:

@@ -40,7 +40,7 @@ class _State:
             self.values, self.error = None, str(error)
             self.t_ns = self.t_ns or clock.now_ns()
 
-    def why_not(self) -> str | None:
+    def stale_reason(self) -> str | None:
         """Return why the topic has no current message, or None if it has one."""
         if self.t_ns is None:
             return "no message yet"
@@ -66,7 +66,7 @@ class Observer:
         for state in self._states:
             state.poll()
             required = state.source.required
-            if (reason := state.why_not()) is not None:
+            if (reason := state.stale_reason()) is not None:
                 values |= dict.fromkeys(state.source.readers)
                 missing[required][state.source.topic.name] = reason
                 continue
@@ -123,18 +123,22 @@ class _Delay:
     """The smallest delay between the sender's stamps and one of our clocks."""
 
     def __init__(self) -> None:
-        self._least: int | None = None
-        self._before: int | None = None
+        self._smallest_ns: int | None = None
+        self._previous_smallest_ns: int | None = None
         self._since_ns = 0
         self._source_ns = 0
 
     def late_ns(self, source_ns: int, ours_ns: int, now_ns: int) -> int:
         """Return how much more than the smallest delay a message needed that arrived at `ours_ns` by our clock."""
         if source_ns < self._source_ns - BACK_NS:  # messages of a sender arrive in the order in which they were sent
-            self._least = self._before = None
+            self._smallest_ns = self._previous_smallest_ns = None
         delay_ns = ours_ns - source_ns
-        if self._least is None or (now_ns - self._since_ns > WINDOW_NS and source_ns != self._source_ns):
-            self._before, self._least, self._since_ns = self._least, delay_ns, now_ns
+        if self._smallest_ns is None or (now_ns - self._since_ns > WINDOW_NS and source_ns != self._source_ns):
+            self._previous_smallest_ns, self._smallest_ns, self._since_ns = self._smallest_ns, delay_ns, now_ns
         self._source_ns = source_ns
-        self._least = min(self._least, delay_ns)
-        return delay_ns - (self._least if self._before is None else min(self._least, self._before))
+        self._smallest_ns = min(self._smallest_ns, delay_ns)
+        return delay_ns - (
+            self._smallest_ns
+            if self._previous_smallest_ns is None
+            else min(self._smallest_ns, self._previous_smallest_ns)
+        )

@@ -225,7 +225,7 @@ def test_suspended_bridge_brakes_before_the_process_stops() -> None:
     acts: list[Any] = []
     bridge = CarlaBridge.__new__(CarlaBridge)  # avoids connecting to a server
     bridge._world = SimpleNamespace(control=acts.append)  # type: ignore[assignment]
-    bridge._retake, bridge._suspends, bridge._stopped = lambda: None, None, True
+    bridge._retake, bridge._suspend_process, bridge._stopped = lambda: None, None, True
     bridge.suspend(lambda: acts.append("halt"))
     assert bridge._over() and acts == [FULL_STOP, "halt"]
     assert bridge._over() and len(acts) == 2

@@ -214,28 +214,28 @@ def generated(arm: str) -> Placed:
     """Return an arm's light as CARLA generates it from the map. The light faces across the road, 90 degrees from the
     signal (`ATrafficLightManager::SpawnTrafficLights`: "Blueprints are all rotated by 90 degrees"). Its trigger boxes
     are merged as in `UBoundingBoxCalculator::CombineBoxes` (Carla/Util): along the *world's* axes."""
-    pole, found = _beside(arm, REACH_M, (LANES + 0.5) * WIDTH_M, ARMS[arm][2] + math.pi / 2), boxes(arm)
-    xs = [box.x + side * _reach(box, 0.0) for box in found for side in (-1, 1)]
-    ys = [box.y + side * _reach(box, math.pi / 2) for box in found for side in (-1, 1)]
-    middle = _seen(pole, 0.5 * (min(xs) + max(xs)), 0.5 * (min(ys) + max(ys)))
+    pole, found = _place_on_arm(arm, REACH_M, (LANES + 0.5) * WIDTH_M, ARMS[arm][2] + math.pi / 2), boxes(arm)
+    xs = [box.x + side * _half_extent(box, 0.0) for box in found for side in (-1, 1)]
+    ys = [box.y + side * _half_extent(box, math.pi / 2) for box in found for side in (-1, 1)]
+    middle = _relative_place(pole, 0.5 * (min(xs) + max(xs)), 0.5 * (min(ys) + max(ys)))
     extent = [0.5 * (max(xs) - min(xs)), 0.5 * (max(ys) - min(ys)), 1.0]
     return Placed(pole, str(signal_number(arm)), [middle, extent, [0.0, math.degrees(pole.heading), 0.0]])
 
 
-def _beside(arm: str, away: float, right: float, heading: float) -> Pose:
+def _place_on_arm(arm: str, away: float, right: float, heading: float) -> Pose:
     """Return a place on an arm, `away` from the junction's centre and `right` of the incoming traffic."""
     cos, sin = math.cos(ARMS[arm][2]), math.sin(ARMS[arm][2])
     return Pose(away * cos - right * sin, away * sin + right * cos, heading)
 
 
-def _seen(pole: Pose, x: float, y: float) -> list[float]:
+def _relative_place(pole: Pose, x: float, y: float) -> list[float]:
     """Return a place relative to an actor, in CARLA's axes."""
     cos, sin = math.cos(pole.heading), math.sin(pole.heading)
     dx, dy = x - pole.x, y - pole.y
     return [dx * cos + dy * sin, dx * sin - dy * cos, 0.0]
 
 
-def _reach(box: Pose, axis: float) -> float:
+def _half_extent(box: Pose, axis: float) -> float:
     """Return half the extent of a box along a world axis."""
     turned = box.heading - axis
     return BOX_M * abs(math.cos(turned)) + BOX_SHARE * WIDTH_M * abs(math.sin(turned))
@@ -263,27 +263,27 @@ def opendrive() -> str:
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <OpenDRIVE><header revMajor="1" revMinor="4" name="standin" version="1.00">
 <geoReference>+proj=tmerc +lat_0=0 +lon_0=0 +k=1 +x_0=0 +y_0=0 +datum=WGS84</geoReference></header>
-{"".join(map(_road, roads().values()))}
-<junction name="junction" id="{JUNCTION}">{"".join(map(_connection, roads().values()))}</junction>
+{"".join(map(_road_xml, roads().values()))}
+<junction name="junction" id="{JUNCTION}">{"".join(map(_connection_xml, roads().values()))}</junction>
 </OpenDRIVE>"""
 
 
-def _road(road: Road) -> str:
-    plan = "".join(_geometry(s, piece) for s, piece in zip(road.curve.starts, road.curve.pieces, strict=True))
-    left = "" if road.link else f"<left>{''.join(_lane(lane, road) for lane in range(road.lanes, 0, -1))}</left>"
-    right = "".join(_lane(-lane, road) for lane in range(1, road.lanes + 1))
+def _road_xml(road: Road) -> str:
+    plan = "".join(_geometry_xml(s, piece) for s, piece in zip(road.curve.starts, road.curve.pieces, strict=True))
+    left = "" if road.link else f"<left>{''.join(_lane_xml(lane, road) for lane in range(road.lanes, 0, -1))}</left>"
+    right = "".join(_lane_xml(-lane, road) for lane in range(1, road.lanes + 1))
     return f"""
 <road name="Road {road.number}" length="{road.curve.length:.9f}" id="{road.number}" \
 junction="{JUNCTION if road.link else -1}">
-<link>{_ends(road)}</link><type s="0.0" type="town"><speed max="{LIMIT_KMH:.0f}" unit="km/h"/></type>
+<link>{_link_xml(road)}</link><type s="0.0" type="town"><speed max="{LIMIT_KMH:.0f}" unit="km/h"/></type>
 <planView>{plan}</planView>{FLAT}
 <lanes><laneSection s="0.0">{left}
 <center><lane id="0" type="none" level="false"></lane></center>
 <right>{right}</right></laneSection></lanes>
-<signals>{_signals(road)}</signals></road>"""
+<signals>{_signals_xml(road)}</signals></road>"""
 
 
-def _ends(road: Road) -> str:
+def _link_xml(road: Road) -> str:
     def at(end: str, number: int, contact: str) -> str:
         return f'<{end} elementType="road" elementId="{number}" contactPoint="{contact}"/>'
 
@@ -296,15 +296,15 @@ def _ends(road: Road) -> str:
     return f"<successor {junction}/>{at('predecessor', road.number - 1, 'end')}"
 
 
-def _geometry(s: float, piece: Piece) -> str:
+def _geometry_xml(s: float, piece: Piece) -> str:
     shape = f'<arc curvature="{piece.curvature:.12f}"/>' if piece.curvature else "<line/>"
     place = f's="{s:.9f}" x="{piece.x:.9f}" y="{piece.y:.9f}" hdg="{piece.heading:.9f}" length="{piece.length:.9f}"'
     return f"<geometry {place}>{shape}</geometry>"
 
 
-def _lane(lane: int, road: Road) -> str:
+def _lane_xml(lane: int, road: Road) -> str:
     if road.link:
-        before, after = _lane_ends(road.link, -lane)
+        before, after = _lane_end_numbers(road.link, -lane)
         ends = f'<predecessor id="{before}"/><successor id="{after}"/>'
     else:
         ends = f'<{"successor" if road.number in HALVES else "predecessor"} id="{lane}"/>'
@@ -312,13 +312,13 @@ def _lane(lane: int, road: Road) -> str:
     return f'<lane id="{lane}" type="driving" level="false"><link>{ends}</link>{width}</lane>'
 
 
-def _lane_ends(link: Link, lane: int) -> tuple[int, int]:
+def _lane_end_numbers(link: Link, lane: int) -> tuple[int, int]:
     """Return the OpenDRIVE lane numbers at both ends of the `lane`-th lane of a connecting road."""
     number = link.lane + lane - 1
     return incoming(link.arm, number)[1], -incoming(link.to, number)[1]
 
 
-def _signals(road: Road) -> str:
+def _signals_xml(road: Road) -> str:
     """Write the signals as RoadRunner wrote CARLA's own towns (Town01.xodr): the pole stands next to a road but is
     valid for none of its lanes (0 to 0); each lane over the junction refers to the signal at the lane's start."""
     if road.link:
@@ -334,10 +334,10 @@ orientation="{"-" if begins else "+"}" dynamic="yes" country="OpenDRIVE" type="{
 value="-1" text="" height="0.5" width="0.5"><validity fromLane="0" toLane="0"/></signal>"""
 
 
-def _connection(road: Road) -> str:
+def _connection_xml(road: Road) -> str:
     if not road.link:
         return ""
     lanes = range(1, road.lanes + 1)
-    links = "".join(f'<laneLink from="{_lane_ends(road.link, lane)[0]}" to="{-lane}"/>' for lane in lanes)
+    links = "".join(f'<laneLink from="{_lane_end_numbers(road.link, lane)[0]}" to="{-lane}"/>' for lane in lanes)
     ends = f'incomingRoad="{incoming(road.link.arm, 1)[0]}" connectingRoad="{road.number}" contactPoint="start"'
     return f'<connection id="{road.number}" {ends}>{links}</connection>'
