@@ -56,7 +56,7 @@ class Track:
 
     def route(self, turn: Turn) -> Route:
         """Return the route from the start of the current lane, with the chosen turn at the next junction."""
-        lane = self._current_lane()
+        lane = self._current()
         return self.road.route(lane, "straight" if lane.junction else turn)
 
     def follow(self, own: Body, intent: Intent) -> Passed:
@@ -80,7 +80,7 @@ class Track:
 
     def _enter_next_lanes(self, own: Body, intent: Intent, passed: Passed) -> None:
         for _ in range(8):
-            lane = self._current_lane()
+            lane = self._current()
             if self.s <= lane.length or not lane.after:
                 return
             following = self.route(intent.turn).lanes[1]
@@ -91,7 +91,7 @@ class Track:
             self.s, self.lateral_m = following.project(own.x, own.y, self.s - lane.length)
 
     def _change_lane(self, own: Body, passed: Passed) -> None:
-        lane, before_m = self._current_lane(), self.lateral_m
+        lane, before_m = self._current(), self.lateral_m
         other = lane.left if before_m < 0 else lane.right
         if other is None or abs(before_m) <= 0.5 * lane.width + FIRM_M:
             return
@@ -105,7 +105,7 @@ class Track:
             raise ValueError("there is no road")
         self._lane, self.s, self.lateral_m = position
 
-    def _current_lane(self) -> LaneLine:
+    def _current(self) -> LaneLine:
         if self._lane is None:
             raise ValueError("the vehicle was not located yet")
         return self._lane
@@ -175,7 +175,7 @@ class Driver:
         self.intent, self.counts = Intent(), Counts()
         self._track, self._occupancy = Track(road), LaneOccupancy(road)
         self._steer, self._throttle = Steer(dt_s), Throttle(dt_s)
-        self._lane_change: LaneChange | None = None
+        self._active_change: LaneChange | None = None
         self._scene: Scene | None = None
         self.view: View | None = None  # result of the last look
         self._braking, self._last_refusal = Braking(), ""  # the kind of the last refusal
@@ -183,7 +183,7 @@ class Driver:
     @property
     def shift(self) -> int:
         """Return the direction of the change of lanes: -1 left, 0 none, 1 right."""
-        return 0 if self._lane_change is None else self._lane_change.side
+        return 0 if self._active_change is None else self._active_change.side
 
     def look(self, scene: Scene) -> View:
         """Return the vehicle's place and surroundings; the same scene is evaluated only once.
@@ -197,13 +197,13 @@ class Driver:
         self._occupancy.update(scene.others)
         track = self._track
         passed = track.follow(scene.own, self.intent)
-        if self._lane_change is not None:
-            self._lane_change.moved(passed.sideways_m)
+        if self._active_change is not None:
+            self._active_change.moved(passed.sideways_m)
         if passed.lost:
-            self._lane_change = None
+            self._active_change = None
         if passed.sideways_m or passed.lost:
             self._cancel_late_turn(scene.own.speed)
-        if passed.entered and not self._target_lane_continues():
+        if passed.entered and not self._target_continues():
             self._return_to_centre(track.lateral_m)
         view = observing.look(self._occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m)
         self._scene, self.view = scene, view
@@ -231,7 +231,7 @@ class Driver:
         speed = view.own.speed
         self.counts.distance_m += speed * self.dt_s
         self.counts.top_kmh = max(self.counts.top_kmh, speed * KMH)
-        self._advance_lane_change(view, speed)
+        self._advance_change(view, speed)
         pedals = self._throttle.step(self._wanted_acceleration(view, speed), speed)
         return replace(pedals, steer=self._steering_value(view, speed))
 
@@ -278,25 +278,25 @@ class Driver:
         if not rules.room(view.own.speed, side.ahead, side.behind):
             return "another vehicle is next to us"
         across = 0.5 * (view.lane.width + lane.width)
-        self._lane_change = LaneChange(wish, view.lateral_m, wish * across)
+        self._active_change = LaneChange(wish, view.lateral_m, wish * across)
         return None
 
     # Lane changes.
 
-    def _advance_lane_change(self, view: View, speed: float) -> None:
-        change = self._lane_change
+    def _advance_change(self, view: View, speed: float) -> None:
+        change = self._active_change
         if change is None:
             return
         change.advance(self.dt_s, speed)
         if change.done(view.lateral_m) and abs(change.end) < 0.5 * view.lane.width:
             self.counts.lane_changes += change.side != 0
-            self._lane_change = None
+            self._active_change = None
         elif change.over_s > GIVE_UP_S or self._is_cut_off(view, change):
             self._return_to_centre(view.lateral_m)
 
     def _return_to_centre(self, lateral_m: float) -> None:
         """Stop changing lanes and return to the centre of the current lane."""
-        self._lane_change = LaneChange(0, lateral_m, 0.0)
+        self._active_change = LaneChange(0, lateral_m, 0.0)
 
     def _is_cut_off(self, view: View, change: LaneChange) -> bool:
         """Return whether a vehicle in the other lane came next to us before we left our lane."""
@@ -305,16 +305,16 @@ class Driver:
         side = view.left if change.end < 0 else view.right
         return side is not None and rules.beside(view.own.speed, side.ahead, side.behind)
 
-    def _target_lane_continues(self) -> bool:
+    def _target_continues(self) -> bool:
         """Return whether the target lane still runs next to ours."""
-        change, lane = self._lane_change, self._track.route(self.intent.turn).lanes[0]
+        change, lane = self._active_change, self._track.route(self.intent.turn).lanes[0]
         if change is None or abs(change.end) < 0.5 * lane.width:
             return True
         return (lane.left if change.end < 0 else lane.right) is not None
 
     def _wanted_offset(self, ahead_m: float, speed: float) -> float:
         """Return the wanted offset from the centre line at a distance ahead."""
-        return 0.0 if self._lane_change is None else self._lane_change.lateral(ahead_m, speed)
+        return 0.0 if self._active_change is None else self._active_change.lateral(ahead_m, speed)
 
     # Speed.
 
@@ -348,7 +348,7 @@ class Driver:
                     yield Near(gap, other.along)
 
     def _path_offset(self, view: View, ahead_m: float, speed: float) -> float:
-        if self._lane_change is not None:
+        if self._active_change is not None:
             return self._wanted_offset(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 

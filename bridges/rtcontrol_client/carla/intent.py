@@ -64,7 +64,7 @@ class Intent:
                 if place.junction_m != 0:  # inside a junction the turn cannot change any more
                     self.turn = arguments["at_next_junction"]
             case "change_lane":
-                return self._request_lane_change(arguments["direction"], place)
+                return self._request_change(arguments["direction"], place)
             case _:
                 raise ValueError(f"not a driver's call: {name}")
         return None
@@ -78,7 +78,7 @@ class Intent:
         """Clear the chosen turn, after the junction was passed."""
         self.turn = "straight"
 
-    def _request_lane_change(self, direction: str, place: Place) -> str | None:
+    def _request_change(self, direction: str, place: Place) -> str | None:
         if direction not in ("left", "right"):
             raise ValueError(f"change_lane: direction={direction!r}")
         side = LEFT if direction == "left" else RIGHT

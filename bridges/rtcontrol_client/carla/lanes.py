@@ -252,7 +252,7 @@ class TownRoad:
         self._end_waypoints: dict[Key, list[Any]] = {}  # waypoints just beyond the end of each lane
         self._routes: dict[tuple[Key, Turn], Route] = {}
         self._lanes_behind: dict[Key, list[tuple[float, LaneLine]]] = {}
-        self._lane_numbers: dict[Key, tuple[int, int]] = {}
+        self._index_counts: dict[Key, tuple[int, int]] = {}
         self._lines = NONE_LIT
         self._unread_waypoints = [waypoint for pair in map.get_topology() for waypoint in pair]
         self._read_all()
@@ -265,15 +265,15 @@ class TownRoad:
             return None
         lane = self.lane_of(waypoint)
         if lane.junction and yaw_deg is not None:
-            lane = self._crossing_lane(lane, x, y, math.radians(yaw_deg))
+            lane = self._best_crossing(lane, x, y, math.radians(yaw_deg))
         return LanePosition(lane, *lane.search(x, y))
 
     def lane_of(self, waypoint: carla.Waypoint) -> LaneLine:
         """Return the lane of a waypoint."""
-        if _lane_key(waypoint) not in self._lanes:  # a lane without links, or a section too short to be read
+        if _map_key(waypoint) not in self._lanes:  # a lane without links, or a section too short to be read
             self._unread_waypoints.append(waypoint)
             self._read_all()
-        return self._lanes[_lane_key(waypoint)]
+        return self._lanes[_map_key(waypoint)]
 
     def route(self, lane: LaneLine, turn: Turn) -> Route:
         """Return the route from the start of a lane. Inside a junction the way is fixed, whatever the turn."""
@@ -307,7 +307,7 @@ class TownRoad:
         while beyond < REACH_M and lanes[-1].after:
             here = lanes[-1]
             enters = not here.junction and any(after.junction for after in here.after)
-            following = _choose_next_lane(here, wanted if enters else "straight")
+            following = _choose_next(here, wanted if enters else "straight")
             if enters and entry is None and following.junction:
                 entry = sum(passed.length for passed in lanes)
                 taken, wanted = following.way, "straight"
@@ -321,13 +321,13 @@ class TownRoad:
         """Read all pending lanes and their neighbours and successors, which the map's topology may lack."""
         while self._unread_waypoints:
             waypoint = self._unread_waypoints.pop()
-            if waypoint.lane_type == self.driving and _lane_key(waypoint) not in self._lanes:
-                self._read_lane(waypoint)
-        self._connect_lanes()
+            if waypoint.lane_type == self.driving and _map_key(waypoint) not in self._lanes:
+                self._read_line(waypoint)
+        self._connect_all()
 
-    def _read_lane(self, waypoint: carla.Waypoint) -> None:
-        key = _lane_key(waypoint)
-        waypoints = [*reversed(_walk_lane(waypoint, "previous")), waypoint, *_walk_lane(waypoint, "next")]
+    def _read_line(self, waypoint: carla.Waypoint) -> None:
+        key = _map_key(waypoint)
+        waypoints = [*reversed(_walk_section(waypoint, "previous")), waypoint, *_walk_section(waypoint, "next")]
         points = [(at.x, at.y) for at in (each.transform.location for each in waypoints)]
         if math.dist(points[0], points[-1]) < 1e-3 and len(points) < 4:  # too short to have two different points
             x, y = points[0]
@@ -335,9 +335,9 @@ class TownRoad:
             points = [(x, y), (x + 0.01 * math.cos(yaw), y + 0.01 * math.sin(yaw))]
         middle = waypoints[len(waypoints) // 2]
         self._lanes[key] = LaneLine(key, points, middle.lane_width, waypoint.is_junction)
-        ends = self._end_waypoints[key] = [after for after in waypoints[-1].next(0.05) if _lane_key(after) != key]
+        ends = self._end_waypoints[key] = [after for after in waypoints[-1].next(0.05) if _map_key(after) != key]
         lefts, rights = self._parallel_lanes(middle, "get_left_lane"), self._parallel_lanes(middle, "get_right_lane")
-        self._lane_numbers[key] = len(lefts) + 1, len(lefts) + 1 + len(rights)
+        self._index_counts[key] = len(lefts) + 1, len(lefts) + 1 + len(rights)
         self._unread_waypoints += [*ends, *lefts, *rights]
 
     def _parallel_lanes(self, middle: carla.Waypoint, side: str) -> list[Any]:
@@ -349,14 +349,14 @@ class TownRoad:
             here = getattr(here, side)() if len(lanes) < MOST_LANES else None
         return lanes
 
-    def _connect_lanes(self) -> None:
+    def _connect_all(self) -> None:
         """Connect all lanes with their successors and neighbours; call again after adding a lane."""
         self._routes.clear()
         self._lanes_behind.clear()
         for key, lane in self._lanes.items():
             lane.before = []
-            lane.index, lane.count = self._lane_numbers[key]
-            after = dict.fromkeys(_lane_key(end) for end in self._end_waypoints[key])
+            lane.index, lane.count = self._index_counts[key]
+            after = dict.fromkeys(_map_key(end) for end in self._end_waypoints[key])
             lane.after = [self._lanes[other] for other in after if other in self._lanes]
         for lane in self._lanes.values():
             for after_ in lane.after:
@@ -370,9 +370,9 @@ class TownRoad:
             if any(not before.junction for before in lane.before) or not lane.before:
                 _set_turn(lane)
         for lane in inside:
-            _number_straight_lanes(lane)
+            _number_straight(lane)
 
-    def _crossing_lane(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
+    def _best_crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
         """Return the lane of a junction, at a place, whose direction fits best."""
         heading = (math.cos(yaw), math.sin(yaw))
         best, least = nearest, math.inf
@@ -387,19 +387,19 @@ class TownRoad:
         return best
 
 
-def _lane_key(waypoint: carla.Waypoint) -> Key:
+def _map_key(waypoint: carla.Waypoint) -> Key:
     return waypoint.road_id, waypoint.section_id, waypoint.lane_id
 
 
-def _walk_lane(start: carla.Waypoint, way: str) -> list[Any]:
+def _walk_section(start: carla.Waypoint, way: str) -> list[Any]:
     """Return the waypoints after `start` up to the lane's end (`next`) or start (`previous`)."""
-    key, waypoints, sign = _lane_key(start), [], 0.0
+    key, waypoints, sign = _map_key(start), [], 0.0
 
     def onward(here: carla.Waypoint, distance: float) -> Any:
         for candidate in getattr(here, way)(distance):
             moved = candidate.s - here.s
             # A closed loop leads back to its start, which has the same key.
-            if _lane_key(candidate) == key and (sign == 0.0 or moved * sign > 0.0):
+            if _map_key(candidate) == key and (sign == 0.0 or moved * sign > 0.0):
                 return candidate
         return None
 
@@ -416,7 +416,7 @@ def _walk_lane(start: carla.Waypoint, way: str) -> list[Any]:
     return waypoints if last is None else [*waypoints, last]
 
 
-def _choose_next_lane(lane: LaneLine, turn: Turn) -> LaneLine:
+def _choose_next(lane: LaneLine, turn: Turn) -> LaneLine:
     """Return the next lane: one with the wanted turn, else one straight on, else the one that turns least."""
 
     def apart(after: LaneLine) -> tuple[bool, bool, float]:
@@ -437,7 +437,7 @@ def _set_turn(lane: LaneLine) -> None:
         part.way = "straight" if abs(angle) < STRAIGHT_WITHIN else "right" if angle > 0 else "left"
 
 
-def _number_straight_lanes(lane: LaneLine) -> None:
+def _number_straight(lane: LaneLine) -> None:
     """Number the lanes straight over a junction like those before it, even if each is a separate road; a turn has
     one."""
     if lane.way != "straight":

@@ -54,14 +54,12 @@ def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
         return Lamp(light.id, sign, None)
     box, middle = carla.Transform(volume.location, volume.rotation), at.transform(volume.location)
     # Leave out the very ends of the box, which may reach into the next lane.
-    along = [carla.Location(x=m) for m in _box_positions(extent.x)] + [
-        carla.Location(y=m) for m in _box_positions(extent.y)
-    ]
+    along = [carla.Location(x=m) for m in _offsets(extent.x)] + [carla.Location(y=m) for m in _offsets(extent.y)]
     found = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
     return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in found if waypoint is not None])
 
 
-def _box_positions(half_m: float) -> Iterator[float]:
+def _offsets(half_m: float) -> Iterator[float]:
     steps = max(math.ceil(half_m), 1)
     return (0.9 * half_m * n / steps for n in range(-steps, steps + 1))
 

@@ -104,15 +104,15 @@ class LaneOccupancy:
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
-            yield from self._on_lane(lane, offset - s, number)
+            yield from self._on_section(lane, offset - s, number)
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on all lanes that lead to this lane, but not on the lane itself."""
         for start, before in self.road.behind(lane)[1:]:
             if s - start - before.length <= SIGHT_M + LONGEST_M:
-                yield from self._on_lane(before, start - s, number)
+                yield from self._on_section(before, start - s, number)
 
-    def _on_lane(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+    def _on_section(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on a lane that starts at a distance ahead."""
         if lane.junction:
             yield from self._in_junction(lane, start, number)
@@ -188,7 +188,7 @@ class View:
 def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> View:
     """Return the driver's view, s metres after the route's start; the occupancy must be of the same moment."""
     own, lane = scene.own, route.lanes[0]
-    light = _applicable_light(scene, route, s)
+    light = _own_light(scene, route, s)
     return View(
         own=own,
         route=route,
@@ -221,7 +221,7 @@ def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0)
     return left if left < SIGHT_M else None
 
 
-def _applicable_light(scene: Scene, route: Route, s: float) -> Light:
+def _own_light(scene: Scene, route: Route, s: float) -> Light:
     """Return the light that applies to our vehicle, until the vehicle's centre is over the stop line."""
     line = route.line_ahead(s)
     if line is None or line[0] > s + scene.own.half_length_m + LIGHT_SIGHT_M:

@@ -56,11 +56,9 @@ def connect(options: DriveOptions) -> Any:
         text = f"What listens at {at} does not answer as a CARLA server ({_short_reason(error)})."
         raise CarlaBridgeError(text, "Is it still loading, or frozen? Give --carla-port, or restart it.") from None
     mine = client.get_client_version()
-    if _release_number(server) != _release_number(mine):
+    if _release_of(server) != _release_of(mine):
         text = f"The CARLA server at {at} is {server}, the client here {mine}: they must be of the same release."
-        raise CarlaBridgeError(
-            text, f"Start CARLA {_release_number(mine)}, or: pip install carla=={_release_number(server)}."
-        )
+        raise CarlaBridgeError(text, f"Start CARLA {_release_of(mine)}, or: pip install carla=={_release_of(server)}.")
     client.set_timeout(SLOW_S)
     return client
 
@@ -83,7 +81,7 @@ def probe(options: DriveOptions) -> None:
         raise CarlaBridgeError(f"What listens at {at} is not a CARLA server.", hint)
 
 
-def _release_number(version: str) -> str:
+def _release_of(version: str) -> str:
     """Return the release of a version: `0.9.16` for `0.9.16-dirty`."""
     match = re.match(r"\d+(\.\d+)*", version)
     return match.group() if match else version
@@ -174,9 +172,7 @@ class CarlaWorld:
         self._client: Any = None
         self._world: Any = None
         self._lights: dict[int, Any] = {}
-        self._extents: dict[
-            int, tuple[float, float] | None
-        ] = {}  # half the size of each vehicle; None for other actors
+        self._extents: dict[int, tuple[float, float] | None] = {}  # a vehicle's half length and width, or None
 
     @property
     def town(self) -> str:

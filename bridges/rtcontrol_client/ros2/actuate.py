@@ -60,9 +60,7 @@ class Ros2Actuator:
                 if standing.left_ms is not None:
                     ends_ns = now_ns + int(standing.left_ms * 1e6)
             if self._call_ends_ns is not None and now_ns > self._call_ends_ns:
-                self._last_call = (
-                    None  # the call expired while this process was stopped: the guard may have published since
-                )
+                self._last_call = None  # this process was stopped meanwhile, and the guard may have published
             self._call_ends_ns = ends_ns
             if drives:
                 self._heartbeat(standing.left_ms)

@@ -58,9 +58,7 @@ class Ros2Bridge:
         self._observer = Observer(mapper, {**inputs, **self._actions})
         outputs = {name: bus.output(topic, mapper.promise_ms(name)) for name, topic in mapper.topics.items()}
         outputs |= {name: bus.service(name, cls) for name, cls in mapper.services.items()}
-        self._actuator = Ros2Actuator(
-            mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._send_heartbeat
-        )
+        self._actuator = Ros2Actuator(mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._beat)
         self._instruction_input = None if mapper.instructions is None else bus.input(mapper.instructions, False)
         # Set by signal handlers in the main thread, so they need no lock.
         self._over = False
@@ -177,7 +175,7 @@ class Ros2Bridge:
             return Standing(None, "safe", cause="reset" if self._halt_process is None else "suspended")
         return self._sessions.standing()
 
-    def _send_heartbeat(self, left_ms: float | None) -> None:
+    def _beat(self, left_ms: float | None) -> None:
         if self._guard is not None:
             self._guard.beat(left_ms)
 

@@ -26,13 +26,7 @@ _PATH = re.compile(r"([A-Za-z_]\w*(\[[\w/.:-]+\])*(\.|$))*(?<!\.)")
 _PATH_STEP = re.compile(r"\[([^\]]+)\]|([A-Za-z_]\w*)")
 _STAMP_KINDS: dict[str, Kind] = dict.fromkeys(("Time", "Duration"), "time")
 _MESSAGE_KINDS: dict[str, Kind] = {**_STAMP_KINDS, "Quaternion": "quaternion", "Vector3": "vector", "Point": "vector"}
-_BASIC_KINDS: dict[str, Kind] = {
-    "boolean": "bool",
-    "string": "text",
-    "wstring": "text",
-    "float": "real",
-    "double": "real",
-}
+_BASIC: dict[str, Kind] = {"boolean": "bool", "string": "text", "wstring": "text", "float": "real", "double": "real"}
 _EMPTY_VALUES: dict[Kind, Any] = {"bool": False, "text": "", "integer": 0, "real": 0.0}
 
 
@@ -88,7 +82,7 @@ class FieldType:
             return "list"
         if self.cls is not None or "/" in self.name:
             return _MESSAGE_KINDS.get(self.short, "message")
-        return _BASIC_KINDS.get(self.name, "integer")
+        return _BASIC.get(self.name, "integer")
 
     @property
     def element(self) -> FieldType:
@@ -374,9 +368,7 @@ def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
 
     def set_argument(message: Any, arguments: Mapping[str, Any], _: int) -> None:
         try:
-            path.set(
-                message, _convert_value(path.text, path.type, _mapped_argument(arguments.get(name), spec, path, listed))
-            )
+            path.set(message, _convert_value(path.text, path.type, _to_number(arguments.get(name), spec, path, listed)))
         except Unmappable as error:
             raise Unmappable(f"{name}: {error}") from None
 
@@ -417,16 +409,16 @@ def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> No
             raise ValueError(f"{key}: {error}") from None
 
 
-def _mapped_argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
+def _to_number(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
     if value is None:
         raise Unmappable("it is missing")
     if spec.values is not None:
         for key, mapped in spec.values.items():
-            if _same_value(key, value):
+            if _is_same(key, value):
                 return mapped
         raise Unmappable(f"values has nothing for {value!r}")
     # A server is not trusted: a value outside the tool's enum is refused.
-    if listed is not None and not any(_same_value(allowed, value) for allowed in listed):
+    if listed is not None and not any(_is_same(allowed, value) for allowed in listed):
         raise Unmappable(f"{value!r} is none of {', '.join(map(str, listed))}")
     if path.type.kind in ("text", "bool"):
         return value
@@ -436,7 +428,7 @@ def _mapped_argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any
     return min(max(value * spec.scale + spec.offset, spec.min), spec.max)
 
 
-def _same_value(first: Any, second: Any) -> bool:
+def _is_same(first: Any, second: Any) -> bool:
     # True equals 1 in Python, but not in a JSON schema.
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
@@ -459,12 +451,12 @@ def _convert_value(text: str, of: FieldType, value: Any) -> Any:
         return value
     if kind == "bool" and isinstance(value, bool):
         return value
-    if kind == "list" and isinstance(value, list) and _accepts_length(of, len(value)):
+    if kind == "list" and isinstance(value, list) and _accepts(of, len(value)):
         return [_convert_value(text, of.element, each) for each in value]
     raise Unmappable(f"{value!r} does not fit {text}, which is a {kind}")
 
 
-def _accepts_length(of: FieldType, count: int) -> bool:
+def _accepts(of: FieldType, count: int) -> bool:
     return count == of.length if of.length is not None else count <= (of.most or count)
 
 

@@ -171,9 +171,7 @@ class ActionClient:
         if accepted and goal.state == "sent":
             goal.state = "accepted" if accepted[-1] else "rejected"
         if status and goal.state not in ENDED:
-            self._update_from_status(
-                goal, {bytes(s.goal_info.goal_id.uuid): int(s.status) for s in status[-1].status_list}
-            )
+            self._update_state(goal, {bytes(s.goal_info.goal_id.uuid): int(s.status) for s in status[-1].status_list})
         if (goal.state == "sent" and self._now() > goal.sent_s + ANSWER_S) or (goal.state in LIVE and not served):
             self._mark_lost(goal)
         if goal.state in LIVE and goal.cancels:
@@ -184,7 +182,7 @@ class ActionClient:
                 goal.result = answer.result
                 goal.state = STATES[int(answer.status)] if goal.state in LIVE else goal.state
 
-    def _update_from_status(self, goal: _Goal, codes: dict[bytes, int]) -> None:
+    def _update_state(self, goal: _Goal, codes: dict[bytes, int]) -> None:
         """Update the goal's state from the status codes of all goals (id -> code)."""
         code = codes.get(goal.id)
         if code is None:

@@ -134,11 +134,9 @@ class Mapper:
         self.actions: dict[str, ActionLink] = {}
         self.services: dict[str, Any] = {}  # name -> class
         self.sources = [self._compile_source(name, spec) for name, spec in config.observe.topics.items()]
-        sent = {name: self._compile_outputs(name, tool) for name, tool in config.tools.items()}
+        sent = {name: self._outputs_of(name, tool) for name, tool in config.tools.items()}
         # Cancellations come first, as they free the robot for the new messages.
-        self._outputs = {
-            name: [*self._compile_cancellations(name, tool), *sent[name]] for name, tool in config.tools.items()
-        }
+        self._outputs = {name: [*self._cancellations(name, tool), *sent[name]] for name, tool in config.tools.items()}
         self.sources += [self._compile_action_source(name, spec) for name, spec in config.observe.actions.items()]
         self.instructions: Topic | None = None
         if config.instruction_topic is not None:
@@ -226,9 +224,7 @@ class Mapper:
     def _compile_topic(self, name: str, kind: str, qos: Qos, key: str) -> Topic:
         return Topic(name, *self._find_class(name, kind, "msg", key), qos)
 
-    def _compile_readers(
-        self, cls: Any, specs: Mapping[str, FieldSpec], key: str
-    ) -> dict[str, tuple[Reader, FieldSpec]]:
+    def _readers(self, cls: Any, specs: Mapping[str, FieldSpec], key: str) -> dict[str, tuple[Reader, FieldSpec]]:
         readers = {}
         for label, spec in specs.items():
             with self._naming_key(f"{key}.fields.{label}"):
@@ -245,7 +241,7 @@ class Mapper:
     def _compile_source(self, name: str, spec: TopicSpec) -> Source:
         key = f"observe.topics.{name}"
         topic = replace(self._compile_topic(name, spec.type, spec.qos, key), stamped=spec.header_stamp)
-        return Source(topic, spec.max_age_ms, spec.required, self._compile_readers(topic.cls, spec.fields, key))
+        return Source(topic, spec.max_age_ms, spec.required, self._readers(topic.cls, spec.fields, key))
 
     def _compile_action_source(self, name: str, spec: ActionSpec) -> Source:
         """Return an action as an optional topic, whose fields may be missing one by one."""
@@ -257,9 +253,9 @@ class Mapper:
             for label, field in spec.fields.items()
         }
         topic = Topic(link.name, link.form, link.view, Qos())
-        return Source(topic, math.inf, False, self._compile_readers(link.view, fields, key))
+        return Source(topic, math.inf, False, self._readers(link.view, fields, key))
 
-    def _compile_outputs(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+    def _outputs_of(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
         """Return the publications, goals and requests of a tool."""
         outputs = []
         for name, spec in tool.publish.items():
@@ -280,7 +276,7 @@ class Mapper:
             outputs.append(_Output(name, cls.Request, self._compile_setters(cls.Request, request.set, tool, key)))
         return outputs
 
-    def _compile_cancellations(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
+    def _cancellations(self, tool_name: str, tool: ToolSpec) -> list[_Output]:
         """Return the actions whose goals a tool cancels: those in its `cancel`, or all if it is the safe call."""
         for name in tool.cancel:
             if name not in self.actions or name in tool.goal:

@@ -123,22 +123,18 @@ class _Delay:
     """The smallest delay between the sender's stamps and one of our clocks."""
 
     def __init__(self) -> None:
-        self._smallest_ns: int | None = None
-        self._previous_smallest_ns: int | None = None
+        self._least_ns: int | None = None
+        self._older_ns: int | None = None
         self._since_ns = 0
         self._source_ns = 0
 
     def late_ns(self, source_ns: int, ours_ns: int, now_ns: int) -> int:
         """Return how much more than the smallest delay a message needed that arrived at `ours_ns` by our clock."""
         if source_ns < self._source_ns - BACK_NS:  # messages of a sender arrive in the order in which they were sent
-            self._smallest_ns = self._previous_smallest_ns = None
+            self._least_ns = self._older_ns = None
         delay_ns = ours_ns - source_ns
-        if self._smallest_ns is None or (now_ns - self._since_ns > WINDOW_NS and source_ns != self._source_ns):
-            self._previous_smallest_ns, self._smallest_ns, self._since_ns = self._smallest_ns, delay_ns, now_ns
+        if self._least_ns is None or (now_ns - self._since_ns > WINDOW_NS and source_ns != self._source_ns):
+            self._older_ns, self._least_ns, self._since_ns = self._least_ns, delay_ns, now_ns
         self._source_ns = source_ns
-        self._smallest_ns = min(self._smallest_ns, delay_ns)
-        return delay_ns - (
-            self._smallest_ns
-            if self._previous_smallest_ns is None
-            else min(self._smallest_ns, self._previous_smallest_ns)
-        )
+        self._least_ns = min(self._least_ns, delay_ns)
+        return delay_ns - (self._least_ns if self._older_ns is None else min(self._least_ns, self._older_ns))
