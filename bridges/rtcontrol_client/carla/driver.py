@@ -18,17 +18,17 @@ from rtcontrol_client.carla.intent import KMH, LEFT, TURNS, Intent, Near, Place,
 from rtcontrol_client.carla.lanes import LaneLine, Route, TownRoad
 from rtcontrol_client.carla.observing import Body, LaneOccupancy, Scene, View
 
-# Farther off the lane, or farther along the lane in one step, the vehicle was moved by somebody else.
+# If the vehicle is farther off its lane, or moved farther in one step, something else moved it.
 LOST_M, JUMP_M = 6.0, 25.0
 # The vehicle counts as in the other lane from this distance beyond the border.
 FIRM_M = 0.05
-# A change of lanes takes this long, and at least this much road.
+# A change of lanes takes at least this time and this distance.
 TAKES_S, LEAST_M = 3.0, 16.0
 DONE_M = 0.4
 GIVE_UP_S = 4.0  # after a change of lanes should have ended
 BACK_M = 15.0  # of road, in which the vehicle returns to the centre of its lane
 CLEAR_M = 0.25  # vehicles that are nearer to our path, side to side, block it
-CLOSING = 0.5  # m/s, the slowest approach to another vehicle that counts while changing lanes
+CLOSING = 0.5  # m/s, the smallest closing speed that is assumed while changing lanes
 LARGEST = 200.0  # the largest number in calls
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
@@ -37,8 +37,8 @@ log = logging.getLogger("rtcontrol.carla")
 
 @dataclass(slots=True)
 class Passed:
-    """The changes in one step: `sideways_m` is the offset change due to a change of the lane; `entered`: the vehicle
-    entered a junction; `lost`: the vehicle was moved elsewhere."""
+    """The changes in one step. `sideways_m` is the change of the offset when the vehicle came into another lane. The
+    vehicle `entered` a junction, or was `lost` because something moved it elsewhere."""
 
     sideways_m: float = 0.0
     entered: bool = False
@@ -113,8 +113,8 @@ class Track:
 
 @dataclass(slots=True)
 class LaneChange:
-    """A lateral move from `start` to `end` (metres right of the reference lane's centre) to `side` -1 or 1, or a return
-    (0)."""
+    """A lateral move from `start` to `end`, in metres to the right of the reference lane's centre. `side` is -1 for a
+    change to the left, 1 for a change to the right, and 0 for a return to the centre."""
 
     side: int
     start: float
@@ -159,8 +159,8 @@ class Counts:
 
 @dataclass(slots=True)
 class Braking:
-    """The state of the emergency brake: `could_stop` at the stop line ahead, and `for_line` if it brakes for that
-    line."""
+    """The state of the emergency brake. `could_stop`: the vehicle could stop at the stop line ahead. `for_line`: the
+    vehicle brakes for that line."""
 
     active: bool = False
     could_stop: bool = False
@@ -210,14 +210,14 @@ class Driver:
         return view
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Execute a call; return why it was refused, or None. Lane changes need a `look` before."""
+        """Execute a call; return why it was refused, or None. A lane change needs an earlier `look`."""
         reason = self._apply_call(name, arguments)
         if reason is not None:
             self._log_refusal(reason)
         return reason
 
     def _log_refusal(self, reason: str) -> None:
-        """Log a refusal, unless the last one was of the same kind: a model repeats its calls at each tick."""
+        """Log a refusal, unless the last refusal was of the same kind, since a model repeats its calls at each tick."""
         before, self._last_refusal = self._last_refusal, reason.split(":")[0]
         if self._last_refusal != before:
             log.warning("call refused: %s", reason)
@@ -235,7 +235,7 @@ class Driver:
         pedals = self._throttle.step(self._wanted_acceleration(view, speed), speed)
         return replace(pedals, steer=self._steering_value(view, speed))
 
-    # Calls.
+    # The methods below execute calls.
 
     def _late_turn_reason(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
         late = observing.late(route, s, speed)
@@ -281,7 +281,7 @@ class Driver:
         self._active_change = LaneChange(wish, view.lateral_m, wish * across)
         return None
 
-    # Lane changes.
+    # The methods below change lanes.
 
     def _advance_change(self, view: View, speed: float) -> None:
         change = self._active_change
@@ -316,7 +316,7 @@ class Driver:
         """Return the wanted offset from the centre line at a distance ahead."""
         return 0.0 if self._active_change is None else self._active_change.lateral(ahead_m, speed)
 
-    # Speed.
+    # The methods below choose the speed.
 
     def _wanted_acceleration(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
@@ -352,7 +352,7 @@ class Driver:
             return self._wanted_offset(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 
-    # Steering.
+    # The method below steers.
 
     def _steering_value(self, view: View, speed: float) -> float:
         own, half = view.own, 0.5 * WHEELBASE_M

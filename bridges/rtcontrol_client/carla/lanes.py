@@ -1,4 +1,4 @@
-"""The lanes of a town, by place, and the route ahead for a chosen turn.
+"""Find the lanes of a town by place, and the route ahead for a chosen turn.
 
 `TownRoad` reads the whole `carla.Map` when it is created; later it looks up only places that it does not know yet.
 """
@@ -34,7 +34,7 @@ NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
 
 
 class CentreLine:
-    """A centre line, as points at equal distances with the tangents between them."""
+    """A centre line, stored as points at equal distances and the tangents between them."""
 
     def __init__(self, points: Sequence[tuple[float, float]], width: float) -> None:
         """Create a line through at least two different points, dense enough for straight lines between them."""
@@ -50,8 +50,8 @@ class CentreLine:
         """Return the point at a distance from the start and the unit tangent there: x, y, tx, ty."""
         i = min(max(int(s / self.step), 0), self.last)
         tx, ty = self.tangents[i]
-        more = s - i * self.step
-        return self.xs[i] + more * tx, self.ys[i] + more * ty, tx, ty
+        rest = s - i * self.step
+        return self.xs[i] + rest * tx, self.ys[i] + rest * ty, tx, ty
 
     def project(self, x: float, y: float, hint: float) -> tuple[float, float]:
         """Project a place onto the line: return the distance from the start, and the offset to the right.
@@ -90,16 +90,16 @@ class CentreLine:
         return between(self.tangents[0], self.tangents[-1])
 
     def _bend_speeds(self) -> list[float]:
-        """Return the largest speeds (m/s) that the bends allow, one for each BEND_STEP_M."""
-        every = max(1, round(BEND_STEP_M / self.step))
+        """Return the largest speeds (m/s) that the bends allow, with one value for each BEND_STEP_M of the line."""
+        stride = max(1, round(BEND_STEP_M / self.step))
         speeds = []
         for n in range(int(self.length / BEND_STEP_M) + 1):
             i = min(int(n * BEND_STEP_M / self.step), self.last)
-            j = min(i + every, self.last)
+            j = min(i + stride, self.last)
             turned = abs(between(self.tangents[i], self.tangents[j]))
             curvature = turned / ((j - i) * self.step) if j > i else 0.0
             speeds.append(min(NO_BEND, math.sqrt(BEND / curvature)) if curvature > 1e-6 else NO_BEND)
-        # The rest after the last whole step counts like the step before.
+        # The part after the last whole step has at most the speed of the previous step.
         if len(speeds) > 1:
             speeds[-1] = min(speeds[-1], speeds[-2])
         return speeds
@@ -108,9 +108,9 @@ class CentreLine:
 class LaneLine(CentreLine):
     """A lane, up to the end of its section or road.
 
-    `index` is the lane's number from the left (1: leftmost) among `count` lanes; `after` and `before` are the next and
-    the previous lanes; `left` and `right` the neighbours in the same direction; `way` is the turn of a lane in a
-    junction.
+    `index` is the lane's number from 1 (leftmost) to `count`. `after` and `before` are the next and the previous lanes,
+    `left` and `right` the neighbours in the same direction. `way` is the turn that a lane makes in a junction, and
+    "straight" outside junctions.
     """
 
     def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
@@ -136,7 +136,7 @@ def between(first: tuple[float, float], second: tuple[float, float]) -> float:
 
 
 def _resample(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float], float, float]:
-    """Resample a line to equal distances of about `STEP_M`; return its xs, ys, the distance and the length."""
+    """Resample a line to equal distances of about `STEP_M`; return its xs and ys, the exact distance and the length."""
     reached = [0.0]
     for start, end in pairwise(points):
         reached.append(reached[-1] + math.dist(start, end))
@@ -160,9 +160,9 @@ def _resample(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[
 class Route:
     """A route: consecutive lanes from the start of the first lane to about 160 m beyond its end.
 
-    `turn` is the wanted turn at the first junction, `taken` the turn that the lane allows (None: no junction ahead),
-    and `junction_at` the distance of the junction's entry. `stop_lines` are the distances of the stop lines up to the
-    junction, in order, with the numbers of their lights. `ends` is true if the road ends with the route.
+    `turn` is the wanted turn at the first junction, `taken` the turn that the lane allows, and `junction_at` is how far
+    away the junction's entry is. Without a junction, `taken` and `junction_at` are None. `stop_lines` has each stop
+    line's distance up to the junction, with its lights' numbers. `ends` is true if the road ends with the route.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Route:
         junction_at: float | None,
         lines: Mapping[Key, Mapping[int, float]] = NONE_LIT,
     ) -> None:
-        """Create a route. `lines` has, for each lane and each of its lights, the place of the stop line."""
+        """Create a route. `lines` has, for each lane and each of its lights, the distance of the stop line."""
         self.lanes, self.turn, self.taken, self.junction_at = lanes, turn, taken, junction_at
         self.offsets = [0.0]
         for lane in lanes:
@@ -197,7 +197,7 @@ class Route:
         return self.lanes[i].at(s - self.offsets[i])
 
     def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
-        """Yield each bend within reach: metres ahead of s, and the largest speed (m/s) from that point on."""
+        """Yield the distance ahead of s (m) and the largest speed from there on (m/s) of each bend within reach."""
         i = max(bisect_right(self._bend_starts, s) - 1, 0)
         yield 0.0, self._bend_limits[i]
         for n in range(i + 1, len(self._bend_starts)):
@@ -259,7 +259,7 @@ class TownRoad:
 
     def place(self, x: float, y: float, z: float, yaw_deg: float | None = None) -> LanePosition | None:
         """Return the place in the nearest driving lane, or None if the map has none. Inside a junction, where lanes
-        cross, the direction decides."""
+        cross, `yaw_deg` decides between them."""
         waypoint = self.map.get_waypoint(self._location(x, y, z), True, self.driving)
         if waypoint is None:
             return None
@@ -276,19 +276,19 @@ class TownRoad:
         return self._lanes[_map_key(waypoint)]
 
     def route(self, lane: LaneLine, turn: Turn) -> Route:
-        """Return the route from the start of a lane. Inside a junction the way is fixed, whatever the turn."""
+        """Return the route from the start of a lane. Inside a junction there is only one way."""
         key = (lane.key, turn)
         if key not in self._routes:
             self._routes[key] = self._build_route(lane, turn)
         return self._routes[key]
 
     def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
-        """Set the traffic lights: for each lane, light number -> place of the stop line."""
+        """Set the stop lines of the traffic lights, by lane and by the light's number."""
         self._lines = lines
         self._routes.clear()
 
     def behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
-        """Return the lane and all lanes that lead to it, each with the place of its start (m, 0 for this lane's)."""
+        """Return the lane and all lanes that lead to it, each with the position of its start (0 or less, in m)."""
         if lane.key not in self._lanes_behind:
             chain = [(0.0, lane)]
             for start, here in chain:  # `chain` grows in this loop
@@ -315,7 +315,7 @@ class TownRoad:
             beyond += following.length
         return Route(lanes, turn, taken, entry, self._lines)
 
-    # Reading the map.
+    # The methods below read the map.
 
     def _read_all(self) -> None:
         """Read all pending lanes and their neighbours and successors, which the map's topology may lack."""
@@ -373,7 +373,7 @@ class TownRoad:
             _number_straight(lane)
 
     def _best_crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
-        """Return the lane of a junction, at a place, whose direction fits best."""
+        """Return the junction's lane at a place whose direction is nearest to `yaw` (radians)."""
         heading = (math.cos(yaw), math.sin(yaw))
         best, least = nearest, math.inf
         for lane in self._lanes.values():
@@ -417,7 +417,7 @@ def _walk_section(start: carla.Waypoint, way: str) -> list[Any]:
 
 
 def _choose_next(lane: LaneLine, turn: Turn) -> LaneLine:
-    """Return the next lane: one with the wanted turn, else one straight on, else the one that turns least."""
+    """Return the next lane, preferably with the wanted turn, otherwise straight on, otherwise with the least turn."""
 
     def apart(after: LaneLine) -> tuple[bool, bool, float]:
         turned = abs(after.turned()) + abs(between(lane.tangents[-1], after.tangents[0]))
@@ -438,8 +438,8 @@ def _set_turn(lane: LaneLine) -> None:
 
 
 def _number_straight(lane: LaneLine) -> None:
-    """Number the lanes straight over a junction like those before it, even if each is a separate road; a turn has
-    one."""
+    """Number the lanes straight over a junction like the lanes before them, even if the map has them as separate roads.
+    After a turn there are no neighbours."""
     if lane.way != "straight":
         lane.index = lane.count = 1
         lane.left = lane.right = None

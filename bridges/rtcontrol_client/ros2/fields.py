@@ -50,7 +50,7 @@ def find(name: str, form: str) -> tuple[str, Any]:
 class FieldType:
     """The type of a message field: `name` as in ROS (`double`, `geometry_msgs/Vector3`), or a message class `cls`.
 
-    If `many`, the field is a list of such values, with exactly `length` or at most `most` elements.
+    If `many`, the field is a list of such values. `length` is the exact number of elements, `most` the maximum number.
     """
 
     name: str = ""
@@ -61,14 +61,14 @@ class FieldType:
 
     @classmethod
     def parse(cls, described: Any) -> FieldType:
-        """Parse `double`, `string<22>`, `double[36]`, `sequence<geometry_msgs/Point>`, or take a message class."""
+        """Parse a description such as `double[36]` or `sequence<geometry_msgs/Point>`, or use a message class."""
         if not isinstance(described, str):
             return cls(cls=described)
         match = _LIST_TYPE.fullmatch(described)
         if match is None:
             return cls(described.partition("<")[0])
-        length, most = (int(number) if number else None for number in (match[4], match[2]))
-        return cls((match[1] or match[3]).partition("<")[0], many=True, length=length, most=most)
+        length, maximum = (int(number) if number else None for number in (match[4], match[2]))
+        return cls((match[1] or match[3]).partition("<")[0], many=True, length=length, most=maximum)
 
     @property
     def short(self) -> str:
@@ -93,8 +93,8 @@ class FieldType:
     def bounds(self) -> tuple[float, float]:
         """The smallest and the largest number that the type can hold."""
         if self.kind == "real":
-            most = FLOAT32 if self.name == "float" else FLOAT64
-            return -most, most
+            largest = FLOAT32 if self.name == "float" else FLOAT64
+            return -largest, largest
         bits = int(re.sub(r"\D", "", self.name) or 8)  # an octet has 8 bits
         low = -(1 << (bits - 1)) if self.name.startswith("int") else 0
         return low, low + (1 << bits) - 1
@@ -110,7 +110,7 @@ class FieldType:
         return self.cls if self.cls is not None else find(self.name, "msg")[1]
 
     def fields(self) -> dict[str, FieldType]:
-        """Return the types of the message's fields, by name; empty for a type without fields."""
+        """Return the types of the message's fields by field name, or an empty dict for a type without fields."""
         if self.many or self.kind in _EMPTY_VALUES:
             return {}
         described: dict[str, Any] = getattr(self.message_class(), "get_fields_and_field_types", dict)()
@@ -119,8 +119,8 @@ class FieldType:
 
 @dataclass(frozen=True)
 class Path:
-    """A compiled path. `steps` are attributes and indices, each with the type of the value it leads to; if `named` is
-    set, the last step selects the element with this name in the message's list of names."""
+    """A compiled path. `steps` are attributes and indices, each with the type of its value. If `named` is set, the path
+    ends at the list element whose position is that of `named` in the message's list `names`."""
 
     text: str
     type: FieldType
@@ -145,17 +145,17 @@ class Path:
 
     def set(self, message: Any, value: Any) -> None:
         """Set the value at this path of a message, extending lists where needed."""
-        *inner, (last, of) = self.steps
-        for step, through in inner:
-            message = getattr(message, step) if isinstance(step, str) else _extend_list(message, step, through)[step]
+        *inner, (last, last_type) = self.steps
+        for step, kind in inner:
+            message = getattr(message, step) if isinstance(step, str) else _extend_list(message, step, kind)[step]
         if isinstance(last, str):
             setattr(message, last, value)
         else:
-            _extend_list(message, last, of)[last] = value
+            _extend_list(message, last, last_type)[last] = value
 
 
 def compile_path(cls: Any, text: str) -> Path:
-    """Compile a path in messages of a class; an empty path is the message itself. Raises ValueError."""
+    """Compile a path in messages of a class; an empty path is the message itself. Raises ValueError for a bad path."""
     if not _PATH.fullmatch(text):
         raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
     at = FieldType(cls=cls)
@@ -186,16 +186,16 @@ def compile_path(cls: Any, text: str) -> Path:
     return Path(text, at, tuple(steps))
 
 
-def _extend_list(elements: Any, index: int, of: FieldType) -> Any:
+def _extend_list(elements: Any, index: int, element_type: FieldType) -> Any:
     while len(elements) <= index:
-        elements.append(of.new())
+        elements.append(element_type.new())
     return elements
 
 
-# Reading fields.
+# The functions below read fields.
 
 Reader = Callable[[Any], Scalar]
-SECTOR_MARGIN = math.radians(3)  # how far to search next to a sector without an echo
+SECTOR_MARGIN = math.radians(3)  # how far to search on both sides of a sector without an echo
 
 
 def reader(cls: Any, spec: FieldSpec) -> Reader:
@@ -313,7 +313,7 @@ def _sector_reader(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
         beams = _sector_beams(shape, start, width)
         range_m = _nearest_range(scan, beams)
         if range_m is None and all(math.isfinite(scan.ranges[i]) for i in beams):
-            # No beam of the sector has an echo (0, in an open corridor): use the beams next to it, too.
+            # No beam of the sector has an echo, as in an open corridor: also use the beams next to the sector.
             range_m = _nearest_range(scan, _sector_beams(shape, start - SECTOR_MARGIN, width + 2 * SECTOR_MARGIN))
         if not beams or range_m is None:
             raise Unmappable("no beam in this direction gave a range")
@@ -335,7 +335,7 @@ def _nearest_range(scan: Any, beams: list[int]) -> float | None:
     """Return the smallest range of the beams in metres, or None if no beam has a range.
 
     By REP 117, +inf means free, and only -inf means too near to measure: NaN, 0 and values below `range_min` are
-    drivers' codes for an error or no echo. A bound that is not a number counts as 0.
+    drivers' codes for an error or no echo. A `range_min` that is not a positive finite number counts as 0.
     """
     low = float(scan.range_min) if 0 < scan.range_min < math.inf else 0.0
     ranges = [float(scan.ranges[i]) for i in beams]
@@ -343,13 +343,13 @@ def _nearest_range(scan: Any, beams: list[int]) -> float | None:
     return min(valid, default=None)
 
 
-# Setting fields.
+# The functions below set fields.
 
 Setter = Callable[[Any, Mapping[str, Any], int], None]
 
 
 def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
-    """Return a function (message, arguments, clock's nanoseconds) that sets the field at a path.
+    """Return a function that sets the field at a path, for a message, a call's arguments and the time in nanoseconds.
 
     The function raises Unmappable if the arguments do not fit. Raises ValueError if no arguments can ever fit.
     """
@@ -429,7 +429,7 @@ def _to_number(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | No
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    # True equals 1 in Python, but not in a JSON schema.
+    # In Python True equals 1, but a JSON schema distinguishes them.
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
