@@ -33,14 +33,14 @@ HALT_S = 3.0
 HALTED_MPS = 0.1
 BETWEEN_TRIES_S = 0.3
 DECIDE_S = 30.0
-LEAN = 0.05  # of an interval, by which one instant may be shifted
+LEAN = 0.05  # the share of an interval by which one instant may be shifted
 FULL_STOP, STOP = Control(brake=1.0), FunctionCall(name="stop")
 log = logging.getLogger("rtcontrol.carla")
 
 
 class Trace:
-    """A trace file of JSON lines, opened for appending. A write error closes the file with a warning; the drive
-    continues."""
+    """A trace file of JSON lines, opened for appending. After a write error the file is closed with a warning, and the
+    drive continues."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -76,7 +76,7 @@ class Trace:
 
 
 class Grid:
-    """A grid of instants at a fixed interval. Missed intervals are skipped, and the phase is kept."""
+    """Instants at a fixed interval. After a delay, missed instants are skipped and the phase stays the same."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -104,10 +104,10 @@ class CarlaSession(BridgeSessions):
     def __init__(self, options: DriveOptions) -> None:
         timeout_s = options.connect_timeout_s or None
         super().__init__(options.endpoint, self._client_options, options.instruction, timeout_s, options.once)
-        self._drive = options
+        self._drive_options = options
 
     def _client_options(self, instruction: str | None) -> dict[str, Any]:
-        options = self._drive
+        options = self._drive_options
         lockstep = options.clock == "lockstep"
         return {
             "agent": options.agent or None,
@@ -124,13 +124,13 @@ class CarlaSession(BridgeSessions):
         }
 
     def early_s(self) -> float:
-        """Return how many seconds too early the observation was sent for the server's tick (negative: too late); 0 if
-        unknown or if the server has another rate."""
+        """Return how many seconds too early for the server's tick the observation was sent (negative: too late), or 0
+        if this is unknown or the server has another rate."""
         client = self.client
         if client is None or not client.connected or not client.timed:
             return 0.0
         period_s = client.welcome.period_ms / 1e3
-        if abs(period_s * self._drive.hz - 1.0) > 0.01:
+        if abs(period_s * self._drive_options.hz - 1.0) > 0.01:
             return 0.0
         left_s = client.next_observation_ns() / 1e9 - time.monotonic()
         return left_s if left_s < period_s / 2 else left_s - period_s
@@ -141,8 +141,8 @@ class CarlaSession(BridgeSessions):
             self.client.observe(data=data)
 
     def decide(self, data: Mapping[str, Any]) -> Standing | None:
-        """Send an observation and wait for its call; return None if the session ended. The call that was active before
-        is never returned, since a lockstep drive must not depend on timing."""
+        """Send an observation and wait for its call; return None if the session ended. The previous call is never
+        returned, since a lockstep drive must not depend on timing."""
         if (client := self.client) is None:
             return None
         try:
@@ -159,7 +159,7 @@ class CarlaSession(BridgeSessions):
             client.close()
 
     def executed(self, standing: Standing, refused: str | None) -> None:
-        """Acknowledge a call to the server: executed, or refused for this reason."""
+        """Report to the server that a call was executed, or why the driver `refused` it."""
         if self.client is not None and self.client.error is None:
             self.client.executed(standing, "executed" if refused is None else "refused", error=refused)
 
@@ -263,7 +263,7 @@ class CarlaBridge:
             f"{driver.emergencies}; {drive.skipped} steps passed over ({counts})"
         )
 
-    # The two ways to drive.
+    # The methods below drive, either by the wall clock or in lockstep.
 
     def _paced(self) -> None:
         grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
@@ -328,7 +328,7 @@ class CarlaBridge:
             self._trace.write(self._world.frame, self._scene.own, standing, control)
 
     def _observation(self) -> dict[str, Any] | None:
-        """Return the observation, or None if figures are not numbers; then the driver brakes and the tick is a miss."""
+        """Return the observation, or None if a figure is not a number: the driver brakes and the tick is missed."""
         try:
             return observe(self._scene, self._driver)
         except ValueError:
@@ -347,7 +347,7 @@ class CarlaBridge:
         self._last_executed = key
         self._session.executed(standing, self._driver.obey(call.name, call.arguments))
 
-    # Faults, and the end.
+    # The methods below handle faults and the end of the run.
 
     def _wait_for_server(self, lost: ServerLost) -> None:
         """Wait for a CARLA server that hangs. Raises CarlaBridgeError if the server is gone or does not continue."""

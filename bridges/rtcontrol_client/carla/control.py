@@ -8,7 +8,7 @@ from itertools import pairwise
 
 # The assumed acceleration of full throttle and full brakes, m/s2; the integrals correct the error.
 ENGINE, BRAKES = 4.0, 8.0
-DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # change of the integrals per m/s2 and second
+DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # change of each integral, per m/s2 of error and second
 DRIVE_MOST, BRAKE_MOST = 0.8, 0.5
 # The measured and the wanted acceleration are compared as means over about this time.
 MEAN_S = 0.25
@@ -27,8 +27,8 @@ class Control:
 
 
 class Throttle:
-    """A PI controller of the acceleration: `hold` converges to the throttle that keeps the speed, `more` to the missing
-    brake. Both pause while a pedal is at its limit (anti-windup)."""
+    """A PI controller of the acceleration. `hold` converges to the throttle that keeps the speed, `more` to the brake
+    that is needed in addition. Both pause while a pedal is at its limit (anti-windup)."""
 
     def __init__(self, dt_s: float) -> None:
         self.dt_s = dt_s
@@ -110,10 +110,10 @@ class Steer:
         curvature = 2.0 * right / distance2 if distance2 > 1e-6 else 0.0
         if abs(off_m) < TRIM_WITHIN_M and speed > CREEP:
             self.trim = _steer_within(self.trim - TRIM_RATE * off_m * self.dt_s, TRIM_MOST)
-        most = LATERAL / max(speed, CREEP) ** 2
-        curvature = _steer_within(curvature + self.trim, most)
-        largest = MAX_STEER * steering_left(3.6 * speed)
-        wish = _steer_within(math.atan(WHEELBASE_M * curvature) / largest, 1.0)
+        max_curvature = LATERAL / max(speed, CREEP) ** 2
+        curvature = _steer_within(curvature + self.trim, max_curvature)
+        max_angle = MAX_STEER * steering_left(3.6 * speed)
+        wish = _steer_within(math.atan(WHEELBASE_M * curvature) / max_angle, 1.0)
         change = _steer_within(wish - self.value, RATE * self.dt_s)
         self.value = _steer_within(self.value + change, 1.0)
         return self.value
@@ -127,5 +127,5 @@ def steering_left(kmh: float) -> float:
     return CURVE[-1][1]
 
 
-def _steer_within(value: float, most: float) -> float:
-    return min(max(value, -most), most)
+def _steer_within(value: float, limit: float) -> float:
+    return min(max(value, -limit), limit)

@@ -5,10 +5,10 @@ carla#9445): at 50 km/h that is one step, too late to brake. So two sources are 
 
 - the map's landmarks of its signal (`Map.get_all_landmarks_from_id`): exact lanes; in CARLA's own towns they are those
   *within* the junction, and a light that a map's maker placed by hand may have none;
-- the trigger volume: where vehicles must stop; but if generated, it is one box around all lanes' boxes, along the
-world's
-  axes (`UBoundingBoxCalculator::CombineBoxes`). The lanes under it are looked up here: the client's stop waypoints
-  (`TrafficLight.get_stop_waypoints`, carla#4121) go along the actor's axis by the box's x, and so miss some.
+- the trigger volume: where vehicles must stop. A generated volume is a single box around all lanes' boxes, along the
+  world's axes (`UBoundingBoxCalculator::CombineBoxes`). This module looks up the lanes under the box by itself, since
+  the client's stop waypoints (`TrafficLight.get_stop_waypoints`, carla#4121) go along the actor's axis by the box's x,
+  and so miss some lanes.
 
 The stop line is at the landmark, at the latest where the lane enters the junction, and never farther beyond the middle
 of the trigger box than CARLA itself sets the box back (`UTrafficLightComponent::InitializeSign`). So a box that was

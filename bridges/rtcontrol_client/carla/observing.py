@@ -23,16 +23,16 @@ ALONG, MOVING = 0.7, 2.0
 # A light is observed from this distance before its stop line on, as in the driver model's training
 # (`envs/road/world.py`).
 LIGHT_SIGHT_M = 45.0
-# The least distance that a waiting vehicle observes, even if its bumper is over the line; 0 means inside the junction.
+# The smallest distance that a waiting vehicle observes, even beyond the line, since 0 means inside the junction.
 WAITS_M = 1.0
 Light = Literal["none", "green", "yellow", "red"]
 WORST: tuple[Light, ...] = ("red", "yellow", "green")
 
 
 class Body(NamedTuple):
-    """A vehicle: the number, the centre's place (m), yaw (degrees), velocity (m/s), half the length and width (m).
+    """A vehicle with its number, centre (m), yaw (degrees), velocity (m/s), and half its length and width (m).
 
-    CARLA's axes: y to the right, yaw clockwise."""
+    The axes are CARLA's, with y to the right and yaw clockwise."""
 
     number: int
     x: float
@@ -57,8 +57,8 @@ class Body(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """A vehicle on a route, in m and m/s: distance of the centre ahead (negative: behind), offset to the right of the
-    centre line, speed along the route, half the extent along and across. `crossing` vehicles drive across the route."""
+    """A vehicle on a route, in m and m/s. `distance` is how far its centre is ahead, `lateral` its offset to the right,
+    `along` its speed along the route. `half_m` and `across_m` are half its extent along and across the route."""
 
     distance: float
     lateral: float
@@ -74,7 +74,7 @@ class Neighbour(NamedTuple):
 
 
 class LaneOccupancy:
-    """The lanes of all vehicles, kept between moments so that only new vehicles are looked up in the map."""
+    """The lanes of all vehicles. The previous lanes are remembered, so only new vehicles are looked up in the map."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
@@ -83,7 +83,7 @@ class LaneOccupancy:
         self._junction_bodies: list[Body] = []
 
     def update(self, bodies: Iterable[Body]) -> None:
-        """Set the vehicles of the next moment, ignoring vehicles with impossible figures."""
+        """Locate the vehicles of the next moment, and ignore vehicles with impossible figures."""
         known: dict[int, tuple[LaneLine, float]] = {}
         self._by_lane, self._junction_bodies = {}, []
         for body in bodies:
@@ -159,7 +159,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Side:
-    """A lane as seen from our vehicle; `seen` has all vehicles on the lane."""
+    """The vehicles on a lane: the nearest `ahead` of and `behind` our vehicle, and all of them in `seen`."""
 
     ahead: Near | None = None
     behind: Near | None = None
@@ -279,15 +279,15 @@ def close(near: Near, speed: float) -> float:
 
 
 def bend(view: View, speed: float) -> float:
-    """Return the acceleration (m/s2) that bends and the road's end allow."""
-    most = math.inf
+    """Return the largest acceleration (m/s2) that bends and the road's end allow."""
+    largest = math.inf
     for ahead, slow in view.route.bends(view.s, speed * speed / (2.0 * BEND_DOWN) + 8.0):
         if slow < NO_BEND:
-            most = min(most, _slowing_acceleration(ahead, slow, speed))
+            largest = min(largest, _slowing_acceleration(ahead, slow, speed))
     if view.route.ends:
         left = view.route.length - view.s - view.own.half_length_m - ROAD_END_M
-        most = min(most, _slowing_acceleration(max(left, 0.0), 0.0, speed))
-    return max(most, -MOST_DOWN)
+        largest = min(largest, _slowing_acceleration(max(left, 0.0), 0.0, speed))
+    return max(largest, -MOST_DOWN)
 
 
 def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:

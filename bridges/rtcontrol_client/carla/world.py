@@ -1,4 +1,4 @@
-"""The bridge's CARLA server: connect, make it synchronous, spawn the ego vehicle, tick, observe, and restore."""
+"""Connect to the CARLA server, make it synchronous, spawn the ego vehicle, step, read scenes, and undo all changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rtcontrol_client.carla.lights import Lamp, lamp_of
 from rtcontrol_client.carla.observing import Body, Light, Scene
 from rtcontrol_client.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, DriveOptions, ServerLost
 
-# A running server answers in milliseconds, so the bridge waits only this long for one, twice.
+# A running server answers in milliseconds: limits of the probe, and of the first request.
 PROBE_S, ANSWER_S = 1.5, 3.0
 SLOW_S, LOAD_S = 10.0, 90.0  # for slow requests to a busy server, and for loading a town
 WATCH_S = 1.0  # how long to watch whether another client ticks a synchronous server
@@ -64,8 +64,8 @@ def connect(options: DriveOptions) -> Any:
 
 
 def probe(options: DriveOptions) -> None:
-    """Raise CarlaBridgeError if no server listens, or if another program does, whose bytes would crash CARLA's client
-    library."""
+    """Raise CarlaBridgeError if no server listens at the port, or if another program listens there: its bytes would
+    crash CARLA's client library."""
     at, answer = f"{options.host}:{options.port}", b""
     try:
         with socket.create_connection((options.host, options.port), PROBE_S) as peer, contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ class CarlaWorld:
         return STANDIN if self.options.standin or self.town.startswith(STANDIN_TOWN) else "CARLA"
 
     def open(self) -> None:
-        """Connect, undo what dead bridges of this user left, make the server synchronous, and spawn the ego vehicle."""
+        """Connect, undo the changes of this user's dead bridges, make the server synchronous, spawn the ego vehicle."""
         server = self.options.server
         self._client = connect(self.options)
         for path, left, alive in journal.others(self.options.host, self.options.port):
@@ -274,7 +274,7 @@ class CarlaWorld:
         text = f"None of the {len(points)} spawn points of {self.town} is free."
         raise CarlaBridgeError(text, "Remove vehicles from the server, or restart it.")
 
-    # Each step.
+    # The methods below belong to each step.
 
     def tick(self) -> None:
         """Advance the simulation by one step. Raises ServerLost if the step does not arrive in time."""
@@ -307,18 +307,18 @@ class CarlaWorld:
         """Return the town's traffic lights."""
         return [lamp_of(light, self.map) for light in self._lights.values()]
 
-    def _read_extents(self, numbers: list[int]) -> None:
-        """Look up the sizes of new actors."""
+    def _read_extents(self, actor_ids: list[int]) -> None:
+        """Ask the server for the sizes of new actors."""
         try:
-            actors = {actor.id: actor for actor in self._world.get_actors(numbers)}
+            actors = {actor.id: actor for actor in self._world.get_actors(actor_ids)}
         except RuntimeError as error:
             raise ServerLost(_short_reason(error)) from None
-        for number in numbers:
-            actor = actors.get(number)
-            self._extents[number] = None
+        for actor_id in actor_ids:
+            actor = actors.get(actor_id)
+            self._extents[actor_id] = None
             if actor is not None and actor.type_id.startswith("vehicle."):
                 extent = actor.bounding_box.extent
-                self._extents[number] = extent.x, extent.y
+                self._extents[actor_id] = extent.x, extent.y
 
     def control(self, control: Control) -> None:
         """Set the ego vehicle's controls, which act from the next step on."""

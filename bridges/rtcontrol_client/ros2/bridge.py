@@ -47,7 +47,7 @@ def _without_numbers(problem: str) -> str:
 
 
 class Ros2Bridge:
-    """The bridge of one robot, with one session at a time. `run` blocks; `stop` may be called from anywhere."""
+    """The bridge of a robot, with a single session at a time. `run` blocks; any thread may call `stop`."""
 
     def __init__(self, mapper: Mapper, bus: Any) -> None:
         self._mapper, self._bus, config = mapper, bus, mapper.config
@@ -68,8 +68,8 @@ class Ros2Bridge:
         self._counts: Counter[str] = Counter()  # calls that were `refused`, and the server's `errors` that were logged
 
     def protect(self, guard: Guard) -> None:
-        """Use a guard: `run` sends no observation, so nothing drives, before the guard is ready, and closes the
-        guard."""
+        """Use a guard, which publishes the safe call if this process fails. `run` sends no observation before the guard
+        is ready, so nothing drives until then, and closes the guard at the end."""
         self._guard = guard
 
     def stop(self) -> None:
@@ -121,7 +121,7 @@ class Ros2Bridge:
             self._close()
 
     def _next_release_s(self, release_s: float, period_s: float) -> float:
-        """Return the next instant to observe: just before the server's tick if server and bridge have the same rate."""
+        """Return the next release (start of a tick), just before the server's tick if the server has the same rate."""
         client = self._sessions.client
         if client is None or not client.connected or not client.timed:
             return release_s
@@ -219,7 +219,7 @@ class Ros2Bridge:
         return {**counts, "refused": self._counts["refused"]}
 
     def _close(self) -> None:
-        # Each step runs even if another fails; they run in the reverse of this order.
+        # Each callback runs even if another fails; the callbacks run in the reverse of this order.
         with contextlib.ExitStack() as stack:
             if self._guard is not None:
                 stack.callback(self._guard.close)

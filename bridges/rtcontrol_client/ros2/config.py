@@ -154,17 +154,16 @@ class ToolSpec(ConfigPart):
 
 
 class SafeSpec(ConfigPart):
-    """The call that stops the robot."""
+    """The safe call, which stops the robot when no current decision is available."""
 
     name: str
     arguments: dict[str, Any] = {}
 
 
 class RobotConfig(ConfigPart):
-    """The content of `robot.yaml`. `hz` is the rate of observations and requested decisions; `instruction_topic` a
-    std_msgs/msg/String that changes the
-    instruction; `session` holds other client options (docs/clients.md), such as `ttl_ms`, `model`, `keys`,
-    `server_key`.
+    """The content of `robot.yaml`. `hz` is the rate of observations and requested decisions. `instruction_topic` is a
+    topic of type std_msgs/msg/String whose messages change the instruction. `session` holds other client options
+    (docs/clients.md), such as `ttl_ms`, `model`, `keys` and `server_key`.
 
     `connect_timeout_s` is how long to wait for a server at the start (0: for ever), `guard` whether a second process
     stops the robot if the bridge is killed, and `duration_s` how long to run.

@@ -31,7 +31,7 @@ REFUSED = 1  # the return code of a cancellation
 
 @dataclass(frozen=True)
 class ActionWires:
-    """The three services and two topics of an action; every message on these topics is read."""
+    """The three services and two topics of a ROS 2 action."""
 
     send: Any
     result: Any
@@ -55,7 +55,7 @@ class _Goal:
     result: Any = None
 
     def problem(self) -> str | None:
-        """Return what is wrong with the goal now, or None."""
+        """Return the current problem with the goal, or None."""
         if self.refused and self.state in LIVE:
             return "the cancellation is refused"
         return f"the goal is {self.state}" if self.state in ("rejected", "lost", "aborted") else None
@@ -68,8 +68,8 @@ class ActionClient:
     def __init__(
         self, link: ActionLink, wires: ActionWires, sweeps: bool = False, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create a client without a goal. With `sweeps`, every cancellation is for all goals of the action; otherwise
-        only the first is, to end the goals of an earlier bridge."""
+        """Create a client without a goal. With `sweeps`, every cancellation is for all goals of the action. Otherwise
+        only the first cancellation is for all goals, to end those of an earlier bridge."""
         self._link, self._wires, self._cancels_all, self._now = link, wires, sweeps, now
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
@@ -102,7 +102,7 @@ class ActionClient:
             return view(state, feedback=goal.feedback, result=goal.result), clock.now_ns()
 
     def problem(self) -> str | None:
-        """Return what is wrong with the action now, or None."""
+        """Return the current problem with the action, or None."""
         why = "no node serves this action" if not self._wires.send.ready() else self._goal and self._goal.problem()
         return f"{self._link.name}: {why}." if why else None
 

@@ -1,4 +1,4 @@
-"""A second process that publishes the safe call when the bridge was killed or hangs longer than the call may be active.
+"""The guard: a process that publishes the safe call if the bridge is killed, or hangs until its call has expired.
 
 Only the bridge starts this process (`python -m rtcontrol_client.ros2.guard`), as a node with the same topic names.
 
@@ -43,7 +43,7 @@ PROGRAM = ("-P", "-m", "rtcontrol_client.ros2.guard")
 
 
 class Guard:
-    """The bridge's end of the guard: starts the process and sends heartbeats, from any thread, without ever waiting."""
+    """Starts the guard's process and sends it heartbeats. Any thread may send one, and sending never waits."""
 
     def __init__(self, config: RobotConfig, ros: Sequence[str] = ()) -> None:
         """Start the guard's process; `ros` are the ROS arguments of its node."""
@@ -117,7 +117,7 @@ class Watch:
         self._partial_line = b""
 
     def receive(self, data: bytes, now: float) -> None:
-        """Process bytes from the pipe; no bytes mean that the pipe has ended. Other lines than heartbeats are
+        """Process bytes from the pipe; empty bytes mean that the pipe has ended. Lines that are not heartbeats are
         ignored."""
         if not data:  # an ended pipe returns no bytes each time it is read
             self._ended_s = self._ended_s if self.over else now
@@ -150,12 +150,12 @@ class Watch:
         holds = self._ended_s + MOST_S if self._met_s is None else max(self._ended_s, self._met_s) + HOLD_S
         return now >= min(holds, self._ended_s + MOST_S)
 
-    def rest(self, now: float, most: float) -> float:
-        """Return for how many seconds nothing will be due, at most `most`."""
+    def rest(self, now: float, limit: float) -> float:
+        """Return the number of seconds, up to `limit`, until the safe call may be due."""
         if self._expires_s is None or self.over:
-            return most
+            return limit
         left = self._expires_s + GRACE_S - now
-        return min(most, left) if left > 0 else most
+        return min(limit, left) if left > 0 else limit
 
 
 def guard(given: Sequence[str], network: Callable[[], Any]) -> int:

@@ -13,14 +13,14 @@ from rtcontrol_client.ros2.config import ActionSpec, FieldSpec, Qos, RobotConfig
 from rtcontrol_client.ros2.fields import Reader, Setter, find, reader, setter
 
 UNKNOWN = "unknown"
-# The DDS deadline that publishers promise: long enough for a tick or two that come late.
+# The DDS deadline that publishers promise: it is long enough for one or two late ticks.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic: its name in the file, its type and its quality of service. `stamped`: ages count from the messages'
-    `header.stamp`."""
+    """A topic with its name in the file, its type and its quality of service. If `stamped`, the age of a message counts
+    from its `header.stamp`."""
 
     name: str
     type: str
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Publication:
-    """A message for a topic, a request for a service or an Order for an action; with `repeat`, sent again each tick."""
+    """A message for a topic, a request to a service or an Order for an action; `repeat` sends it again at each tick."""
 
     topic: str
     message: Any
@@ -207,7 +207,7 @@ class Mapper:
 
     @contextmanager
     def _naming_key(self, key: str) -> Iterator[None]:
-        """Convert a ValueError in the block to a Ros2BridgeError that names the file and the key."""
+        """Convert a ValueError of the `with` block to a Ros2BridgeError that names the file and the key."""
         try:
             yield
         except ValueError as error:

@@ -73,8 +73,8 @@ class RosInput:
 
 
 class RosOutput:
-    """A publisher. `promise_ms` is the longest interval between messages while the bridge runs; subscribers get it as a
-    deadline and, with `lease`, twice that time as the liveliness lease."""
+    """A publisher. `promise_ms` is the longest interval between messages while the bridge runs. Subscribers get it as
+    their deadline and, with `lease`, twice that time as the liveliness lease."""
 
     def __init__(self, node: Node, topic: Topic, promise_ms: float | None, lease: bool) -> None:
         self.topic, qos = topic, _qos(topic, "reliable")
@@ -117,11 +117,11 @@ class RosService:
         self._newest: Any = None
 
     def ready(self) -> bool:
-        """Return whether a server is there."""
+        """Return whether the service has a server."""
         return bool(self._client.service_is_ready())
 
     def readers(self) -> int:
-        """Return whether a server is there."""
+        """Return 1 if the service has a server, otherwise 0."""
         return int(self.ready())
 
     def write(self, request: Any) -> bool:
@@ -147,7 +147,7 @@ class RosService:
 
 
 class RosNetwork:
-    """The topics and services of a node. If no other node uses a `watched` topic or service, that is a problem."""
+    """The topics and services of a node. `problems` reports a `watched` topic or service that no other node uses."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -257,7 +257,7 @@ def _spin_executor(executor: SingleThreadedExecutor) -> None:
 
 
 def guard_arguments(node: Node, resolved: dict[str, str], ros: Sequence[str]) -> list[str]:
-    """Return the ROS arguments of the guard's node. As its node name differs from the bridge's, rules for the bridge
-    (`-r pilot:/cmd_vel:=/base`) are written out first, as resolved names; the first rule for a name applies."""
+    """Return the ROS arguments for the node of the guard, the process that publishes the safe call if the bridge fails.
+    The names resolved by the bridge's rules (`-r pilot:/cmd_vel:=/base`) come first, since the first rule applies."""
     rules = {"__node": f"{node.get_name()}_guard", "__ns": node.get_namespace(), **resolved}
     return ["--ros-args", *(word for name, to in rules.items() for word in ("-r", f"{name}:={to}")), *ros[1:]]

@@ -1,4 +1,4 @@
-"""Build observations from the newest message of each topic, or explain why it is missing."""
+"""Build observations from the newest message of each topic, or report which topics have no current message."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Delays:
 
 
 class _Delay:
-    """The smallest delay between the sender's stamps and one of our clocks."""
+    """Measures the smallest delay between the sender's time stamps and one of our clocks."""
 
     def __init__(self) -> None:
         self._least_ns: int | None = None

@@ -42,7 +42,7 @@ class Piece:
 
 
 class Curve:
-    """Consecutive pieces."""
+    """A curve that consists of consecutive pieces."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self.pieces = tuple(pieces)
@@ -80,7 +80,7 @@ def arc(start: Pose, radius: float, turn: float) -> Piece:
 LANES = 3
 WIDTH_M = 3.5
 LOOP_RADIUS_M = 180.0
-# From the junction's centre to the stop lines.
+# The distance from the junction's centre to the stop lines.
 REACH_M = 24.0
 LIMIT_KMH = 60.0
 JUNCTION = 100
@@ -270,8 +270,8 @@ def opendrive() -> str:
 
 def _road_xml(road: Road) -> str:
     plan = "".join(_geometry_xml(s, piece) for s, piece in zip(road.curve.starts, road.curve.pieces, strict=True))
-    left = "" if road.link else f"<left>{''.join(_lane_xml(lane, road) for lane in range(road.lanes, 0, -1))}</left>"
-    right = "".join(_lane_xml(-lane, road) for lane in range(1, road.lanes + 1))
+    left = "" if road.link else f"<left>{''.join(_strip_xml(lane, road) for lane in range(road.lanes, 0, -1))}</left>"
+    right = "".join(_strip_xml(-lane, road) for lane in range(1, road.lanes + 1))
     return f"""
 <road name="Road {road.number}" length="{road.curve.length:.9f}" id="{road.number}" \
 junction="{JUNCTION if road.link else -1}">
@@ -302,9 +302,9 @@ def _geometry_xml(s: float, piece: Piece) -> str:
     return f"<geometry {place}>{shape}</geometry>"
 
 
-def _lane_xml(lane: int, road: Road) -> str:
+def _strip_xml(lane: int, road: Road) -> str:
     if road.link:
-        before, after = _lane_end_numbers(road.link, -lane)
+        before, after = _end_numbers(road.link, -lane)
         ends = f'<predecessor id="{before}"/><successor id="{after}"/>'
     else:
         ends = f'<{"successor" if road.number in HALVES else "predecessor"} id="{lane}"/>'
@@ -312,7 +312,7 @@ def _lane_xml(lane: int, road: Road) -> str:
     return f'<lane id="{lane}" type="driving" level="false"><link>{ends}</link>{width}</lane>'
 
 
-def _lane_end_numbers(link: Link, lane: int) -> tuple[int, int]:
+def _end_numbers(link: Link, lane: int) -> tuple[int, int]:
     """Return the OpenDRIVE lane numbers at both ends of the `lane`-th lane of a connecting road."""
     number = link.lane + lane - 1
     return incoming(link.arm, number)[1], -incoming(link.to, number)[1]
@@ -338,6 +338,6 @@ def _connection_xml(road: Road) -> str:
     if not road.link:
         return ""
     lanes = range(1, road.lanes + 1)
-    links = "".join(f'<laneLink from="{_lane_end_numbers(road.link, lane)[0]}" to="{-lane}"/>' for lane in lanes)
+    links = "".join(f'<laneLink from="{_end_numbers(road.link, lane)[0]}" to="{-lane}"/>' for lane in lanes)
     ends = f'incomingRoad="{incoming(road.link.arm, 1)[0]}" connectingRoad="{road.number}" contactPoint="start"'
     return f'<connection id="{road.number}" {ends}>{links}</connection>'

@@ -57,9 +57,9 @@ class Bicycle:
         self.speed = math.copysign(max(abs(speed) - hold * delta_s, 0.0), speed)
         self.slip = math.atan(0.5 * math.tan(self.wheels))
         curvature = math.cos(self.slip) * math.tan(self.wheels) / WHEELBASE_M
-        most = GRIP_MPS2 / max(self.speed * self.speed, 1.0)
-        if abs(curvature) > most:
-            curvature = math.copysign(most, curvature)
+        max_curvature = GRIP_MPS2 / max(self.speed * self.speed, 1.0)
+        if abs(curvature) > max_curvature:
+            curvature = math.copysign(max_curvature, curvature)
             self.slip = math.asin(min(max(0.5 * WHEELBASE_M * curvature, -1.0), 1.0))
         turn_rate = self.speed * curvature
         direction = self.heading + self.slip + 0.5 * turn_rate * delta_s
@@ -106,7 +106,7 @@ class Actor:
         return [self.number, 0, self.description, self.box(), self.tags, b""]
 
     def pack(self, elapsed_s: float) -> bytes:
-        """Return the actor's part of a packet."""
+        """Return the actor's bytes in a packet of the stream."""
         return wire.OTHER_ACTOR.pack(*self.where())
 
     def where(self) -> tuple[float, ...]:
@@ -127,14 +127,14 @@ class TrafficLight(Actor):
 
     def pack(self, elapsed_s: float) -> bytes:
         state = town.light_state(self.arm, elapsed_s)
-        since_change_s = 0.0  # not known
+        since_change_s = 0.0  # the stand-in does not measure this time
         times = town.GREEN_S, town.YELLOW_S, town.CLEAR_S, since_change_s
         return wire.TRAFFIC_LIGHT.pack(*self.where(), self.placed.sign.encode(), *times, 0, False, state)
 
 
 @dataclass(eq=False)
 class Vehicle(Actor):
-    """A vehicle."""
+    """A vehicle that a client spawned and controls."""
 
     body: Bicycle = None  # type: ignore[assignment]
 
