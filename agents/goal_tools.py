@@ -122,7 +122,7 @@ class GoalTools:
 
 
 def unique_tool_name(words: str, used: Mapping[str, Any]) -> str:
-    """Return a tool name made from the words of a template that is not yet in `used`."""
+    """Return a tool name that consists of the words of a template and is not yet in `used`."""
     name = full = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:MAX_NAME_LENGTH] or "goal"
     number = 1
     while name in used:

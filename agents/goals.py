@@ -26,7 +26,7 @@ _PHRASING_TABLE: TypeAdapter[Any] = TypeAdapter(dict[_TEXT, list[_TEXT] | None])
 _VALUE_TABLE: TypeAdapter[Any] = TypeAdapter(
     dict[StrictStr, Annotated[list[StrictStr | StrictInt | _FLOAT], Field(min_length=1)]]
 )
-# Every fifth phrasing is held out from training, so that an evaluation can use sentences that the model has not learnt.
+# Every fifth phrasing is held out (not used in training), so that evaluations have sentences that are new to the model.
 HELD_OUT_EVERY = 5
 MAX_SENTENCES = 1_000  # maximum number of sentences that are checked for each phrasing
 
@@ -109,7 +109,7 @@ class Goals:
         return self._fill_phrasing(rng, rng.choice(self._split_phrasings[goal.kind][0]), goal)
 
     def held_out(self, goal: Goal) -> tuple[str, ...]:
-        """Return a sentence for each held-out phrasing of a goal; an empty tuple if it has too few phrasings."""
+        """Return a sentence for each phrasing of a goal that is not used in training; empty if there are too few."""
         rng = random.Random(goal.text())
         return tuple(self._fill_phrasing(rng, pattern, goal) for pattern in self._split_phrasings[goal.kind][1])
 

@@ -158,8 +158,8 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
     """The instructions of a bundled agent: random ones for training, and a fixed list for evaluation.
 
     Training samples sentences from templates. A pattern is a sentence with marks such as `{V}` instead of numbers.
-    `spoken_patterns` are sentences that people wrote without knowing the templates. A tenth of the patterns is held out
-    of training; `held_out_words` makes the evaluation list from these, with up to `per_kind` sentences for each kind.
+    `spoken_patterns` are sentences that people wrote without knowing the templates. A tenth of the patterns is held
+    out (not used in training); `held_out_words` returns at most `per_kind` evaluation sentences of these for a kind.
 
     `agent` is the name of the folder with the tables; `seed` is a prefix for the random seeds of the evaluation list;
     `canonical_share` is the share of canonical sentences in training.
@@ -204,8 +204,8 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         return goal
 
     def spoken_patterns(self, goal: GoalT, held_out: bool | None = None) -> tuple[str, ...]:
-        """Return people's sentences for `goal`, with marks for numbers; `held_out` is True for the held-out tenth only,
-        False for the others only, None for all."""
+        """Return people's sentences for `goal`, with marks for numbers; `held_out` selects patterns as in
+        `load_patterns`."""
         tables, mirrored = self.spoken_tables(goal)
         return load_patterns(self.agent, *tables, mirrored=mirrored, held_out=held_out)
 
@@ -373,14 +373,14 @@ def hundredths_in_words(rng: random.Random, hundredths: int) -> str:
     whole, rest = divmod(hundredths, 100)
     if not rest:
         return rng.choice((_ONES[whole], f"{_ONES[whole]} point zero")) if whole else rng.choice(("zero", "nought"))
-    wordings = [_decimals(rng, rest)]
+    wordings = [_decimals_in_words(rng, rest)]
     if whole:
         return f"{_ONES[whole]} {wordings[0]}"
     wordings += [f"zero {wordings[0]}", f"zero {wordings[0]}", f"nought {wordings[0]}"]
     return rng.choice([*wordings, _FRACTIONS[rest]] if rest in _FRACTIONS else wordings)
 
 
-def _decimals(rng: random.Random, rest: int) -> str:
+def _decimals_in_words(rng: random.Random, rest: int) -> str:
     tenths, ones = divmod(rest, 10)
     if not ones:
         return f"point {_ONES[tenths]}"

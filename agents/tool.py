@@ -164,10 +164,10 @@ def remote_tool(definition: Mapping[str, Any], room: Allowance | None = None) ->
     Arguments stay plain JSON values. `room` is the remaining size limit for the whole set of tools. Raises UserError
     with tool, parameter and hint if the definition is not supported.
     """
-    return _remote(ToolSchema.from_openai(definition, room))
+    return _tool_of_schema(ToolSchema.from_openai(definition, room))
 
 
-def _remote(schema: ToolSchema) -> Tool:
+def _tool_of_schema(schema: ToolSchema) -> Tool:
     if len(schema.name) > MAX_NAME_LENGTH:
         problem = f"The name of the tool {schema.name[:32]}... has {len(schema.name)} characters."
         raise UserError(problem, f"Use a name of at most {MAX_NAME_LENGTH} characters.")
@@ -271,7 +271,7 @@ class Tools:
 
     def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
         if all(isinstance(t, Mapping) for t in tools) and tools:
-            entries = [_remote(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
+            entries = [_tool_of_schema(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
         else:
             check_size([t for t in tools if isinstance(t, Mapping)])
             check_count(len(tools))
@@ -307,7 +307,7 @@ class Tools:
                     raise InvalidCall(f"{call.name}: {p.name} is missing")
                 continue
             value = call.arguments[p.name]
-            if (fault := self._fault(p, value)) is not None:
+            if (fault := self._reason_invalid(p, value)) is not None:
                 raise InvalidCall(f"{call.name}: {p.name}={value!r}{fault}")
             if value is None and p.nullable:
                 continue
@@ -322,7 +322,7 @@ class Tools:
         return call
 
     @staticmethod
-    def _fault(p: Parameter, value: Any) -> str | None:
+    def _reason_invalid(p: Parameter, value: Any) -> str | None:
         """Return why a value is not valid for a parameter, as the end of an error message; None if it is valid."""
         if value is None and p.nullable:
             return None
@@ -341,7 +341,7 @@ class Tools:
         return self._tools[call.name].function(**self.convert(call))
 
     def hints(self) -> dict[str, list[str]]:
-        """Return, by tool name, sentences on what costs extra forward passes and what to change (`hints_of`)."""
+        """Return the sentences of `hints_of` for each tool, by the tool's name."""
         return {schema.name: hints_of(schema) for schema in self.schemas}
 
     def warnings(self) -> list[str]:
@@ -355,7 +355,7 @@ USE_LISTED_VALUES = f"bounds and a step (Range), or an enum (OneOf), of at most 
 
 
 def hints_of(tool: ToolSchema) -> list[str]:
-    """Return a sentence for each parameter or group that costs extra forward passes; it names the change to make."""
+    """Return sentences about parameters that cost extra forward passes, each with a hint on what to change."""
     sentences: list[str] = []
     slots = tool.slots()
     for p in tool.parameters:

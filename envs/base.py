@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from rtcontrol.models.call import Call
 
 ClockKind = Literal["wall", "lockstep"]
-# The result of a call: it was executed; its epoch (or all episodes) had ended; its deadline had passed; or a barrier,
-# such as an operator's pause, prevented it.
+# The result of a call. "acted": it was executed. "epoch_over": its episode, or the last episode, had ended. "too_late":
+# its deadline had passed. "refused": a barrier, such as an operator's pause, prevented it.
 Effect = Literal["acted", "epoch_over", "too_late", "refused"]
 
 
@@ -24,8 +24,8 @@ class WorldError(RuntimeError):
 class Observation:
     """An observation of the world.
 
-    `seq` is 1 higher than that of the previous observation, so that a reader can count skipped observations; `epoch`
-    increases with every reset; `t_capture_ns` is the time of the observation (CLOCK_MONOTONIC).
+    `seq` increases by 1 with each observation, so that a reader can count skipped observations; `epoch` increases with
+    every reset; `t_capture_ns` is the time of the observation (CLOCK_MONOTONIC).
     """
 
     seq: int
@@ -65,7 +65,7 @@ class Simulation(Protocol):
     def outcome(self) -> Episode | None: ...
 
     def instruct(self, text: str) -> None:
-        """Judge the episode by this instruction from now on."""
+        """Judge the episode by the instruction `text` from now on."""
 
 
 class Barrier(Protocol):
@@ -148,8 +148,8 @@ class Stepping(Protocol):
     """An environment that makes its steps in this process. A safe call counts as active once a step has used it."""
 
     def has_stepped(self, since_ns: int) -> bool | None:
-        """Return whether a step has started after `since_ns` (CLOCK_MONOTONIC). False means that the step is not due
-        yet, so call again; None that no episode is running, so no step will follow. After `conclude`, make the step at
+        """Return whether a step has started after `since_ns` (CLOCK_MONOTONIC). False means that no step was due yet:
+        call again. None means that no episode is running, so no step will follow. After `conclude`, make the step at
         once, and raise its errors."""
 
 
@@ -157,9 +157,9 @@ class Stepping(Protocol):
 class Emitting(Protocol):
     """An environment whose `emit` gets the outcome of every tick, in order, from the actuator's thread.
 
-    Each tick has one emission, or several that all but the last have `more`. An additional `safe` emission follows if a
-    hold ends between two ticks, and at the end of the run. `execute` and `emit` never block. If `emit` raises, a fresh
-    call has failed; a `safe` emission is repeated until `emit` succeeds."""
+    Each tick has one emission, or several, of which all but the last have `more=True`. An additional `safe` emission
+    follows if a hold ends between two ticks, and at the end of the run. `execute` and `emit` never block. If `emit`
+    raises, a fresh call has failed; a `safe` emission is repeated until `emit` succeeds."""
 
     def emit(self, emission: Emission) -> None: ...
 

@@ -172,7 +172,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
 
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
-        """Return an instruction for a goal that people wrote without knowing the training sentences."""
+        """Return an instruction that people wrote for a goal, without knowing the training sentences."""
 
 
 class PhrasedCurriculum(DisturbedCurriculum[GoalT]):

@@ -74,14 +74,14 @@ class EvaluationWorld:
     def _observe(self) -> None:
         self.observation = self._skill.observe(self._simulation.observe())
 
-    def _act(self, call: Call) -> None:
+    def _execute(self, call: Call) -> None:
         run_to_completion(self._simulation.bindings[call.name], **call.arguments)
         self.history.append(call.text())
 
     def advance(self, call: Call | None, period_ns: int, longest_s: float) -> Episode | None:
         """Run one tick with a call (None: no new call); return the finished episode, or None if it continues."""
         self.tick += 1
-        self._accumulator.run(period_ns, self._simulation.step, None if call is None else partial(self._act, call))
+        self._accumulator.run(period_ns, self._simulation.step, None if call is None else partial(self._execute, call))
         episode = self._simulation.outcome()
         if episode is None and self.tick * period_ns >= longest_s * 1e9:
             episode = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})

@@ -310,9 +310,9 @@ class GymWorld:
         episode.steps += 1
         try:
             episode.observation, reward, terminated, truncated, _ = result
-            episode.ret += _number(reward)
+            episode.ret += _finite_number(reward)
             ends = {"terminated": terminated, "truncated": truncated}
-            episode.end = next((end for end, over in ends.items() if _number(over)), None)
+            episode.end = next((end for end, over in ends.items() if _finite_number(over)), None)
         except (TypeError, ValueError, OverflowError) as error:  # do not raise here: the world has made its step
             hint = "Return (observation, reward, terminated, truncated, info)."
             episode.error = self._world_error(f"returned an invalid result ({error})", hint)
@@ -332,7 +332,7 @@ class GymWorld:
         if episode.end is None:
             return None
         detail = {"end": episode.end, "steps": episode.steps}
-        return Episode(episode.seed, episode.ret, self._succeeded(), episode.steps * self.step_s, detail)
+        return Episode(episode.seed, episode.ret, self._is_success(), episode.steps * self.step_s, detail)
 
     def close(self) -> None:
         self.env.close()
@@ -343,7 +343,7 @@ class GymWorld:
         place = location_of(getattr(kind, method))
         return UserError(f"{place}: {kind.__name__}.{method}() {' '.join(problem.split())}.", hint)
 
-    def _succeeded(self) -> bool | None:
+    def _is_success(self) -> bool | None:
         rule, threshold = self.options.success, getattr(self.env.spec, "reward_threshold", None)
         if rule is None:
             return None if threshold is None else self._episode.ret >= threshold
@@ -353,7 +353,7 @@ class GymWorld:
         return COMPARE[match[2]](value, float(match[3]))
 
 
-def _number(value: Any) -> float:
+def _finite_number(value: Any) -> float:
     """Return a reward or an end flag (a number, or an array with one number) as a finite float. Raises ValueError or
     TypeError for other values."""
     number = float(np.asarray(value, float).item())

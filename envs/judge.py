@@ -136,4 +136,4 @@ class GoalWorld(ABC, Generic[GoalT]):
 
     @abstractmethod
     def _score(self) -> float:
-        """Return the episode's return, the sum of its rewards."""
+        """Return the sum of the episode's rewards, its return."""

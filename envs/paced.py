@@ -14,7 +14,7 @@ from rtcontrol.envs.skill import StepAccumulator
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.models.call import Call
 
-# The maximum number of late steps that are made up for; further late steps are skipped.
+# The maximum number of late steps that are made later; further late steps are skipped.
 MAX_LATE_STEPS = 3
 
 
@@ -23,8 +23,8 @@ Phase = Literal["new", "between", "playing", "finished"]
 
 @dataclass(slots=True)
 class Pace:
-    """The schedule of steps under the wall clock, with counts of steps made and skipped, and the largest delay of a
-    step. The next step is due at `due_ns` (CLOCK_MONOTONIC)."""
+    """The schedule of steps under the wall clock. `steps` and `skipped` count the steps that were made and skipped,
+    `max_late_ms` is the largest delay of a step, and the next step is due at `due_ns` (CLOCK_MONOTONIC)."""
 
     steps: int = 0
     skipped: int = 0

@@ -17,10 +17,10 @@ COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (25
 
 def painter(name: str) -> Painter | None:
     """Return a function that draws observations of the world called `name`, or None if that is not supported."""
-    return {"lander": _lander, "paddle": lambda: _court}.get(name, lambda: None)()
+    return {"lander": _lander_painter, "paddle": lambda: _paint_court}.get(name, lambda: None)()
 
 
-def _lander() -> Painter:
+def _lander_painter() -> Painter:
     from rtcontrol.envs.lander.world import Lander
 
     world = Lander(pictures=True)
@@ -36,7 +36,7 @@ def _lander() -> Painter:
     return paint
 
 
-def _court(seed: int, data: Mapping[str, Any]) -> np.ndarray:
+def _paint_court(seed: int, data: Mapping[str, Any]) -> np.ndarray:
     """Return a picture of the paddle game's court, seen from above."""
     from rtcontrol.envs.paddle.world import BALL_HALF, HEIGHT, PADDLE_HALF, WIDTH
 

@@ -44,7 +44,7 @@ class BundledWorld:
         return PacedEnvironment.of(self.name, lambda: simulation(goal))
 
     def skill(self) -> Skill:
-        """Return the interface of this world for training and evaluation: goals, scripted expert and so on."""
+        """Return the interface of this world for training and evaluation: such as its goals and scripted expert."""
         return cast("Skill", self._part("envs", "skill").SKILL)
 
     def plan(self) -> TrainingPlan:
@@ -90,6 +90,6 @@ AGENTS = tuple(world.agent for world in WORLDS.values())
 
 
 def skill(name: str) -> Skill | None:
-    """Return the skill of the environment called `name`, or None if that environment is not bundled."""
+    """Return the interface for training and evaluation of the world called `name`; None if it is not bundled."""
     world = WORLDS.get(name)
     return None if world is None else world.skill()

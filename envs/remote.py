@@ -38,8 +38,8 @@ class RemotePictures:
     def __init__(self, counts: dict[str, int], hz: float) -> None:
         self.newest: RemotePicture | None = None
         self.recorded: deque[RemotePicture] = deque(maxlen=MAX_WAITING)
-        self._every_ns, self._due_ns = round(1e9 / hz) if hz else 0, 0
-        self._counts, self._lock, self._open = counts, threading.Lock(), False
+        self._period_ns, self._due_ns = round(1e9 / hz) if hz else 0, 0
+        self._counts, self._lock, self._is_open = counts, threading.Lock(), False
         self._clock_offset_ns: int | None = None  # our clock minus the client's clock, plus the one-way latency
         self._allowance, self._allowance_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
@@ -53,13 +53,13 @@ class RemotePictures:
             now_ns = time.monotonic_ns()
             refill = (now_ns - self._allowance_ns) * MAX_PICTURES_HZ / 1e9
             self._allowance, self._allowance_ns = min(MAX_PICTURES_HZ, self._allowance + refill), now_ns
-            taken = self._open and self._allowance >= 1
+            taken = self._is_open and self._allowance >= 1
             outcome = "taken" if taken else "dropped"
             self._counts[outcome] = self._counts.get(outcome, 0) + 1
             if taken:
                 self._allowance -= 1
                 self._store(message, now_ns)
-            elif self._open:
+            elif self._is_open:
                 problem = f"The client sent more than {MAX_PICTURES_HZ:g} pictures a second."
                 raise WireError(Code.RATE, problem, "Send fewer pictures; only the newest one is used.", retryable=True)
 
@@ -67,9 +67,9 @@ class RemotePictures:
         taken_ns = now_ns if self._clock_offset_ns is None else message.t_ns + self._clock_offset_ns
         image = message.image
         self.newest = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
-        if self._every_ns and now_ns >= self._due_ns:
-            late = now_ns - self._due_ns > self._every_ns
-            self._due_ns = (now_ns if late else self._due_ns) + self._every_ns
+        if self._period_ns and now_ns >= self._due_ns:
+            late = now_ns - self._due_ns > self._period_ns
+            self._due_ns = (now_ns if late else self._due_ns) + self._period_ns
             self.recorded.append(self.newest)
 
     def age_s(self) -> float | None:
@@ -81,12 +81,12 @@ class RemotePictures:
         """Accept pictures for a new loop."""
         with self._lock:
             self.recorded.clear()  # drop pictures of the previous loop
-            self._open = True
+            self._is_open = True
 
     def close(self) -> None:
         """Accept no more pictures."""
         with self._lock:
-            self._open = False
+            self._is_open = False
             self.newest = self._clock_offset_ns = None
 
 

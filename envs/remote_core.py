@@ -39,7 +39,7 @@ class RemoteTerms:
     """The negotiated settings of a session. `ttl_ms` is the time-to-live of calls (0: no limit), `acknowledges` whether
     the client reports executed calls, `queue` the maximum number of observations that wait for a call (client-paced
     sessions only), `reads_arrays` whether the agent's `observe` may use arrays, `deadline_ns` the time from a tick's
-    release to its deadline, `pictures_hz` the maximum number of pictures recorded per second."""
+    release (scheduled start) to its deadline, `pictures_hz` the maximum number of pictures recorded per second."""
 
     session: str
     tools: tuple[str, ...]
@@ -54,7 +54,7 @@ class RemoteTerms:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Counts of a session's messages, for the report."""
+    """The numbers of messages in a session by type and outcome, for the report."""
 
     observations: int = 0
     calls: dict[str, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObservation:
-    """An observation, with its number and time stamp from the client."""
+    """An observation, with the number (`seq`) and the capture time (`t_ns`) that the client sent."""
 
     observation: Observation
     seq: int
@@ -100,12 +100,12 @@ def _invalid(message: Observe, field: str, problem: str, hint: str) -> WireError
 
 
 class ReceivedObservations:
-    """The received observations of a client: the latest one, or, if the client paces, a queue of all that wait for a
-    call."""
+    """The received observations of a client: the latest one, or (if the client paces) a queue of all observations that
+    wait for a call."""
 
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
-        self._seq = -1  # the client's number of the last observation
+        self._client_seq = -1  # the client's number of the last observation
         self._count = 0  # the loop's number of that observation
         self._newest: RemoteObservation | None = None  # if the client paces: the observation that is being answered
         self._waiting: deque[RemoteObservation] = deque()
@@ -114,9 +114,9 @@ class ReceivedObservations:
 
     def add(self, message: Observe, epoch: int, now_ns: int) -> None:
         """Validate and store an observation. Raises WireError (sequence, epoch, rate, invalid)."""
-        self._check(message, epoch)
+        self._check_observation(message, epoch)
         data = data_of(message, self._terms)
-        self._seq = message.seq
+        self._client_seq = message.seq
         self._count += 1
         arrived = RemoteObservation(Observation(self._count, message.epoch, now_ns, data), message.seq, message.t_ns)
         if self._terms.paced_by_client:
@@ -124,9 +124,9 @@ class ReceivedObservations:
         else:
             self._newest = arrived
 
-    def _check(self, message: Observe, epoch: int) -> None:
-        if message.seq <= self._seq:
-            problem = f"observe.seq is {message.seq}, but must be greater than the previous one, {self._seq}."
+    def _check_observation(self, message: Observe, epoch: int) -> None:
+        if message.seq <= self._client_seq:
+            problem = f"observe.seq is {message.seq}, but must be greater than the previous one, {self._client_seq}."
             hint = "Increase it by one with every observation of the session, also after the session was resumed."
             raise WireError(Code.SEQUENCE, problem, hint, field="seq", seq=message.seq)
         if message.epoch != epoch:
@@ -141,7 +141,7 @@ class ReceivedObservations:
     def latest(self) -> Observation | None:
         """Return the observation for the next decision, or None if there is none."""
         if self._terms.paced_by_client and self._newest is None:
-            self._peeked = self._next() is not None
+            self._peeked = self._pop_waiting() is not None
         newest = self._newest
         if newest is None:
             return None
@@ -153,9 +153,9 @@ class ReceivedObservations:
         if self._peeked and self._newest is not None:
             self._peeked = False
             return self._newest.observation.t_capture_ns
-        return self._next()
+        return self._pop_waiting()
 
-    def _next(self) -> int | None:
+    def _pop_waiting(self) -> int | None:
         if not self._waiting:
             return None
         self._newest = self._waiting.popleft()
@@ -207,15 +207,15 @@ class SentCalls:
     def __init__(self, terms: RemoteTerms) -> None:
         self._terms = terms
         self._sent: dict[int, SentCall] = {}
-        self._released = -1  # the number of the last tick in this loop
+        self._last_loop_tick = -1  # the number of the last tick in this loop
         self.released_ns: int | None = None  # the release time of that tick
         self._tick = self._first_tick = 0  # the next tick number on the wire, and the first one of this loop
-        self._executed: deque[Call] = deque(maxlen=MAX_KEPT)
+        self._executed_calls: deque[Call] = deque(maxlen=MAX_KEPT)
         self.acknowledgements: deque[Acknowledgement] = deque(maxlen=MAX_KEPT)
 
     def start(self) -> None:
         """Start another loop, whose tick numbers on the wire continue those of the previous loop."""
-        self._first_tick, self._released, self.released_ns = self._tick, -1, None
+        self._first_tick, self._last_loop_tick, self.released_ns = self._tick, -1, None
         self.acknowledgements.clear()
 
     def message(
@@ -224,7 +224,7 @@ class SentCalls:
         """Return the call message for an emission, and store its call if the client will acknowledge it."""
         terms, status, call = self._terms, emission.status, emission.call
         epoch = epoch if status == "safe" or emission.epoch < 0 else emission.epoch
-        tick, release_ns = self._numbered(emission)
+        tick, release_ns = self._number_tick(emission)
         if (call is not None or status == "safe") and terms.acknowledges:
             _store(self._sent, tick, SentCall(epoch, call if status == "fresh" else None, emission.tick, emission.n))
         return CallMessage(
@@ -251,19 +251,19 @@ class SentCalls:
             ),
         )
 
-    def _numbered(self, emission: Emission) -> tuple[int, int | None]:
+    def _number_tick(self, emission: Emission) -> tuple[int, int | None]:
         """Return the tick's number on the wire and its release time. A safe call between two ticks gets the next
         number, and None as its release time."""
         tick = max(self._first_tick + emission.tick, self._tick)
         self._tick = tick + 1
-        if emission.tick <= self._released or self._terms.paced_by_client:
+        if emission.tick <= self._last_loop_tick or self._terms.paced_by_client:
             return tick, None
-        self._released, self.released_ns = emission.tick, emission.deadline_ns - self._terms.deadline_ns
+        self._last_loop_tick, self.released_ns = emission.tick, emission.deadline_ns - self._terms.deadline_ns
         return tick, self.released_ns
 
     def acknowledge(self, message: Executed, epoch: int, counts: MessageCounts, now_ns: int) -> None:
-        """Store an acknowledgement. Raises WireError (state, sequence, epoch) unless it is the first one for a call
-        that was sent."""
+        """Store a client's report on a call. Raises WireError (state, sequence, epoch) unless it is the first report
+        on a call that was sent."""
         if not self._terms.acknowledges:
             hint = 'Add `capabilities: ["executed"]` to the hello message.'
             raise WireError(Code.STATE, "The hello message did not announce acknowledgements.", hint)
@@ -287,7 +287,7 @@ class SentCalls:
                 Acknowledgement(sent.k, message.outcome, now_ns, why, message.error, message.result, sent.n)
             )
         if sent.call is not None and message.outcome == "executed" and sent.epoch == epoch:
-            self._executed.append(sent.call)
+            self._executed_calls.append(sent.call)
 
     def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
         """Return when the next tick starts (CLOCK_MONOTONIC); None before the first tick, or if the client paces."""
@@ -296,11 +296,11 @@ class SentCalls:
 
     def pop_executed(self) -> list[Call]:
         """Return the executed calls of this epoch, and remove them from the list."""
-        return [self._executed.popleft() for _ in range(len(self._executed))]
+        return [self._executed_calls.popleft() for _ in range(len(self._executed_calls))]
 
     def clear_executed(self) -> None:
         """Remove all executed calls; called when a new epoch starts."""
-        self._executed.clear()
+        self._executed_calls.clear()
 
 
 # -- episodes ---------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class EndedEpisodes(Sequence[Episode]):
         return self._count
 
     def __getitem__(self, at: Any) -> Any:
-        """Return an episode, or the stored ones of a slice."""
+        """Return an episode, or the episodes of a slice that are still stored."""
         dropped = self._count - len(self._newest)
         if isinstance(at, slice):
             return [self._newest[i - dropped] for i in range(self._count)[at] if i >= dropped]
@@ -335,15 +335,15 @@ class ClientEpisodes:
     def __init__(self) -> None:
         self.epoch = 0
         self.ended = EndedEpisodes()
-        self._requested: int | None = None
+        self._requested_count: int | None = None
 
     @property
     def finished(self) -> bool:
-        return self._requested is not None and len(self.ended) >= self._requested
+        return self._requested_count is not None and len(self.ended) >= self._requested_count
 
     def start(self, requested: int | None) -> None:
         """Start a run of `requested` episodes."""
-        self.ended, self._requested = EndedEpisodes(), requested
+        self.ended, self._requested_count = EndedEpisodes(), requested
 
     def reset(self, message: Reset) -> None:
         """Start the next epoch. Raises WireError if the message's epoch is not the next one."""

@@ -40,7 +40,7 @@ class StepAccumulator:
 
 
 Policy = Callable[[Sequence[tuple[str, str]]], Sequence[Call]]
-"""A function from (instruction, observation text) pairs of several worlds to one call for each world."""
+"""A function that gets a pair (instruction, observation text) for each world and returns a call for each world."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def action_names(space: Any) -> list[str]:
 
 
 def action_of(space: Any, numbers: Sequence[Any]) -> Any:
-    """Return the action of a space that consists of these numbers, in the order of `action_names`."""
+    """Return the action of a space with these numbers, which are in the order of `action_names`."""
     return _next_action(space, iter(numbers))
 
 

@@ -67,16 +67,16 @@ class UserWorld:
         if not isinstance(bindings, Mapping) or not all(callable(f) for f in bindings.values()):
             raise UserError(f"{title}: bindings must map names to functions.", 'Write {"tool": self.method, ...}.')
         self.bindings: Mapping[str, Callable[..., Any]] = bindings
-        self._closes = not (CLOSE in tools and CLOSE in bindings)
+        self._closes_world = not (CLOSE in tools and CLOSE in bindings)
         self._seed = self._steps = 0
-        self._fixed = False
-        self._judged = True
+        self._goal_is_fixed = False
+        self._is_judged = True
         self._goal: Goal | None = None if goals is None else next(iter(goals))
-        self._text: str | None = None
+        self._instruction: str | None = None
 
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
-        self._pass_goal(self._goal, self._text)
+        self._pass_goal(self._goal, self._instruction)
         run_to_completion(self._world.reset, seed)
 
     def step(self) -> None:
@@ -109,26 +109,26 @@ class UserWorld:
         if not isinstance(outcome, Episode):
             hint = "Return None during the episode, then True or False (or an rtcontrol.envs.base.Episode)."
             raise self._result_error("outcome", f"returned {outcome!r:.60}", hint)
-        return outcome if self._judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
+        return outcome if self._is_judged else Episode(outcome.seed, outcome.ret, None, outcome.seconds, outcome.detail)
 
     def instruct(self, text: str) -> None:
         """Pass the controller's new instruction, or its goal, to the object."""
-        if self._fixed:
+        if self._goal_is_fixed:
             return
         goal = None if self._goals is None else self._goals.recognise(text)
-        self._judged = goal is not None or self._goals is None
-        self._goal, self._text = goal or self._goal, text if goal is None else goal.text()
-        self._pass_goal(goal, self._text)
+        self._is_judged = goal is not None or self._goals is None
+        self._goal, self._instruction = goal or self._goal, text if goal is None else goal.text()
+        self._pass_goal(goal, self._instruction)
 
     def judge_by(self, goal: Any) -> None:
         """Judge by this goal from now on, and ignore instructions."""
-        self._fixed = self._judged = True
-        self._goal, self._text = goal, goal.text()
-        self._pass_goal(goal, self._text)
+        self._goal_is_fixed = self._is_judged = True
+        self._goal, self._instruction = goal, goal.text()
+        self._pass_goal(goal, self._instruction)
 
     def close(self) -> None:
         """Release the object's resources, if it has a `close()`."""
-        if self._closes:
+        if self._closes_world:
             close_world(self._world)
 
     def _pass_goal(self, goal: Goal | None, text: str | None) -> None:

@@ -65,7 +65,7 @@ def recognise(text: str) -> LanderGoal | None:
     numbers = [i for i, word in enumerate(words) if word[-1].isdigit()]
     unique_words = frozenset(words)
     if numbers and unique_words & (HOVER_WORDS | {"x", "y"}):
-        return _hover(words, numbers)
+        return _hover_goal(words, numbers)
     left, right = bool(unique_words & LEFT_WORDS), bool(unique_words & RIGHT_WORDS)
     if left != right:
         return LanderGoal("left") if left else LanderGoal("right")
@@ -74,7 +74,7 @@ def recognise(text: str) -> LanderGoal | None:
     return None
 
 
-def _hover(words: list[str], numbers: list[int]) -> LanderGoal | None:
+def _hover_goal(words: list[str], numbers: list[int]) -> LanderGoal | None:
     if len(numbers) > 2:
         return None
     named_x = [i for i in numbers if i > 0 and words[i - 1] == "x"]

@@ -63,9 +63,9 @@ def observe(data: Mapping[str, Any]) -> str:
     junction = data["junction_m"]
     parts = [
         f"speed {ego_kmh} limit {_integer(data['limit_kmh'])} lane {lane} {lanes} shift {int(data['shift'])}",
-        f"ahead {_other(data, 'ahead', ego_kmh)} behind {_other(data, 'behind', ego_kmh)}",
-        f"l {_side(data, 'left', ego_kmh, lane > 1)} r {_side(data, 'right', ego_kmh, lane < lanes)}",
-        f"light {data['light']} junction {FREE_M if junction is None else _gap(junction)} way {WAYS[data['turn']]}",
+        f"ahead {_other_car_text(data, 'ahead', ego_kmh)} behind {_other_car_text(data, 'behind', ego_kmh)}",
+        f"l {_side_text(data, 'left', ego_kmh, lane > 1)} r {_side_text(data, 'right', ego_kmh, lane < lanes)}",
+        f"light {data['light']} junction {FREE_M if junction is None else _metres(junction)} way {WAYS[data['turn']]}",
     ]
     return " ".join(parts)
 
@@ -86,30 +86,30 @@ def parse_observation(text: str) -> dict[str, Any]:
     }
     names = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
     for name, at in zip(names, (10, 13, 16, 18, 21, 23), strict=True):
-        data |= _read_other(name, words[at : at + 2], ego_kmh)
+        data |= _parse_other_car(name, words[at : at + 2], ego_kmh)
     return data
 
 
-def _other(data: Mapping[str, Any], name: str, ego_kmh: int) -> str:
+def _other_car_text(data: Mapping[str, Any], name: str, ego_kmh: int) -> str:
     gap, speed = data.get(f"{name}_m"), data.get(f"{name}_kmh")
-    if gap is None or speed is None or _gap(gap) == FREE_M:
+    if gap is None or speed is None or _metres(gap) == FREE_M:
         return f"{FREE_M} 0"
-    return f"{_gap(gap)} {max(-CLAMP, min(CLAMP, _integer(speed) - ego_kmh))}"
+    return f"{_metres(gap)} {max(-CLAMP, min(CLAMP, _integer(speed) - ego_kmh))}"
 
 
-def _side(data: Mapping[str, Any], side: str, ego_kmh: int, exists: bool) -> str:
+def _side_text(data: Mapping[str, Any], side: str, ego_kmh: int, exists: bool) -> str:
     if not exists:
         return f"{NO_LANE} 0 {NO_LANE} 0"
-    return f"{_other(data, f'{side}_ahead', ego_kmh)} {_other(data, f'{side}_behind', ego_kmh)}"
+    return f"{_other_car_text(data, f'{side}_ahead', ego_kmh)} {_other_car_text(data, f'{side}_behind', ego_kmh)}"
 
 
-def _read_other(name: str, words: list[str], ego_kmh: int) -> dict[str, float | None]:
+def _parse_other_car(name: str, words: list[str], ego_kmh: int) -> dict[str, float | None]:
     gap = int(words[0])
     near = 0 <= gap < FREE_M
     return {f"{name}_m": float(gap) if near else None, f"{name}_kmh": float(ego_kmh + int(words[1])) if near else None}
 
 
-def _gap(metres: float) -> int:
+def _metres(metres: float) -> int:
     return max(0, min(FREE_M, round(metres)))
 
 

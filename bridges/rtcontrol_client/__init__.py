@@ -1,4 +1,4 @@
-"""The client side of rtcontrol, for programs at the other end of a socket; needs no torch, ray or transformers."""
+"""The client of rtcontrol, for programs that connect to a server; it does not need torch, ray or transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: a program that only needs the wire format does not load the client.
+    # Import on first use, so that a program that only needs the wire format does not load the client.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"rtcontrol_client.client.{_PLACES[name]}"), name)

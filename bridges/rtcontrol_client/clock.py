@@ -1,32 +1,32 @@
-"""The clock of ages, lifetimes and holds. It counts on while the machine is suspended, which CLOCK_MONOTONIC does not.
+"""The clock for ages and times-to-live. Unlike CLOCK_MONOTONIC, it also runs while the machine is suspended.
 
-Users' instants are by `time.monotonic_ns()`; they are converted where they are passed in or out.
+Users pass and get times of `time.monotonic_ns()`, which are converted to and from this clock.
 """
 
 from __future__ import annotations
 
 import time
 
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))  # macOS counts in CLOCK_MONOTONIC
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))  # macOS has only the latter
 
 
 def now_ns() -> int:
-    """Return the nanoseconds since the machine started, or on Windows by `time.monotonic_ns()`."""
+    """Return the time in nanoseconds since the machine started; on Windows, `time.monotonic_ns()`."""
     return time.monotonic_ns() if _CLOCK is None else time.clock_gettime_ns(_CLOCK)
 
 
 def now_s() -> float:
-    """Return `now_ns` in seconds."""
+    """Return the time of this clock in seconds."""
     return now_ns() / 1e9
 
 
 def from_monotonic(t_ns: int) -> int:
-    """Convert an instant of `time.monotonic_ns()` to this clock, by its age."""
+    """Convert a time of `time.monotonic_ns()` to this clock; its age stays the same."""
     age_ns = time.monotonic_ns() - t_ns
     return now_ns() - age_ns
 
 
 def to_monotonic(t_ns: int) -> int:
-    """Convert an instant of this clock to `time.monotonic_ns()`, by its age."""
+    """Convert a time of this clock to `time.monotonic_ns()`; its age stays the same."""
     age_ns = now_ns() - t_ns
     return time.monotonic_ns() - age_ns

@@ -25,8 +25,8 @@ GROUND_TICKS, TAKE_OFF = 6, 0.15  # ticks on the ground that end an episode; pro
 
 
 class LanderCurriculum(PhrasedCurriculum[LanderGoal]):
-    """The curriculum of the lander. Landings are short and hovers long, so it samples goals such that the numbers of
-    rows for each kind stay in proportion."""
+    """The curriculum of the lander. Since a hover lasts longer than a landing, it samples goals such that the rows of
+    each kind of goal keep their share."""
 
     phrasings = PHRASINGS
 

@@ -87,7 +87,7 @@ class PaddleWorld:
         self.own_y = self.other_y = HEIGHT / 2
         self.own_v = self.other_v = 0.0
         self.own_hits = self.other_hits = self.own_score = self.other_score = 0
-        self._centre(toward=1)
+        self._centre_ball(toward=1)
 
     def set_model(self, velocity: float) -> None:
         """Set the velocity of the model's paddle in units per second (positive is down), clamped to -60..60."""
@@ -115,13 +115,13 @@ class PaddleWorld:
         if self.ball.y > HEIGHT - BALL_HALF:
             self.ball.y = 2 * (HEIGHT - BALL_HALF) - self.ball.y
             self.ball.vy = -self.ball.vy
-        self._paddles(before)
+        self._bounce_off_paddles(before)
         if self.ball.x >= WIDTH:
             self.other_score += 1
-            self._centre(toward=1)
+            self._centre_ball(toward=1)
         elif self.ball.x <= 0:
             self.own_score += 1
-            self._centre(toward=-1)
+            self._centre_ball(toward=-1)
 
     def observe(self) -> dict[str, float]:
         """Return the observation that the agent `paddle` reads."""
@@ -134,7 +134,7 @@ class PaddleWorld:
             "other_y": self.other_y,
         }
 
-    def _paddles(self, before: float) -> None:
+    def _bounce_off_paddles(self, before: float) -> None:
         if self.ball.vx > 0 and before < OWN_PLANE <= self.ball.x and abs(self.ball.y - self.own_y) <= REACH:
             self.ball.x = 2 * OWN_PLANE - self.ball.x
             speed = min(self.ball.vx + SPEED_UP, MAX_SPEED)
@@ -148,7 +148,7 @@ class PaddleWorld:
             self.ball.vy = BOUNCE_SLOPE * ((self.ball.y - self.other_y) / REACH) * speed
             self.other_hits += 1
 
-    def _centre(self, toward: int) -> None:
+    def _centre_ball(self, toward: int) -> None:
         self.ball = Ball(WIDTH / 2, HEIGHT / 2)
         self.pause = PAUSE_STEPS
         self.toward = toward

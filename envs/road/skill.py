@@ -130,7 +130,7 @@ def _call_towards_lane(data: Mapping[str, Any], target: int, kmh: int) -> Call:
     if step == 0 or data["shift"] or not _far_from_junction(data, CHANGE_M) or data["speed_kmh"] < 8:
         return _drive_call(data, max(kmh, 10))
     side = "left" if step < 0 else "right"
-    if _free(data, side):
+    if _has_room(data, side):
         return Call("change_lane", {"direction": side})
     return _drive_call(data, max(20, min(kmh, int(data["speed_kmh"])) - 20))
 
@@ -145,9 +145,9 @@ def _overtake_call(data: Mapping[str, Any], limit: int) -> Call:
         for side, more_m in (("left", 10), ("right", 25)):
             other = data[f"{side}_ahead_m"]
             faster = other is None or other > ahead + more_m or data[f"{side}_ahead_kmh"] > data["ahead_kmh"] + 5
-            if (lane > 1 if side == "left" else lane < lanes) and faster and _free(data, side):
+            if (lane > 1 if side == "left" else lane < lanes) and faster and _has_room(data, side):
                 return Call("change_lane", {"direction": side})
-    elif lane < lanes and _free(data, "right"):
+    elif lane < lanes and _has_room(data, "right"):
         other = data["right_ahead_m"]
         if (other is None or other > 90) and (data["right_behind_m"] is None or data["right_behind_m"] > 15):
             return Call("change_lane", {"direction": "right"})
@@ -158,7 +158,7 @@ def _far_from_junction(data: Mapping[str, Any], metres: float) -> bool:
     return data["junction_m"] is None or data["junction_m"] > metres
 
 
-def _free(data: Mapping[str, Any], side: str) -> bool:
+def _has_room(data: Mapping[str, Any], side: str) -> bool:
     speed_ms = data["speed_kmh"] / KMH
     ahead, behind = data[f"{side}_ahead_m"], data[f"{side}_behind_m"]
     if ahead is not None and ahead < 8.0 + 1.8 * max(0.0, speed_ms - data[f"{side}_ahead_kmh"] / KMH):

@@ -47,7 +47,7 @@ class Traffic:
             s = centre - BEHIND_M + self.rng.uniform(0, 2 * self.spacing_m)
             while s < centre + AHEAD_M:
                 if abs(s - centre) > CLEAR_M + LENGTH:
-                    self.cars.append(self._new(s, lane))
+                    self.cars.append(self._new_car(s, lane))
                 s += CLEAR_M + LENGTH + self.rng.expovariate(1 / self.spacing_m)
 
     def put_ahead(self, car: Car, gap: float, speed: float) -> None:
@@ -69,28 +69,28 @@ class Traffic:
             leader: Car | None = None
             for car in cars:
                 if id(car) not in our_ids:
-                    self._drive(car, leader, stop_line, dt)
+                    self._drive_car(car, leader, stop_line, dt)
                 leader = car
 
     def recycle(self, centre: float) -> None:
         """Move cars that are far from `centre` to the other end of the road, if there is room."""
         for car in self.cars:
             if car.s > centre + AHEAD_M:
-                self._move(car, centre - BEHIND_M)
+                self._move_car(car, centre - BEHIND_M)
             elif car.s < centre - BEHIND_M:
-                self._move(car, centre + AHEAD_M)
+                self._move_car(car, centre + AHEAD_M)
 
-    def _move(self, car: Car, s: float) -> None:
+    def _move_car(self, car: Car, s: float) -> None:
         lane = self.rng.randint(1, self.lanes)
         if all(other.lane != lane or abs(other.s - s) > CLEAR_M + LENGTH for other in self.cars):
-            new = self._new(s, lane)
+            new = self._new_car(s, lane)
             car.s, car.lane, car.speed, car.preferred_speed = new.s, new.lane, new.speed, new.preferred_speed
 
-    def _new(self, s: float, lane: int) -> Car:
+    def _new_car(self, s: float, lane: int) -> Car:
         preferred = self.pace * self.rng.uniform(0.55, 1.05)
         return Car(s, lane, preferred * self.rng.uniform(0.8, 1.0), preferred)
 
-    def _drive(self, car: Car, leader: Car | None, stop_line: float | None, dt: float) -> None:
+    def _drive_car(self, car: Car, leader: Car | None, stop_line: float | None, dt: float) -> None:
         acceleration = 0.8 * (car.preferred_speed - car.speed)
         if leader is not None:
             gap = leader.s - LENGTH - car.s
@@ -166,11 +166,12 @@ class Road:
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Execute a call of the agent `driver`."""
-        if self._late(arguments.get("at_next_junction")) or self.intent.obey(name, arguments, self.place()) is not None:
+        turn = arguments.get("at_next_junction")
+        if self._is_too_late(turn) or self.intent.obey(name, arguments, self.place()) is not None:
             self.counts["refused calls"] += 1
             return
         if wish := self.intent.take_wish():
-            if room(self.car.speed, *self._near(self.car.lane + wish)):
+            if room(self.car.speed, *self._near_cars(self.car.lane + wish)):
                 self.shift, self._progress = wish, 0.0
             else:
                 self.counts["refused calls"] += 1
@@ -205,10 +206,10 @@ class Road:
             "junction_m": self.junction_m(),
             "turn": self.intent.turn,
         }
-        turning = self._turning()
+        turning = self._is_turning()
         for name, side in (("", 0), ("left_", -1), ("right_", 1)):
             if not turning and 1 <= lane + side <= lanes:
-                for end, near in zip(("ahead", "behind"), self._near(self.car.lane + side), strict=True):
+                for end, near in zip(("ahead", "behind"), self._near_cars(self.car.lane + side), strict=True):
                     if near is not None and near.gap_m < SIGHT_M:
                         data |= {f"{name}{end}_m": near.gap_m, f"{name}{end}_kmh": near.speed * KMH}
         return data
@@ -226,7 +227,7 @@ class Road:
                 behind = car
         return ahead, behind
 
-    def _late(self, turn: Any) -> bool:
+    def _is_too_late(self, turn: Any) -> bool:
         """Return whether the next junction is too near to slow down for this turn, as in the CARLA bridge."""
         if turn not in ("left", "right") or turn == self.intent.turn or self.junction.way is not None:
             return False
@@ -238,7 +239,7 @@ class Road:
         """Advance by 1/32 s."""
         car = self.car
         self.time += DT
-        ahead = None if self._turning() else self._near(car.lane)[0]
+        ahead = None if self._is_turning() else self._near_cars(car.lane)[0]
         target = wanted(self.intent, car.speed, self.limit, ahead)
         if braking := emergency(car.speed, ahead):
             target = -FULL_BRAKE
@@ -249,13 +250,13 @@ class Road:
         self._continue_shift()
         self._continue_junction()
         red = self.junction.way is None and self.junction.light(self.time) in ("red", "yellow")
-        self.traffic.step(DT, self._occupied(), self.junction.start if red else None)
+        self.traffic.step(DT, self._occupied_by_us(), self.junction.start if red else None)
         self.traffic.recycle(car.s)
         self._count_crashes()
 
-    def _occupied(self) -> list[Car]:
+    def _occupied_by_us(self) -> list[Car]:
         """Return our car as other cars see it: while it changes lanes, as two cars; in a turn, none."""
-        if self._turning():
+        if self._is_turning():
             return []
         other = self.car.lane + (self.shift if self._progress < 0.5 else -self.shift)
         cars = [self.car]
@@ -299,11 +300,11 @@ class Road:
         phase = self.traffic.rng.uniform(0.0, GREEN_S + YELLOW_S + RED_S)
         self.junction = Junction(self.car.s + distance, has_light, phase)
 
-    def _turning(self) -> bool:
+    def _is_turning(self) -> bool:
         return self.junction.way is not None and self.junction.way != "straight"
 
     def _shown_lane(self) -> tuple[int, int]:
-        return (1, 1) if self._turning() else (self.car.lane, self.lanes)
+        return (1, 1) if self._is_turning() else (self.car.lane, self.lanes)
 
     def _count_start(self, event: str, ongoing: bool) -> None:
         """Count an event once, when it starts; `ongoing` is whether it takes place in this step."""
@@ -311,11 +312,11 @@ class Road:
         (self._ongoing_events.add if ongoing else self._ongoing_events.discard)(event)
 
     def _count_crashes(self) -> None:
-        occupied = {car.lane for car in self._occupied()}
+        occupied = {car.lane for car in self._occupied_by_us()}
         touching = any(car.lane in occupied and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
         self._count_start("crash", touching)
 
-    def _near(self, lane: int) -> tuple[Near | None, Near | None]:
+    def _near_cars(self, lane: int) -> tuple[Near | None, Near | None]:
         """Return the gaps and speeds of the nearest cars, in front and at the back."""
         ahead, behind = self.neighbours(lane)
         return (

@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from rtcontrol_client.wire.messages import CallFields, FunctionCall
 
-KEPT = 1024  # number of newest ticks and observations that are stored
+KEPT = 1024  # maximum number of ticks and of observations that are stored
 
 
 @dataclass(frozen=True)
 class Standing:
     """The call that is active now. `call` is None if the status is `safe` and there is no safe call: then stop the
-    world in your own way. Execute all `calls`, not only `call`.
+    world in another way. Execute all `calls`, not only `call`.
 
     `status` is `fresh` (the call of the last decision is active), `held` (the last tick had no decision, so the
     previous call continues) or `safe`, for the reason in `cause`. `age_ms` is the age of the observation that led to

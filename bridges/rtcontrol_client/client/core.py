@@ -65,7 +65,7 @@ class Looks:
 
 
 class Core:
-    """The state of one client over any number of connections and sessions."""
+    """The state of one client, over all of its connections and sessions."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
         self.options = options
@@ -138,12 +138,12 @@ class Core:
         return self.active.at(now_ns) if why is None else self.active.safe(why)
 
     def instruct(self, instruction: str) -> None:
-        """Send a new goal, which survives reconnects."""
+        """Send a new goal, which stays active after a reconnect."""
         self.send(Instruct(session=self.session.token, instruction=instruction))
         self.goal.wanted = instruction
 
     def reset(self, ended: messages.Outcome | None = None) -> int:
-        """Start a new epoch (episode) and drop calls and observations of the previous one."""
+        """Start a new episode and return its number (epoch); drop calls and observations of the previous episode."""
         self.drop(Observe)
         self.active.reset(self.epoch + 1)
         # If the queue is full, `_resume_session` sends this reset later.
@@ -154,7 +154,7 @@ class Core:
         return self.epoch
 
     def send(self, message: Message) -> None:
-        """Queue a message, or drop it if the queue is full."""
+        """Queue a message to be sent, or drop it if the queue is full."""
         if len(self.waiting) < 4 * QUEUE:
             self.waiting.append(message)
 
@@ -335,7 +335,7 @@ class Core:
             self._try_later(now_ns)
 
     def _try_later(self, now_ns: int) -> None:
-        """Process that the server accepts no client now: try another server, or this one later if there is no other."""
+        """Process that the server accepts no client now: try another server, or try this server later."""
         if self.connection.several:
             self._leave_server(now_ns, "the server takes no client now")
         else:

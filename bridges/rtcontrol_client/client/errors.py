@@ -18,7 +18,7 @@ class ClientError(RemedyError):
 
 
 class Refused(ClientError):
-    """Raised if the server refused the client; `code` is a `rtcontrol_client.wire.Code`, or one of a newer server."""
+    """Raised if the server refused the client; `code` is a `rtcontrol_client.wire.Code`, or an unknown code."""
 
     def __init__(self, error: ErrorMessage) -> None:
         super().__init__(f"The server refused ({error.code}): {error.message}", error.remedy)

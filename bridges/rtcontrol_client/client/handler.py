@@ -17,7 +17,7 @@ from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire.messages import Outcomes
 
 AGAIN_S = 0.1  # pause before a failed safe call is retried, if there is no session
-SELDOM_S = 1.0  # the longest such pause; in a session it is the tick period
+SELDOM_S = 1.0  # maximum pause before this retry in a session, where the pause is the tick period
 CLOSE_S, SAFE_S = 1.0, 5.0  # how long `wait` waits for the safe call to start, and in total while it runs
 NOT_LIVE_S = 0.02  # interval at which a Looker checks whether there is a session
 LOOK_ERROR_S = 10.0  # minimum interval between two log entries for errors in `look`

@@ -51,7 +51,7 @@ class Link:
         return self.wires.address or self._endpoint
 
     def close(self) -> None:
-        """Send bye and end the thread; takes milliseconds."""
+        """Send a bye message and end the thread, which takes milliseconds."""
         self._closing = True
         self.wake()
         if threading.current_thread() is not self._thread:

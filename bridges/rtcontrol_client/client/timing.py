@@ -13,7 +13,7 @@ from rtcontrol_client.wire.messages import CallMessage
 MS = 1_000_000
 WINDOW, MAX_AGE_NS = 16, 60_000 * MS  # maximum number and age of the ping exchanges that are used
 KEPT, YOUNG_NS = 64, 10_000 * MS  # maximum number and age of the latencies that are used
-LEAST = 8  # with fewer latencies than this, the longest one is used
+LEAST = 8  # minimum number of latencies for a choice; of fewer latencies, the longest one is used
 FIRST_NS = 5 * MS  # assumed time to capture and send an observation, before a latency is measured
 MARGIN_NS = MS  # margin for the server to pass an observation between its threads
 HANDOVER_NS = 5 * MS  # an observation that arrives this long before a tick is certainly used by that tick
@@ -44,11 +44,11 @@ class OffsetFilter:
     def now(self, now_ns: int) -> Offset | None:
         """Return the best estimate of the offset at `now_ns` of our clock, or None if all exchanges are too old."""
         young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
-        return min(young, key=lambda offset: offset.rtt_ns, default=None)  # the newest of equal ones: clocks drift
+        return min(young, key=lambda offset: offset.rtt_ns, default=None)  # of equal ones the newest: clocks drift
 
 
 class PhaseLock:
-    """Learns when to capture an observation so that it arrives just before the server's next tick.
+    """Computes when to capture an observation so that it arrives just before the server's next tick.
 
     A latency is the time from the due time of an observation (client's clock) to its arrival (server's clock). It
     includes the clock offset, which must therefore be known only at the start. An observation is due one "lead" before
@@ -67,13 +67,13 @@ class PhaseLock:
 
     @property
     def learnt(self) -> bool:
-        """Whether a latency has been measured."""
+        """Whether at least one latency has been measured."""
         return bool(self._latencies)
 
     def next_ns(self, release_ns: int, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
         """Return when to capture the next observation, or None if neither a latency nor the clock offset is known.
 
-        `release_ns` is the time of any tick. The result stays the same until that time, or until `observed` is called.
+        `release_ns` is the start of any tick. The result stays the same until its time, or until `observed` is called.
         """
         lead_ns = self._lead_ns(period_ns, offset, now_ns)
         if lead_ns is None:
@@ -129,7 +129,7 @@ class ServerTicks:
 
     def __init__(self) -> None:
         self.offset, self.phase = OffsetFilter(), PhaseLock()
-        self.release_ns: int | None = None  # the time of any tick, by the server's clock
+        self.release_ns: int | None = None  # the release (scheduled start) of any tick, by the server's clock
 
     def known(self, now_ns: int) -> bool:
         """Return whether the times of the ticks can be computed."""

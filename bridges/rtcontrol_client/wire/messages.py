@@ -110,8 +110,8 @@ class CallFields(MessagePart):
     cause: str | None = None  # why the tick missed its deadline
 
 
-# A crowd has many characters (members) over one connection (docs/crowds.md). Its messages have one part per member. A
-# part that is not valid does not affect the others: it is removed from the message and listed in `faults`.
+# A crowd has many members (such as the characters of a game), which one client drives over one connection
+# (docs/crowds.md). A message has one part per member; a part that is not valid is moved to `faults`.
 
 MEMBERS = 4096  # maximum number of members in a crowd
 PARTS = 1024  # maximum number of parts in a received message
