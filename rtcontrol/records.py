@@ -26,7 +26,7 @@ KnownCause = tuple[Cause, str | None]
 
 @dataclass(slots=True)
 class Tick:
-    """A tick (one period of the loop) with its timestamps. A timestamp is 0 if the tick did not reach that step.
+    """A tick (a period of the loop from its release on). A timestamp is 0 if the tick did not reach that step.
 
     `skip`: record fields about releases that were skipped before this tick. `schedstats`: contents of the schedstat
     files of the loop's, actuator's and decider's threads when the tick started; `schedstats_before`: at the previous
@@ -378,8 +378,8 @@ class RetrySafeCalls:
 
 @dataclass(slots=True)
 class ArmGuard:
-    """The action to let the actuator demand the safe calls by itself, with `emission`, if the loop does not arm the
-    guard again by `until_ns` (None: no limit), or if an operator pauses or stops the run."""
+    """The action to arm the guard (a watchdog): the actuator demands the safe calls, with `emission`, if the loop does
+    not arm the guard again by `until_ns` (None: no limit), or if an operator pauses or stops the run."""
 
     until_ns: int | None
     emission: Emission | None

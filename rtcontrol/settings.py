@@ -27,7 +27,7 @@ from rtcontrol.models.runners.registry import ENGINES
 
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 LONGEST = 1e12  # in any unit: a bound that keeps nanoseconds whole numbers
-MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
+MAX_CALLS = 7  # the last call is decided with six calls in its history, as many as a prompt shows
 MIN_RECORD_BYTES = 10**6
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -53,7 +53,7 @@ GROUPS = {
 }
 
 
-# -- the machinery ----------------------------------------------------------------------------------------------------
+# -- declarations -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def setting(
     parse: Callable[[str], Any] | None = None,
     **bounds: Any,
 ) -> Any:
-    """Declare a field or a parameter. `leaf` and `flag`: what it is called there, if not by its name."""
+    """Declare a field or a parameter. `leaf` and `flag`: other names in the path and as a flag."""
     info = Field(description=help, **bounds)
     metadata = {"group": group, "setting": info, "leaf": leaf, "flag": flag, "choices": choices, "parse": parse}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
@@ -169,7 +169,7 @@ def settings_of(source: Any) -> dict[str, Setting]:
 
 
 def required(kind: Any, path: str, origin: str, command: str) -> Setting:
-    """Return the setting of a path, such as `loop.hold_ms`. Raises UserError that suggests the nearest one."""
+    """Return the setting of a path, such as `loop.hold_ms`. Raises UserError that suggests the nearest path."""
     settings = {entry.path: entry for entry in settings_of(kind).values()}
     if path in settings:
         return settings[path]
@@ -208,7 +208,7 @@ def read_file(
 
 
 def size(text: str) -> int:
-    """Return the bytes of such as 500M. Raises ValueError for other texts, and for less than a record's parts need."""
+    """Return the bytes of a size such as 500M. Raises ValueError for other texts, and below the minimum of a record."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "")
     try:
         count = round(float(number) * UNITS[unit])
@@ -232,7 +232,7 @@ def _margin_text(text: str) -> str:
 
 
 def confidence(text: str) -> Any:
-    """Return the least confidence of all heads (0.5), of some (function=0.6,main=0.3), or both. Raises ValueError."""
+    """Return the minimum confidence of all heads (0.5), of some (function=0.6,main=0.3), or both. Raises ValueError."""
     parts = [part.rpartition("=") for part in text.split(",")]
     floors = {head.strip(): float(least) for head, _, least in parts}
     if len(floors) < len(parts) or any(equals and not head.strip() for head, equals, _ in parts):
@@ -256,7 +256,7 @@ def _folder(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
-    """What runs and servers have in common. Raises UserError for values that are not legal, or exclude each other."""
+    """Settings of runs and of servers. Raises UserError for values that are not legal, or exclude each other."""
 
     agent: str | None = setting("loop", None, "A name or a .py file. (default: the environment's)")
     hz: float = setting("loop", 16.0, "Ticks per second.", ge=MIN_HZ, le=MAX_HZ)
@@ -308,7 +308,7 @@ class SharedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopGroup(SharedOptions):
-    """What only a run has of `loop`."""
+    """The settings of `loop` that only a run has."""
 
     env: str = setting("loop", MISSING, "Environment: a name (`rtcontrol envs`), or a .py file.")
     instruction: str | None = setting("loop", None, "The instruction. (default: the agent's)", flag="instruct")
@@ -341,7 +341,7 @@ KEYS: Any = setting("serve", None, "Folder of CURVE keys (`rtcontrol keys`): onl
 
 @dataclass(frozen=True, kw_only=True)
 class ServeGroup(SharedOptions):
-    """What only a server has."""
+    """The settings that only a server has."""
 
     bind: tuple[str, ...] = BIND
     keys: Path | None = KEYS

@@ -28,7 +28,7 @@ class LoadClient:
         self.due = time.monotonic()
         self._hz = hz
         self.session: WireSession | None = None
-        self.calls: list[tuple[CallMessage, float]] = []  # calls, and milliseconds from sending to receiving each
+        self.calls: list[tuple[CallMessage, float]] = []  # each call, with its milliseconds from sending to receiving
         self._send(hello("lander", pacing="server", hz=hz))
 
     def observe(self) -> None:

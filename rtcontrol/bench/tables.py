@@ -52,7 +52,7 @@ def serving(document: Document) -> list[FigureTable]:
 
 
 def wire(document: Document) -> list[FigureTable]:
-    """Return a table of round-trip times, compared with those of a bare echo of the same bytes."""
+    """Return a table of round-trip times, compared with the times of a bare echo of the same bytes."""
     floor, rows = document["ms"]["echo"]["p50"], []
     for way, times in document["ms"].items():
         cells = (f"{times[p]:.3f}" for p in ("p50", "p99", "max"))

@@ -34,7 +34,7 @@ from rtcontrol.models.runners.vllm_runner import omp_threads
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 END = "<|im_end|>"
 STOPS = (NULL, *map(head_end, HEADS), END)
-MOST = 32  # most tokens of a head, as in SimpleTool's server
+MOST = 32  # maximum number of tokens of a head, as in SimpleTool's server
 JSON_MOST = 256
 BLOCK = 32  # the smallest block size of attention on a CPU
 

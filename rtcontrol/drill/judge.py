@@ -94,7 +94,7 @@ def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
-RECOVERED = 8  # a run has recovered after so many consecutive ticks on time
+RECOVERED = 8  # number of consecutive ticks on time after which a run has recovered
 Miss = tuple[str, bool]  # cause and sub-cause of a miss, and whether the record has evidence
 
 

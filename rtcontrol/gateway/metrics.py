@@ -102,7 +102,7 @@ def _total_metrics(sessions: SessionManager) -> Iterator[Metric]:
 
 
 def _labelled_counter(name: str, label: str, values: Iterable[str], counts: Mapping[str, int], text: str) -> Metric:
-    """Return a counter with a label. It has all `values` of the label; those without a count are 0."""
+    """Return a counter with a label. It has all `values` of the label; values without a count are 0."""
     family = CounterMetricFamily(f"rtcontrol_{name}", text, labels=[label])
     for value in sorted({*values, *counts}):
         family.add_metric([value], counts.get(value, 0))

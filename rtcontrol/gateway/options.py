@@ -24,7 +24,7 @@ class GatewayOptions:
     origins: frozenset[str] = frozenset()  # other sites whose pages may connect, such as https://robot.example:8443
     token: str | None = field(default=None, repr=False)  # needed by pages of `origins` and by other machines
     static: Path | None = None  # the folder of a user's pages
-    model: str | None = None  # the model for /v1 requests (None: the one that was trained on the request's tools)
+    model: str | None = None  # the model for /v1 requests (None: the model that was trained on the request's tools)
     engine: str = "torch"
     value_tokens: int = 64  # maximum number of tokens of a generated value
     tool_sets: int = 8  # maximum number of open tool sets

@@ -200,7 +200,7 @@ class PageState:
         picture = line.pop("picture", None)
         with self._lock:
             if picture is not None:
-                self._sent = base64.b64decode(picture) or None  # the run sends an empty picture to remove the last one
+                self._sent = base64.b64decode(picture) or None  # an empty picture removes the last picture
             first = line["number"] - len(line["ticks"]) + 1
             self._ticks.extend(enumerate(line["ticks"], first))
             self._last = line

@@ -128,7 +128,7 @@ class SafeCalls:
         return round_.last_ns + (PATIENCE_LOCKSTEP_NS if self._retry_ns is None else PATIENCE_NS)
 
     def start_demand(self, why: str, has_emission: bool) -> int:
-        """Demand all safe calls, also active ones. Return the demand's number. `has_emission`: first send an emission."""
+        """Demand all safe calls, also active ones. Return the demand's number. `has_emission`: send it first."""
         self._report_replaced(None)
         self.active = self.world_over = False
         self.round, self.number, self._why, self.emission_queued = None, 0, why, has_emission

@@ -131,7 +131,7 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     if isinstance(loop.env, RemoteEnvironment):
         shown["picture_age_s"] = loop.env.pictures.age_s()
     with contextlib.suppress(Exception):  # the control loop reports errors of the world
-        # Only read local worlds: reading a remote one would delay its control loop.
+        # Only read local worlds, because reading a remote world would delay its control loop.
         if loop.state.launched and isinstance(loop.env, PacedEnvironment) and (last := loop.env.latest()) is not None:
             numbers = {k: v for k, v in list(last.data.items())[:MOST_DATA] if isinstance(v, int | float)}
             shown |= {"data": numbers, "seed": config.seed + last.epoch - 1}

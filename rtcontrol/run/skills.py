@@ -40,9 +40,9 @@ from rtcontrol.telemetry.events import jsonable
 from rtcontrol_client.console import printable
 
 LIMIT_S = 300.0  # an episode ends unsuccessfully after this simulated time
-TRIED = 40  # goals from which one of each kind is taken, to try the expert before training or scoring
-MOST_TEXTS = 65_536  # raw observations that are kept, since held-out rows use them much later
-SCORED = 8  # a score uses this many goals, or one of each kind if there are more kinds
+TRIED = 40  # number of goals from which to try the expert (a goal of each kind) before training or scoring
+MOST_TEXTS = 65_536  # number of stored raw observations, which held-out rows use much later
+SCORED = 8  # number of goals in a score, or a goal of each kind if there are more kinds
 # Limits of `rtcontrol check`: time for the expert's episodes, goals, characters of a line; and the duration of a tick.
 PLAYED_S, MOST_GOALS, SHOWN, PERIOD_NS = 7.0, 1_000, 400, round(1e9 / 16)
 
@@ -159,7 +159,7 @@ class _ObservationCache:
         self.observed.pop(text, None)
         self.observed[text] = copy.deepcopy(dict(data))
         if len(self.observed) > MOST_TEXTS:
-            del self.observed[next(iter(self.observed))]  # evict the oldest; other worlds may still need the newer ones
+            del self.observed[next(iter(self.observed))]  # remove the oldest; other worlds may need newer ones
         return text
 
 

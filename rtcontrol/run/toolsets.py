@@ -84,7 +84,7 @@ def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     return Tools(tools)
 
 
-# -- what a tool costs ------------------------------------------------------------------------------------------------
+# -- the cost of a tool -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

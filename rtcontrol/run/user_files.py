@@ -134,7 +134,7 @@ def user_world(
         return UserWorld(world, title, goals, limit_s, tools)
     except BaseException as error:
         started = partly_created(error, lambda value: isinstance(value, kind)) if world is None else world
-        with suppress(Exception):  # report the original error, not one of close()
+        with suppress(Exception):  # report the original error, not an error of close()
             close_world(started)
         if isinstance(error, UserError) or not isinstance(error, Exception):
             raise
@@ -317,7 +317,7 @@ class UserExpert:
         return calls[0] if calls else None
 
     def calls(self, data: Mapping[str, Any], goal: Goal) -> tuple[Call, ...]:
-        """Return the expert's call for this step, then those of later steps; an empty tuple if it returned None."""
+        """Return the expert's calls for this step and later steps; an empty tuple if the expert returned None."""
         function: Callable[..., Any] = self.agent.expert  # type: ignore[assignment]
         try:
             value = function(data, goal)

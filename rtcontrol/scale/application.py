@@ -15,8 +15,8 @@ from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
 from rtcontrol.settings import required, settings_of
 
 NAME = "Server"
-MAX_WAITING = 64  # most requests in the queue while all replicas are full; an open WebSocket counts as a request
-END_S, LOOK_S = 9.0, 0.2  # longest shutdown after the grace, including the sessions' reports; interval of its checks
+MAX_WAITING = 64  # maximum length of the queue while all replicas are full; an open WebSocket counts as a request
+END_S, LOOK_S = 9.0, 0.2  # maximum shutdown time after the grace, with the sessions' reports; interval of checks
 HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
 UP_S, DOWN_S = 3.0, 60.0
 TARGET = 0.6  # the share of its time that a decoder should be busy: three quarters of the default `busy_max`

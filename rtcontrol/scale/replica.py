@@ -28,7 +28,7 @@ TOKEN, LOCAL, ANYWHERE = "RTCONTROL_TOKEN", "127.0.0.1:0", "0.0.0.0:0"
 RETRY_AFTER_S = 1
 BUSY = {"error": {"message": "All servers are full, draining or starting.", "type": "busy"}}
 GRACE_S = 1.0  # time from the start of draining until sessions change to other servers
-HEARTBEAT_S = 0.5  # clients of a frozen server connect to another one after three missed heartbeats
+HEARTBEAT_S = 0.5  # after three missed heartbeats, clients of a frozen server connect to another server
 LOOK_S = 0.05
 
 
@@ -148,7 +148,7 @@ def without_route_prefix(scope: Scope) -> Scope:
 
 
 def gateway_options(options: ServeOptions) -> GatewayOptions:
-    """Return the gateway's options. If there is a token, every request needs it: those of Serve's proxy look local."""
+    """Return the gateway's options. Every request needs the token, if any: requests of Serve's proxy look local."""
     if options.token_file is not None and not options.token_file.exists():  # each replica would create another token
         raise UserError(f"token_file {options.token_file} is missing on a replica's machine.", "Copy the file there.")
     token = os.environ.get(TOKEN, "").strip() or None

@@ -100,7 +100,7 @@ class ModelPolicy:
         situations = [(world.observation, world.case.instruction, world.history) for world in worlds]
         try:
             return list(local.decide_many(situations))
-        except (UserError, DecodeError):  # one of the decisions failed: make them one by one
+        except (UserError, DecodeError):  # one of the decisions failed, so make them one by one
             return [_decision(local.decide, *situation) for situation in situations]
 
 

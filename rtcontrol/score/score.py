@@ -23,13 +23,13 @@ from rtcontrol.telemetry.run_folder import describe_machine
 
 SCHEMA = 4
 FIRST_SEED, PHRASING_SEED = 2000, 4000  # training uses other seeds: below 1,000 (recipes), from a million on (`fit`)
-MOST = 10_000  # most lines of a list of phrasings; each line has a seed
+MOST = 10_000  # maximum number of lines in a list of phrasings; each line has a seed
 FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, or "means": null for a sentence without a meaning.'
-ALL, MOST_GOALS = "all", 1_000  # the value of score.goals that means all goals, and their most number
+ALL, MOST_GOALS = "all", 1_000  # the value of score.goals that means all goals, and the maximum number of goals
 LISTENED_S = 1.0  # nonsense sentences are played for this simulated time
 TRIED = 3  # on these seeds, the expert with another goal must not reach the judged goal
-NONSENSE = 50  # nonsense sentences that are added to a list that has none
-CHUNK = 32  # cases between two saves; an interrupt loses at most so many
+NONSENSE = 50  # number of nonsense sentences to add to a list without nonsense
+CHUNK = 32  # number of cases between two saves; an interrupt loses at most these cases
 Progress = Callable[[int, int], None]  # called with the numbers of finished and of all episodes
 
 
@@ -104,7 +104,7 @@ def _is_distinguishable(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
     return not any(episode.success for episode in evaluate(skill, skill.expert_policy, cases, hz))
 
 
-# -- what people say --------------------------------------------------------------------------------------------------
+# -- phrasings --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Cell:
 
 
 def plan_cells(settings: Settings, goals: Sequence[GoalRow], lines: Sequence[Phrasing]) -> list[Cell]:
-    """Return all cells of a score. Those of the models come first, so that their cost is known early."""
+    """Return all cells of a score. The models' cells come first, so that their cost is known early."""
     seeds = range(FIRST_SEED, FIRST_SEED + settings.seeds)
     cells: list[Cell] = []
     for subject in goals:

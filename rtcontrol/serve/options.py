@@ -59,7 +59,7 @@ class ServeOptions(ServeGroup):
         )
 
     def last_session_number(self) -> int:
-        """Return the highest number of a session folder in `out`. New sessions get higher numbers, so no folder is lost."""
+        """Return the highest number of a session folder in `out`. New sessions get higher numbers."""
         names = (path.name.removeprefix("session-") for path in self.out.glob("session-*"))
         return max((int(name) for name in names if name.isdigit()), default=0)
 

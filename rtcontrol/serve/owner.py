@@ -42,7 +42,7 @@ class SessionOwner:
             log_line,
             create_runner,
         )
-        # New sessions (True) and resumed sessions (False) have separate slots: no resumed session waits for a new session.
+        # New sessions (True) and resumed sessions (False) have separate slots, so that resumed ones start at once.
         self.opening_slots = {first: threading.Semaphore(MAX_OPENING) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = ServerTotals()

@@ -484,7 +484,7 @@ class SessionStep:
             self._send_bye(session, peer)
 
     def _park_session(self, session: Session, reason: str) -> None:
-        """Park a session until its client resumes it. If too many are parked, remove the session that was parked first."""
+        """Park a session until its client resumes it. If too many are parked, remove the one that was parked first."""
         session.life.state, session.life.parked_ns = "parked", self.now_ns
         if (first := self.sessions.first_parked_over_limit()) is not None:
             self.sessions.remove(first)

@@ -32,7 +32,7 @@ BREAKDOWNS = (
 )
 LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics that `Account.listed` keeps
 MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum number of different errors, and of stored events per topic
-MOST_MEMBERS, OTHERS = 10_000, "(others)"  # crowd members with separate counts; the name for all others
+MOST_MEMBERS, OTHERS = 10_000, "(others)"  # maximum number of members with separate counts; the name for all others
 ACK_WINDOW = 2048  # a client may acknowledge a call until this many later calls were executed
 
 
@@ -313,7 +313,7 @@ class Account:
 
 # -- the live view ----------------------------------------------------------------------------------------------------
 
-TICKS, LINES = 256, 20  # how many ticks and log lines are kept for the live view
+TICKS, LINES = 256, 20  # maximum number of ticks and log lines in the live view
 LIVE_FIELDS = (  # fields of a tick event in the live view
     *("k", "kind", "why", "cause", "subcause", "evidence", "latency_ms", "decide_ms"),
     *("skipped", "skip_cause", "skip_subcause", "skip_evidence"),

@@ -76,7 +76,7 @@ def older_parts(record: Path) -> list[Path]:
 
 
 def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
-    """Create a folder and its parents, and return those that are new. Raises OSError; with `exclusive`, also if the
+    """Create a folder and its parents, and return the new folders. Raises OSError; with `exclusive`, also if the
     folder exists."""
     new = [p for p in (path, *path.parents) if not p.exists()]
     try:

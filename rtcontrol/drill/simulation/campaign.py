@@ -51,7 +51,7 @@ class SimTally:
 
 
 def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> SimTally:
-    """Simulate each seed for so many ticks. `only`: inject only these kinds of faults. `trace` gets each recorded
+    """Simulate each seed for a number of ticks. `only`: inject only these kinds of faults. `trace` gets each recorded
     line."""
     total = SimTally()
     for seed in seeds:

@@ -83,7 +83,7 @@ class SimDecoder(HostBase):
     def _start_next_request(self) -> None:
         while self._waiting and self._running < self.parallel:
             request, received_ns = self._waiting.pop()
-            self._waiting.clear()  # the newest request replaces the others
+            self._waiting.clear()  # the newest request replaces the other requests
             self._running += 1
             self._decide(request, received_ns)
 

@@ -59,7 +59,7 @@ class Network:
             at_ns += int(rng.random() * period_ns)
         else:
             next_ns = self._last.get(direction, 0) + 1
-            if at_ns < next_ns and direction in self._delaying:  # this message waits for a delayed one
+            if at_ns < next_ns and direction in self._delaying:  # this message waits for a delayed message
                 self._delaying[direction].late_ns = next_ns + period_ns
             at_ns = max(at_ns, next_ns)
         self._last[direction] = at_ns
@@ -176,7 +176,7 @@ class SimClient:
             self.process.at(wake_ns, lambda: self._wake(wake_ns))
 
     def _wake(self, wake_ns: int) -> None:
-        if wake_ns == self._timer_ns:  # otherwise an earlier timer has replaced this one
+        if wake_ns == self._timer_ns:  # otherwise an earlier timer has replaced this timer
             self._timer_ns = 0
             self.do_due_work()
 
@@ -316,7 +316,7 @@ class RemoteRun:
         raise Violation(f"client: {text}")
 
     def run(self, ticks: int) -> None:
-        """Serve the client for so many periods. Raises Violation if a run violates a law."""
+        """Serve the client for a number of periods. Raises Violation if a run violates a law."""
         random.seed(self.scenario.seed)  # the client uses random pauses between two connections
         end_ns = self.time.now_ns + ticks * self.machine.settings.period_ns
         with simulated(self.time):

@@ -283,7 +283,7 @@ class SimRun(ControlLoop):
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def simulate(self, ticks: int) -> None:
-        """Simulate so many periods, or until the decoder gives up. Raises Violation if the run violates a law."""
+        """Simulate a number of periods, or until the decoder gives up. Raises Violation if the run violates a law."""
         with simulated(self.time):
             self.faults.start()
             self.limit = ticks
