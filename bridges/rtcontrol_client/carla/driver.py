@@ -320,21 +320,21 @@ class Driver:
 
     def _wanted_acceleration(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
-        want = rules.wanted(self.intent, speed, limit, None)
+        allowed = rules.wanted(self.intent, speed, limit, None)
         brakes, braking = self._braking, False
         for near in self._vehicles_in_path(view, speed):
-            want = min(want, rules.wanted(self.intent, speed, limit, near), observing.close(near, speed))
+            allowed = min(allowed, rules.wanted(self.intent, speed, limit, near), observing.close(near, speed))
             braking = braking or observing.danger(near, speed, brakes.active)
         brakes.could_stop, brakes.for_line = observing.line(view, speed, brakes.could_stop, brakes.for_line)
         braking = braking or brakes.for_line
         self.counts.emergencies += braking and not brakes.active
         brakes.active = braking
-        return -rules.FULL_BRAKE if braking else min(want, observing.bend(view, speed))
+        return -rules.FULL_BRAKE if braking else min(allowed, observing.bend(view, speed))
 
     def _vehicles_in_path(self, view: View, speed: float) -> Iterator[Near]:
         """Yield the vehicles that our vehicle would hit on its path, including the other lane while changing lanes."""
         own = view.own
-        for over, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
+        for shift_m, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
             for other in () if side is None else side.seen:
                 front = other.distance + other.half_m
                 if front <= own.half_length_m:
@@ -343,8 +343,8 @@ class Driver:
                 touching = own.half_width_m + other.across_m + CLEAR_M
                 # We are farther along our path when we reach the other vehicle, and until we have passed it.
                 ratio = speed / max(speed - other.along, CLOSING)
-                ways = [self._path_offset(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
-                if min(ways) - touching < other.lateral + over < max(ways) + touching:
+                offsets = [self._path_offset(view, ahead_m * ratio, speed) for ahead_m in (gap, front)]
+                if min(offsets) - touching < other.lateral + shift_m < max(offsets) + touching:
                     yield Near(gap, other.along)
 
     def _path_offset(self, view: View, ahead_m: float, speed: float) -> float:
@@ -359,10 +359,10 @@ class Driver:
         cos, sin = math.cos(math.radians(own.yaw_deg)), math.sin(math.radians(own.yaw_deg))
         ahead = look_ahead_m(speed)
         x, y, tx, ty = view.route.at(view.s - half + ahead)
-        over = self._wanted_offset(ahead - half, speed)
-        dx, dy = x - ty * over - (own.x - half * cos), y + tx * over - (own.y - half * sin)
-        off = view.lateral_m - self._wanted_offset(0.0, speed)
-        return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, off)
+        offset_m = self._wanted_offset(ahead - half, speed)
+        dx, dy = x - ty * offset_m - (own.x - half * cos), y + tx * offset_m - (own.y - half * sin)
+        error_m = view.lateral_m - self._wanted_offset(0.0, speed)
+        return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, error_m)
 
 
 def observe(scene: Scene, driver: Driver) -> dict[str, Any]:

@@ -14,7 +14,7 @@ Mode = Literal["speed", "follow", "brake", "stop"]
 Turn = Literal["straight", "left", "right"]
 TURNS: tuple[Turn, ...] = ("straight", "left", "right")
 LEFT, RIGHT = -1, 1
-# Nearer to a junction's entry no change of lanes may start, since one takes about 3 s.
+# Nearer than this to a junction's entry no change of lanes may start, since the change takes about 3 s.
 NO_CHANGE_M = 20.0
 # At a lower speed a vehicle cannot change lanes.
 MIN_CHANGE_KMH = 5.0
@@ -34,7 +34,7 @@ class Place:
 
 @dataclass(slots=True)
 class Intent:
-    """The driver's intent: a speed mode with its value, the turn at the next junction, and a wish to change lanes.
+    """The driver's intent: how to choose the speed, the turn at the next junction, and a wish to change lanes.
 
     `wish` is -1 (left) or 1 (right) from an accepted `change_lane` until `take_wish`.
     """

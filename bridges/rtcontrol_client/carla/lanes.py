@@ -375,15 +375,15 @@ class TownRoad:
     def _best_crossing(self, nearest: LaneLine, x: float, y: float, yaw: float) -> LaneLine:
         """Return the junction's lane at a place whose direction is nearest to `yaw` (radians)."""
         heading = (math.cos(yaw), math.sin(yaw))
-        best, least = nearest, math.inf
+        best, least_difference = nearest, math.inf
         for lane in self._lanes.values():
             if not lane.junction or math.dist((lane.xs[0], lane.ys[0]), (x, y)) > lane.length + lane.width:
                 continue
             s, lateral = lane.search(x, y)
             if -1.0 <= s <= lane.length + 1.0:
-                apart = abs(lateral) + 3.0 * abs(between(lane.at(s)[2:], heading))
-                if apart < least:
-                    best, least = lane, apart
+                difference = abs(lateral) + 3.0 * abs(between(lane.at(s)[2:], heading))
+                if difference < least_difference:
+                    best, least_difference = lane, difference
         return best
 
 
@@ -419,11 +419,11 @@ def _walk_section(start: carla.Waypoint, way: str) -> list[Any]:
 def _choose_next(lane: LaneLine, turn: Turn) -> LaneLine:
     """Return the next lane, preferably with the wanted turn, otherwise straight on, otherwise with the least turn."""
 
-    def apart(after: LaneLine) -> tuple[bool, bool, float]:
+    def preference(after: LaneLine) -> tuple[bool, bool, float]:
         turned = abs(after.turned()) + abs(between(lane.tangents[-1], after.tangents[0]))
         return after.way != turn, after.way != "straight", turned
 
-    return min(lane.after, key=apart)
+    return min(lane.after, key=preference)
 
 
 def _set_turn(lane: LaneLine) -> None:

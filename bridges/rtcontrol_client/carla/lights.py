@@ -55,8 +55,8 @@ def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
     box, middle = carla.Transform(volume.location, volume.rotation), at.transform(volume.location)
     # Leave out the very ends of the box, which may reach into the next lane.
     along = [carla.Location(x=m) for m in _offsets(extent.x)] + [carla.Location(y=m) for m in _offsets(extent.y)]
-    found = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
-    return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in found if waypoint is not None])
+    waypoints = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
+    return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in waypoints if waypoint is not None])
 
 
 def _offsets(half_m: float) -> Iterator[float]:

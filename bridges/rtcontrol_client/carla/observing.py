@@ -305,11 +305,11 @@ def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
     return None
 
 
-def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bool]:
+def line(view: View, speed: float, could_stop: bool, braking: bool) -> tuple[bool, bool]:
     """Return whether we could have stopped at the stop line ahead, and whether to brake fully now as a last safety net.
 
-    `could` and `braking` are the results a step ago. A vehicle that is too near to stop when the light changes drives
-    on.
+    `could_stop` and `braking` are the results of the previous step. A vehicle that is too near to stop when the light
+    changes drives on.
     """
     ahead = view.route.line_ahead(view.s)
     if view.light not in ("red", "yellow") or ahead is None:
@@ -317,8 +317,8 @@ def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bo
     left = ahead[0] - view.s - view.own.half_length_m - SHORT_M
     needed = speed * speed / (2.0 * left) if left > 0.0 else math.inf
     # A vehicle at rest can stay at rest, even with its bumper over the line.
-    could = could or speed < CREEP or needed <= (FULL_BRAKE if view.light == "red" else YELLOW)
-    return could, could and needed > (EASED if braking else intent.EMERGENCY)
+    could_stop = could_stop or speed < CREEP or needed <= (FULL_BRAKE if view.light == "red" else YELLOW)
+    return could_stop, could_stop and needed > (EASED if braking else intent.EMERGENCY)
 
 
 def _slowing_acceleration(ahead: float, to: float, speed: float) -> float:

@@ -112,15 +112,15 @@ def ticked(world: Any) -> bool:
     return False
 
 
-def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
+def undo(client: Any, world: Any, record: UndoRecord) -> list[str]:
     """Destroy our actors and restore the settings; return a list of what was done.
 
     Raises RuntimeError if the server does not respond, after trying everything else.
     """
     done: list[str] = []
-    restores = left.settings is not None
+    restores = record.settings is not None
     try:
-        if left.episode is not None and left.episode != world.id:
+        if record.episode is not None and record.episode != world.id:
             done.append("the server has loaded another world, so our vehicles are gone")
             restores = restores and world.get_settings().synchronous_mode
             if restores and ticked(world):
@@ -128,13 +128,13 @@ def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
                 done.append("another client ticks the server, so its settings are kept")
         else:
             # Destroy by number, as only the server knows for sure which actors still exist.
-            answers = client.apply_batch_sync([carla.command.DestroyActor(number) for number in left.actors], False)
+            answers = client.apply_batch_sync([carla.command.DestroyActor(number) for number in record.actors], False)
             if count := sum(not answer.error for answer in answers):
                 done.append(f"{count} vehicle{'s' if count > 1 else ''} destroyed")
     finally:
-        if restores and left.settings is not None:
-            apply_settings(world, left.settings)
-            mode = "synchronous" if left.settings["synchronous_mode"] else "asynchronous"
+        if restores and record.settings is not None:
+            apply_settings(world, record.settings)
+            mode = "synchronous" if record.settings["synchronous_mode"] else "asynchronous"
             done.append(f"settings restored ({mode})")
     return done
 
@@ -144,12 +144,12 @@ def clean(path: Path) -> list[str]:
 
     Raises CarlaBridgeError for another kind of file, or if the server cannot be reached (the file is then kept).
     """
-    left = journal.read(path)
-    client = connect(DriveOptions(host=left.host, port=left.port))
+    record = journal.read(path)
+    client = connect(DriveOptions(host=record.host, port=record.port))
     try:
-        done = [] if left.nothing else undo(client, client.get_world(), left)
+        done = [] if record.nothing else undo(client, client.get_world(), record)
     except RuntimeError as error:
-        text = f"Not undone: the CARLA server at {left.host}:{left.port} broke off ({error})."
+        text = f"Not undone: the CARLA server at {record.host}:{record.port} broke off ({error})."
         hint = f"Restart it, or try again: python -m rtcontrol_client.carla --clean {path}"
         raise CarlaBridgeError(text, hint) from None
     path.unlink(missing_ok=True)

@@ -85,7 +85,7 @@ class Ros2Actuator:
         new = call != self._last_call
         if not new and now_ns - self._last_ns < self._repeat_after_ns:
             return
-        # All messages are made before any is sent, so that a call is never sent by half.
+        # All messages are made before any is sent, so that a call is never sent in part.
         publications = self._mapper.publications(name, arguments, self._stamp_ns())
         # Making the messages, or waiting for the processor, may have taken long.
         if ends_ns is not None and clock.now_ns() > ends_ns - MARGIN_NS:

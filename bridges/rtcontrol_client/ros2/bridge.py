@@ -50,7 +50,7 @@ class Ros2Bridge:
     """The bridge of a robot, with a single session at a time. `run` blocks; any thread may call `stop`."""
 
     def __init__(self, mapper: Mapper, bus: Any) -> None:
-        self._mapper, self._bus, config = mapper, bus, mapper.config
+        self._mapper, self._network, config = mapper, bus, mapper.config
         self._guard: Guard | None = None
         self._actions = action_clients(mapper, bus)
         topics = [source for source in mapper.sources if source.topic.name not in mapper.actions]
@@ -83,7 +83,7 @@ class Ros2Bridge:
     def _publish_safe_and_halt(self, halt: Callable[[], None]) -> None:
         try:
             self._repeat_call()
-            self._bus.flush(ARRIVE_S)
+            self._network.flush(ARRIVE_S)
             halt()
         finally:
             self._halt_process = None
@@ -130,7 +130,7 @@ class Ros2Bridge:
         return client.next_observation_ns() / 1e9
 
     def _tick(self) -> None:
-        if self._bus.jumped:
+        if self._network.jumped:
             self._start_episode()
         for action in self._actions.values():
             action.advance()
@@ -139,14 +139,15 @@ class Ros2Bridge:
                 "The guard has ended, so nothing would stop the robot if this bridge were killed.",
                 "Start the bridge again.",
             )
-        look = self._observer.look()
+        snapshot = self._observer.look()
         client = self._sessions.client
         guarded = self._guard is None or self._guard.ready
-        if look is not None and guarded and client is not None and client.error is None:
+        if snapshot is not None and guarded and client is not None and client.error is None:
+            text = snapshot.text
             try:
                 # Send text if the file has a template; otherwise the server writes the text.
                 client.observe(
-                    look.text, None if look.text is not None else look.data, t_ns=clock.to_monotonic(look.t_ns)
+                    text, None if text is not None else snapshot.data, t_ns=clock.to_monotonic(snapshot.t_ns)
                 )
                 self._call_problems.pop("observation", None)
             except ClientError as error:
@@ -163,7 +164,7 @@ class Ros2Bridge:
         client = self._sessions.client
         if client is not None and client.error is None and self._sessions.served:
             client.reset()
-        self._bus.jumped = False
+        self._network.jumped = False
 
     def _repeat_call(self) -> None:
         # A refusal was logged and counted when the call arrived.
@@ -171,7 +172,7 @@ class Ros2Bridge:
             self._actuator.apply(self._active_standing)
 
     def _active_standing(self) -> Standing:
-        if self._halt_process is not None or self._bus.jumped:
+        if self._halt_process is not None or self._network.jumped:
             return Standing(None, "safe", cause="reset" if self._halt_process is None else "suspended")
         return self._sessions.standing()
 
@@ -202,7 +203,7 @@ class Ros2Bridge:
     def _problems(self) -> dict[str, str]:
         """Return the current problems, by topic."""
         waiting = {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items()}
-        problems: dict[str, str] = {**waiting, **self._bus.problems(), **self._call_problems}
+        problems: dict[str, str] = {**waiting, **self._network.problems(), **self._call_problems}
         for name, action in self._actions.items():
             if (problem := action.problem()) is not None:
                 problems[name] = problem
@@ -224,5 +225,5 @@ class Ros2Bridge:
             if self._guard is not None:
                 stack.callback(self._guard.close)
             stack.callback(self._sessions.close)
-            stack.callback(self._bus.flush, ARRIVE_S)
+            stack.callback(self._network.flush, ARRIVE_S)
             stack.callback(self._actuator.close)

@@ -25,7 +25,7 @@ UNITS = {"deg": 57.29577951308232, "percent": 100.0}
 
 
 class ConfigPart(BaseModel):
-    """Base class of all parts of the file: unknown keys are errors."""
+    """Base class of all parts of the file, in which unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="constants")
 

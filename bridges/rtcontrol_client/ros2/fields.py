@@ -158,32 +158,32 @@ def compile_path(cls: Any, text: str) -> Path:
     """Compile a path in messages of a class; an empty path is the message itself. Raises ValueError for a bad path."""
     if not _PATH.fullmatch(text):
         raise ValueError(f"{text!r} is not a field path; write for instance linear.x or points[0].positions[1]")
-    at = FieldType(cls=cls)
+    current = FieldType(cls=cls)
     steps: list[tuple[str | int, FieldType]] = []
     parts = _PATH_STEP.findall(text)
     for i, (element, attribute) in enumerate(parts):
         if attribute:
-            known = at.fields()
+            known = current.fields()
             if attribute not in known:
                 raise ValueError(
-                    f"there is no {attribute!r} in {at.short}, which has {', '.join(known) or 'no fields'}"
+                    f"there is no {attribute!r} in {current.short}, which has {', '.join(known) or 'no fields'}"
                 )
-            at = known[attribute]
-            steps.append((attribute, at))
+            current = known[attribute]
+            steps.append((attribute, current))
             continue
-        if not at.many:
+        if not current.many:
             raise ValueError(f"{steps[-1][0]} is not a list")
         if not element.isdecimal():
             names = next((name for name in ("name", "joint_names") if name in FieldType(cls=cls).fields()), None)
             if names is None or (i, len(parts)) != (1, 2):
                 raise ValueError(f"[{element}] can only follow a field of a message with a list of names")
-            return Path(text, at.element, tuple(steps), element, names)
+            return Path(text, current.element, tuple(steps), element, names)
         index = int(element)
-        if index >= (at.length or at.most or MAX_INDEX + 1):
+        if index >= (current.length or current.most or MAX_INDEX + 1):
             raise ValueError(f"[{index}] is beyond the list's end")
-        at = at.element
-        steps.append((index, at))
-    return Path(text, at, tuple(steps))
+        current = current.element
+        steps.append((index, current))
+    return Path(text, current, tuple(steps))
 
 
 def _extend_list(elements: Any, index: int, element_type: FieldType) -> Any:
@@ -433,17 +433,17 @@ def _is_same(first: Any, second: Any) -> bool:
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 
-def _convert_value(text: str, of: FieldType, value: Any) -> Any:
+def _convert_value(text: str, field_type: FieldType, value: Any) -> Any:
     """Convert a value to a field's type, since ROS does not check values. Raises Unmappable if it does not fit."""
-    kind = of.kind
+    kind = field_type.kind
     if kind in ("real", "integer") and _is_finite(value):
-        low, high = of.bounds
+        low, high = field_type.bounds
         fitting = float(value) if kind == "real" else round(value)
         if not low <= fitting <= high:
             raise Unmappable(f"{value!r} is not between {low:g} and {high:g}")
-        return bytes([int(fitting)]) if of.name == "octet" else fitting
+        return bytes([int(fitting)]) if field_type.name == "octet" else fitting
     if kind == "time" and _is_finite(value) and -(2**31) <= value < 2**31:
-        return _time_message(of, round(value * 1e9))
+        return _time_message(field_type, round(value * 1e9))
     if kind == "text" and isinstance(value, str):
         # ROS ends a string at its first NUL.
         if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
@@ -451,13 +451,13 @@ def _convert_value(text: str, of: FieldType, value: Any) -> Any:
         return value
     if kind == "bool" and isinstance(value, bool):
         return value
-    if kind == "list" and isinstance(value, list) and _accepts(of, len(value)):
-        return [_convert_value(text, of.element, each) for each in value]
+    if kind == "list" and isinstance(value, list) and _accepts(field_type, len(value)):
+        return [_convert_value(text, field_type.element, each) for each in value]
     raise Unmappable(f"{value!r} does not fit {text}, which is a {kind}")
 
 
-def _accepts(of: FieldType, count: int) -> bool:
-    return count == of.length if of.length is not None else count <= (of.most or count)
+def _accepts(field_type: FieldType, count: int) -> bool:
+    return count == field_type.length if field_type.length is not None else count <= (field_type.most or count)
 
 
 def _is_finite(value: Any) -> bool:
@@ -467,7 +467,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def _time_message(of: FieldType, total_ns: int) -> Any:
-    stamp = of.new()
+def _time_message(field_type: FieldType, total_ns: int) -> Any:
+    stamp = field_type.new()
     stamp.sec, stamp.nanosec = divmod(total_ns, 1_000_000_000)
     return stamp

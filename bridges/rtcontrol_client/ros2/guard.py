@@ -32,11 +32,11 @@ from rtcontrol_client.ros2.goals import action_clients
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.shutdown import SIGNALS, SUSPENDS, outlive_terminal, write_now
 
-GRACE_S = 0.02  # so that a living bridge publishes its safe call first
-HOLD_S = 1.0  # how long to publish after the bridge's end, or after the first subscriber since
+GRACE_S = 0.02  # gives a bridge that still runs the time to publish its safe call first
+HOLD_S = 1.0  # how long to publish after the bridge's end, or after a first subscriber that appears later
 MOST_S = 5.0  # how long to publish after the bridge's end without a subscriber
 END_S = 2.0
-MEET_S = 4.0  # the guard counts as ready by then even without a subscriber or server
+MEET_S = 4.0  # after this time the guard counts as ready even without a subscriber or server
 BYE, SAFE, READY = b"bye", b"-", b"+"
 # -P: files in the working folder must not replace modules.
 PROGRAM = ("-P", "-m", "rtcontrol_client.ros2.guard")
@@ -191,9 +191,9 @@ def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
     }
     ends |= {name: bus.service(name, cls) for name, cls in mapper.services.items() if name in names}
     ends |= actions
-    actuator, watch, why = Ros2Actuator(mapper, ends, hz, bus.stamp_ns), Watch(), ""
+    actuator, watch, reason = Ros2Actuator(mapper, ends, hz, bus.stamp_ns), Watch(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
-    started_s, waits = clock.now_s(), True
+    started_s, waits_for_robot = clock.now_s(), True
     while not watch.done(clock.now_s()):
         _await_beat(watch, period_s)
         for action in actions.values():
@@ -201,18 +201,18 @@ def watch_bridge(mapper: Mapper, bus: Any, ready: Callable[[], object]) -> None:
         met = [bool(end.readers()) for end in ends.values()]
         if any(met):
             watch.meet(clock.now_s())
-        if waits and (all(met) or clock.now_s() > started_s + MEET_S):
-            waits = False
+        if waits_for_robot and (all(met) or clock.now_s() > started_s + MEET_S):
+            waits_for_robot = False
             ready()
         if not watch.due(clock.now_s()):
-            why = ""
+            reason = ""
             continue
-        if not why:
+        if not reason:
             actuator.renew()  # publish everything, including messages without `repeat`
         actuator.apply(lambda: safe)
-        before, why = why, "was killed" if watch.over else "stands still"
-        if why != before:
-            write_now(2, f"guard: the bridge {why}: the safe call is published\n".encode())
+        previous_reason, reason = reason, "was killed" if watch.over else "stands still"
+        if reason != previous_reason:
+            write_now(2, f"guard: the bridge {reason}: the safe call is published\n".encode())
     bus.flush(0.3)
 
 

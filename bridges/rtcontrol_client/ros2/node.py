@@ -57,7 +57,7 @@ class RosInput:
         with self._lock:
             self._newest.append((message, captured_ns))
 
-    def _take_all(self) -> list[tuple[Any, int]]:
+    def _take_messages(self) -> list[tuple[Any, int]]:
         with self._lock:
             newest = list(self._newest)
             self._newest.clear()
@@ -65,11 +65,11 @@ class RosInput:
 
     def poll(self) -> tuple[Any, int] | None:
         """Return the newest message if `poll` has not returned it before, otherwise None."""
-        return next(reversed(self._take_all()), None)
+        return next(reversed(self._take_messages()), None)
 
     def take(self) -> list[Any]:
         """Return all messages since the last call."""
-        return [message for message, _ in self._take_all()]
+        return [message for message, _ in self._take_messages()]
 
 
 class RosOutput:
@@ -168,24 +168,24 @@ class RosNetwork:
 
     def input(self, topic: Topic, watched: bool) -> RosInput:
         """Create a subscription to a topic."""
-        end = RosInput(self._node, topic)
-        self.resolved[topic.name] = end.resolved
-        self._inputs += [end] if watched else []
-        return end
+        subscription = RosInput(self._node, topic)
+        self.resolved[topic.name] = subscription.resolved
+        self._inputs += [subscription] if watched else []
+        return subscription
 
     def output(self, topic: Topic, promise_ms: float | None, lease: bool = True) -> RosOutput:
         """Create a publisher for a topic."""
-        end = RosOutput(self._node, topic, promise_ms, lease)
-        self.resolved[topic.name] = end.resolved
-        self._outputs.append(end)
-        return end
+        publisher = RosOutput(self._node, topic, promise_ms, lease)
+        self.resolved[topic.name] = publisher.resolved
+        self._outputs.append(publisher)
+        return publisher
 
     def service(self, name: str, cls: Any, watched: bool = True) -> RosService:
         """Create a client of a service."""
-        end = RosService(self._node, name, cls)
-        self.resolved[name] = end.resolved
-        self._services += [end] if watched else []
-        return end
+        client = RosService(self._node, name, cls)
+        self.resolved[name] = client.resolved
+        self._services += [client] if watched else []
+        return client
 
     def problems(self) -> dict[str, str]:
         """Return the problems by name: watched topics and services without another node. rclpy logs wrong types and

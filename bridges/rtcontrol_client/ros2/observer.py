@@ -22,7 +22,7 @@ class Snapshot:
 
 
 @dataclass
-class _State:
+class _TopicState:
     source: Source
     input: Any
     t_ns: int | None = None
@@ -55,7 +55,7 @@ class Observer:
 
     def __init__(self, mapper: Mapper, inputs: Mapping[str, Any]) -> None:
         self._mapper = mapper
-        self._states = [_State(source, inputs[source.topic.name]) for source in mapper.sources]
+        self._states = [_TopicState(source, inputs[source.topic.name]) for source in mapper.sources]
         self.waiting: dict[str, str] = {}  # topic -> why it prevents an observation
 
     def look(self) -> Snapshot | None:

@@ -134,7 +134,7 @@ class Server:
 
     async def run(self) -> None:
         """Run until the server is stopped; an error in a step ends the run with this error."""
-        tasks = [asyncio.ensure_future(one) for one in (self.stopped.wait(), self.keep_time())]
+        tasks = [asyncio.ensure_future(work) for work in (self.stopped.wait(), self.keep_time())]
         ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -190,15 +190,15 @@ def state(world: World, clients: int) -> dict[str, Any]:
         "episode": world.episode,
         "clients": clients,
         "settings": asdict(world.settings),
-        "alive": [world.to_dict(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
+        "alive": [world.to_dict(car) | {"speed_kmh": round(car.body.speed * 3.6, 2)} for car in world.vehicles],
         "destroyed": world.gone,
     }
 
 
-def write(path: Path, found: dict[str, Any]) -> None:
+def write(path: Path, content: dict[str, Any]) -> None:
     """Write the state file completely or not at all."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(found, indent=1))
+    part.write_text(json.dumps(content, indent=1))
     part.replace(path)
 
 

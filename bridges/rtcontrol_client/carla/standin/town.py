@@ -140,16 +140,16 @@ def connection(arm: str, turn: str) -> tuple[Curve, Link]:
 @cache
 def roads() -> dict[int, Road]:
     """Return all roads by number: first the halves of the loops, then the connecting roads."""
-    found: dict[int, Road] = {}
+    roads_by_number: dict[int, Road] = {}
     for first, second in HALVES.items():
         angle = next(angle for road, _, angle in ARMS.values() if road == first)
-        found |= {
+        roads_by_number |= {
             number: Road(number, curve, LANES) for number, curve in zip((first, second), loop(angle), strict=True)
         }
     for number, (arm, turn) in enumerate(((arm, turn) for arm in ARMS for turn in TURNS), start=JUNCTION + 1):
         curve, link = connection(arm, turn)
-        found[number] = Road(number, curve, LANES if turn == "straight" else 1, link)
-    return found
+        roads_by_number[number] = Road(number, curve, LANES if turn == "straight" else 1, link)
+    return roads_by_number
 
 
 def incoming(arm: str, lane: int) -> tuple[int, int]:
@@ -166,13 +166,13 @@ def signal_number(arm: str) -> int:
 def lanes() -> dict[tuple[int, int], Curve]:
     """Return the centre lines, in driving direction, of all lanes to and from the junction, by OpenDRIVE's numbers of
     road and lane."""
-    found = {}
+    curves = {}
     for road in roads().values():
         for number in range(1, LANES + 1) if not road.link else ():
             right = WIDTH_M * (number - 0.5)
-            found[road.number, -number] = road.curve.shifted(-right)
-            found[road.number, number] = road.curve.shifted(right).reversed()
-    return found
+            curves[road.number, -number] = road.curve.shifted(-right)
+            curves[road.number, number] = road.curve.shifted(right).reversed()
+    return curves
 
 
 # CARLA's durations of the light phases.
@@ -202,12 +202,12 @@ def boxes(arm: str) -> list[Pose]:
     of the *referring* lane (over the junction), but not beyond the ends of its lane. If the lane before has a positive
     number, this would be beyond its end, so the box stays at the end.
     """
-    found = []
+    poses = []
     for lane in range(1, LANES + 1):
         road, number = incoming(arm, lane)
         curve = lanes()[road, number]
-        found.append(curve.at(curve.length - (BOX_BACK_M if number < 0 else 0.0)))
-    return found
+        poses.append(curve.at(curve.length - (BOX_BACK_M if number < 0 else 0.0)))
+    return poses
 
 
 def generated(arm: str) -> Placed:

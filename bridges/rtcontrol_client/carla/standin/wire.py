@@ -120,7 +120,7 @@ def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., A
 
 
 class Calls(asyncio.Protocol):
-    """A client's RPC connection. While `paused`, requests are kept unanswered."""
+    """A client's RPC connection. While `paused`, requests wait for their answers."""
 
     def __init__(self, table: Table, connections: set[Calls], paused: bool) -> None:
         self.table, self.connections, self.paused = table, connections, paused
@@ -156,7 +156,7 @@ class Calls(asyncio.Protocol):
         if method is None:
             return [RESPONSE, number, f"the CARLA stand-in, which is not CARLA, has no method {name!r}", None]
         try:
-            # The first parameter says whether the client waits for the answer; if not, an answer does no harm.
+            # The first parameter says whether the client waits for the answer; otherwise it ignores an answer.
             return [RESPONSE, number, None, method(*parameters[1:])]
         except (TypeError, ValueError, LookupError) as error:
             print(f"{name}{tuple(parameters[1:])}: {error!r}", file=sys.stderr, flush=True)
