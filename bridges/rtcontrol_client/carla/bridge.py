@@ -233,9 +233,9 @@ class CarlaBridge:
         # Objects that exist by now stay alive, so the garbage collector may skip them.
         gc.collect()
         gc.freeze()
-        drive = self._lockstep if self._options.clock == "lockstep" else self._paced
+        drive = self._drive_lockstep if self._options.clock == "lockstep" else self._drive_paced
         try:
-            while not self._over():
+            while not self._is_over():
                 try:
                     drive()
                 except ServerLost as lost:
@@ -265,9 +265,9 @@ class CarlaBridge:
 
     # The methods below drive, either by the wall clock or in lockstep.
 
-    def _paced(self) -> None:
+    def _drive_paced(self) -> None:
         grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
-        while not self._over():
+        while not self._is_over():
             self._drive.skipped += grid.wait()
             self._keep_session()
             self._step(self._session.standing())
@@ -277,8 +277,8 @@ class CarlaBridge:
                 grid.delay(self._session.early_s())
             k += 1
 
-    def _lockstep(self) -> None:
-        while not self._over():
+    def _drive_lockstep(self) -> None:
+        while not self._is_over():
             self._keep_session()
             if not self._session.live:
                 time.sleep(0.02)
@@ -293,7 +293,7 @@ class CarlaBridge:
             for _ in range(self._options.steps):
                 self._step(standing)
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         self._retake()
         if self._suspend_process is not None:
             self._brake_and_suspend(self._suspend_process)
@@ -358,7 +358,7 @@ class CarlaBridge:
         self._world.control(FULL_STOP)
         while time.monotonic() - lost_s < limit_s:
             self._keep_session()
-            if self._over():
+            if self._is_over():
                 return
             try:
                 self._world.back()

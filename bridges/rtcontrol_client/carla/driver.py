@@ -25,9 +25,9 @@ FIRM_M = 0.05
 # A change of lanes takes at least this time and this distance.
 TAKES_S, LEAST_M = 3.0, 16.0
 DONE_M = 0.4
-GIVE_UP_S = 4.0  # after a change of lanes should have ended
-BACK_M = 15.0  # of road, in which the vehicle returns to the centre of its lane
-CLEAR_M = 0.25  # vehicles that are nearer to our path, side to side, block it
+GIVE_UP_S = 4.0  # the time after the planned end at which a change of lanes is given up
+BACK_M = 15.0  # the distance in which the vehicle returns to the centre of its lane
+CLEAR_M = 0.25  # vehicles with less sideways distance to our path block the path
 CLOSING = 0.5  # m/s, the smallest closing speed that is assumed while changing lanes
 LARGEST = 200.0  # the largest number in calls
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)

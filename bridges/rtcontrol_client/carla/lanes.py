@@ -24,9 +24,9 @@ STEP_M = 1.0
 BEND = 4.2
 BEND_STEP_M = 4.0
 NO_BEND = 99.0
-ALIKE = 0.05  # bends whose speeds differ by less than this share count as one
+ALIKE = 0.05  # bends whose speeds differ by less than this share count as the same bend
 STRAIGHT_WITHIN = math.radians(40.0)
-SAME_LINE_M = 10.0  # stop lines of lights that are nearer to each other count as one
+SAME_LINE_M = 10.0  # stop lines of lights that are nearer to each other count as the same line
 REACH_M = 160.0  # the lanes are known at least this far in both directions
 SAMPLE_M = 0.5
 MOST_LANES = 12
@@ -180,7 +180,7 @@ class Route:
             self.offsets.append(self.offsets[-1] + lane.length)
         self.length = self.offsets.pop()
         self.ends = not lanes[-1].after
-        self.stop_lines = self._lines(lines)
+        self.stop_lines = self._group_lines(lines)
         self._bend_starts, self._bend_limits = [0.0], [lanes[0].bends[0]]  # stretches with about the same bend
         for offset, lane in zip(self.offsets, lanes, strict=True):
             for n, speed in enumerate(lane.bends):
@@ -210,7 +210,7 @@ class Route:
         """Return the first stop line beyond s and its lights, or None if there is none up to the junction."""
         return next((line for line in self.stop_lines if line[0] > s), None)
 
-    def _lines(self, lines: Mapping[Key, Mapping[int, float]]) -> list[tuple[float, tuple[int, ...]]]:
+    def _group_lines(self, lines: Mapping[Key, Mapping[int, float]]) -> list[tuple[float, tuple[int, ...]]]:
         """Return the stop lines up to the first junction. If lanes inside the junction have lights, each turn has its
         own light, such as an arrow."""
         places: dict[int, float] = {}
@@ -253,7 +253,7 @@ class TownRoad:
         self._routes: dict[tuple[Key, Turn], Route] = {}
         self._lanes_behind: dict[Key, list[tuple[float, LaneLine]]] = {}
         self._index_counts: dict[Key, tuple[int, int]] = {}
-        self._lines = NONE_LIT
+        self._light_lines = NONE_LIT
         self._unread_waypoints = [waypoint for pair in map.get_topology() for waypoint in pair]
         self._read_all()
 
@@ -284,7 +284,7 @@ class TownRoad:
 
     def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
         """Set the stop lines of the traffic lights, by lane and by the light's number."""
-        self._lines = lines
+        self._light_lines = lines
         self._routes.clear()
 
     def behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
@@ -313,7 +313,7 @@ class TownRoad:
                 taken, wanted = following.way, "straight"
             lanes.append(following)
             beyond += following.length
-        return Route(lanes, turn, taken, entry, self._lines)
+        return Route(lanes, turn, taken, entry, self._light_lines)
 
     # The methods below read the map.
 

@@ -104,23 +104,23 @@ class LaneOccupancy:
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
-            yield from self._on_section(lane, offset - s, number)
+            yield from self._vehicles_on(lane, offset - s, number)
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on all lanes that lead to this lane, but not on the lane itself."""
         for start, before in self.road.behind(lane)[1:]:
             if s - start - before.length <= SIGHT_M + LONGEST_M:
-                yield from self._on_section(before, start - s, number)
+                yield from self._vehicles_on(before, start - s, number)
 
-    def _on_section(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+    def _vehicles_on(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on a lane that starts at a distance ahead."""
         if lane.junction:
-            yield from self._in_junction(lane, start, number)
+            yield from self._vehicles_inside(lane, start, number)
         for at, lateral, along, body in self._by_lane.get(lane.key, ()):
             if body.number != number:
                 yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
-    def _in_junction(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+    def _vehicles_inside(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
         """Yield vehicles on the surface of a lane inside a junction, where lanes cross, whatever their route."""
         for body in self._junction_bodies:
             if body.number == number or not lane.near(body.x, body.y):
@@ -149,7 +149,7 @@ class LaneOccupancy:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One moment: our vehicle, the other vehicles, our speed limit, and all lights by number."""
+    """The simulation at one moment: our vehicle, the other vehicles, our speed limit, and all lights by number."""
 
     own: Body
     others: Sequence[Body] = ()
@@ -168,9 +168,9 @@ class Side:
 
 @dataclass(slots=True)
 class View:
-    """The driver's view of one moment. We are s metres after the start of `route`, for which `light` applies.
-    `junction_m` is the distance from the front bumper to the stop line or the junction's entry (0: inside, None: out of
-    sight)."""
+    """The driver's view of one moment. Our vehicle is `s` metres after the start of `route`, and `light` is the traffic
+    light that applies to it. `junction_m` is the distance from the front bumper to the stop line or the junction's
+    entry (0: inside, None: out of sight)."""
 
     own: Body
     route: Route
@@ -198,7 +198,7 @@ def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral
         limit_kmh=scene.limit_kmh,
         light=light,
         junction_m=junction_m(route, s, own.half_length_m, WAITS_M if light in ("red", "yellow") else 0.0),
-        centre=_side(occupancy, own, route, s),
+        centre=_create_side(occupancy, own, route, s),
         left=_neighbour_side(occupancy, own, route, lane.left, s),
         right=_neighbour_side(occupancy, own, route, lane.right, s),
     )
@@ -235,10 +235,10 @@ def _neighbour_side(occupancy: LaneOccupancy, own: Body, route: Route, lane: Lan
     if lane is None:
         return None
     at, _ = lane.project(own.x, own.y, s * lane.length / route.lanes[0].length)
-    return _side(occupancy, own, occupancy.road.route(lane, "straight"), at)
+    return _create_side(occupancy, own, occupancy.road.route(lane, "straight"), at)
 
 
-def _side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
+def _create_side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
     """Return the nearest vehicles ahead and behind; one next to us counts as ahead if its front is ahead of ours."""
     lane = route.lanes[0]
     side = Side(seen=list(occupancy.ahead(route, s, own.number)))

@@ -20,7 +20,7 @@ from rtcontrol_client.sessions import BridgeSessions
 from rtcontrol_client.shutdown import rest
 
 PROBLEMS_S = 1.0  # interval between two checks for network problems
-SETTLE_S = 3.0  # discovery takes about a second, so problems are not reported before
+SETTLE_S = 3.0  # discovery takes about a second, so no problem is reported earlier
 ARRIVE_S = 0.3  # how long the safe call may take to arrive before the process ends or stops
 ALIKE = 0.1  # the bridge follows the server's phase if their rates differ by less than this share
 log = logging.getLogger("rtcontrol.ros2")
@@ -181,7 +181,7 @@ class Ros2Bridge:
             self._guard.beat(left_ms)
 
     def _on_call(self, _: Standing) -> None:
-        # Apply the call that is active now, which may be newer than the one in the notification.
+        # Apply the call that is active now, which may be newer than the call in the notification.
         try:
             self._actuator.apply(self._active_standing)
             self._call_problems.pop("call", None)

@@ -368,7 +368,7 @@ def setter(cls: Any, text: str, spec: SetSpec, tool: ToolSpec) -> Setter:
 
     def set_argument(message: Any, arguments: Mapping[str, Any], _: int) -> None:
         try:
-            path.set(message, _convert_value(path.text, path.type, _to_number(arguments.get(name), spec, path, listed)))
+            path.set(message, _convert_value(path.text, path.type, _map_value(arguments.get(name), spec, path, listed)))
         except Unmappable as error:
             raise Unmappable(f"{name}: {error}") from None
 
@@ -409,7 +409,7 @@ def _check_limits(path: Path, spec: SetSpec, listed: Sequence[Any] | None) -> No
             raise ValueError(f"{key}: {error}") from None
 
 
-def _to_number(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
+def _map_value(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:
     if value is None:
         raise Unmappable("it is missing")
     if spec.values is not None:
@@ -451,12 +451,12 @@ def _convert_value(text: str, field_type: FieldType, value: Any) -> Any:
         return value
     if kind == "bool" and isinstance(value, bool):
         return value
-    if kind == "list" and isinstance(value, list) and _accepts(field_type, len(value)):
+    if kind == "list" and isinstance(value, list) and _accepts_length(field_type, len(value)):
         return [_convert_value(text, field_type.element, each) for each in value]
     raise Unmappable(f"{value!r} does not fit {text}, which is a {kind}")
 
 
-def _accepts(field_type: FieldType, count: int) -> bool:
+def _accepts_length(field_type: FieldType, count: int) -> bool:
     return count == field_type.length if field_type.length is not None else count <= (field_type.most or count)
 
 

@@ -190,7 +190,7 @@ class ActionClient:
                 self._mark_lost(goal)
             return
         goal.in_status = True
-        if not goal.requested:  # now, so that the goal's end is known even if the last status is lost
+        if not goal.requested:  # early, so that the goal's end is known even if the last status is lost
             request = self._link.cls.Impl.GetResultService.Request()
             request.goal_id.uuid = list(goal.id)
             goal.requested = bool(self._wires.result.write(request))

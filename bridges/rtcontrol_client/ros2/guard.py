@@ -54,7 +54,7 @@ class Guard:
         text = os.memfd_create("robot.json")
         os.write(text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
         folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
-        # In its own session, so that the terminal's signals reach only the bridge.
+        # The process has its own session, so that the terminal's signals reach only the bridge.
         self._process = subprocess.Popen(
             [sys.executable, *PROGRAM, f"/proc/self/fd/{text}", str(ready), *ros],
             stdin=subprocess.PIPE,

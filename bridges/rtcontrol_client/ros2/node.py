@@ -233,7 +233,7 @@ def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
     try:
         yield node
     finally:
-        # Wait for the thread: if it is in rclpy's C++ code when the interpreter ends, the process aborts.
+        # Wait for the thread, since a thread in rclpy's C++ code at the interpreter's end would abort the process.
         executor.shutdown()
         thread.join()
         node.destroy_node()

@@ -87,7 +87,7 @@ class Observer:
 
 
 WINDOW_NS = 30_000_000_000
-STEP_NS = 20_000_000  # a larger step of our wall clock means that it was set
+STEP_NS = 20_000_000  # a larger step of our wall clock means that the clock was set
 BACK_NS = 200_000_000  # a sender's clock was set back by more than this; less happens with two publishers of a topic
 
 

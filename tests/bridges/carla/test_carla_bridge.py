@@ -227,5 +227,5 @@ def test_suspended_bridge_brakes_before_the_process_stops() -> None:
     bridge._world = SimpleNamespace(control=acts.append)  # type: ignore[assignment]
     bridge._retake, bridge._suspend_process, bridge._stopped = lambda: None, None, True
     bridge.suspend(lambda: acts.append("halt"))
-    assert bridge._over() and acts == [FULL_STOP, "halt"]
-    assert bridge._over() and len(acts) == 2
+    assert bridge._is_over() and acts == [FULL_STOP, "halt"]
+    assert bridge._is_over() and len(acts) == 2

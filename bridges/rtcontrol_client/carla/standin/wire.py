@@ -92,7 +92,7 @@ def packet(frame: int, elapsed_s: float, episode: int, platform_s: float, delta_
 
 
 # A client has two connections: msgpack-rpc, whose requests are answered in order, and the stream of world states, which
-# sends a packet at once, then one per step.
+# sends a packet at once, then a packet per step.
 
 
 REQUEST, RESPONSE = 0, 1
@@ -102,7 +102,7 @@ class Refused(Exception):
     """An RPC method refuses a request; the client raises RuntimeError with this text."""
 
 
-# The methods by name; each returns its result in the form for the wire.
+# The methods by name, each of which returns its result in the form for the wire.
 Table = dict[str, Callable[..., Any]]
 
 

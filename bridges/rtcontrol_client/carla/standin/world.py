@@ -70,7 +70,7 @@ class Bicycle:
 
 STRING = 4  # the type of an attribute
 CAR, LIGHT = b"\x0e", b"\x07"  # semantic tags
-MODEL3, EXTENT = "vehicle.tesla.model3", (2.40, 1.08, 0.74)  # the one blueprint: half its length, width and height (m)
+MODEL3, EXTENT = "vehicle.tesla.model3", (2.40, 1.08, 0.74)  # the only blueprint; half length, width, height (m)
 
 
 def definitions() -> list[Any]:
