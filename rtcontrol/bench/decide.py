@@ -62,7 +62,7 @@ class DecideBench:
         texts = (situation.observation, situation.instruction)
         prompt = self._prompt(situation)
         call = self._scout.decide(*texts).call  # this decision, which is not measured, selects the floor's nodes
-        walked = self._walked()
+        walked = self._walked_nodes()
         assert call is not None, "the benches' agents always call"
         self._floor.start(prompt, len(walked))
         tokens, places, rows = self._floor.rows(walked)
@@ -94,7 +94,7 @@ class DecideBench:
     def _prompt(self, situation: Situation) -> list[int]:
         return [*self._prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]
 
-    def _walked(self) -> list[Node]:
+    def _walked_nodes(self) -> list[Node]:
         """Return the tree nodes at which the scout's decision made choices, and the nodes that lead to them."""
         nodes: list[Node] = []
         placed: dict[HeadNode, tuple[int, ...]] = {}

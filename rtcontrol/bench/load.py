@@ -29,11 +29,11 @@ class LoadClient:
         self._hz = hz
         self.session: WireSession | None = None
         self.calls: list[tuple[CallMessage, float]] = []  # each call, with its milliseconds from sending to receiving
-        self._send(hello("lander", pacing="server", hz=hz))
+        self._send_message(hello("lander", pacing="server", hz=hz))
 
     def observe(self) -> None:
         if self.session is not None:
-            self._send(self.session.observe(TEXT))
+            self._send_message(self.session.observe(TEXT))
         # If this program was late, it must not send a burst of observations.
         self.due = max(self.due + 0.5 / self._hz, time.monotonic())
 
@@ -41,7 +41,7 @@ class LoadClient:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._take(decode_msgpack(self.socket.recv_multipart()))
 
-    def _send(self, message: Message) -> None:
+    def _send_message(self, message: Message) -> None:
         self.socket.send_multipart(encode_msgpack(message))
 
     def _take(self, message: Message) -> None:
@@ -51,7 +51,7 @@ class LoadClient:
         elif isinstance(message, CallMessage):
             self.calls.append((message, (now - message.t_server_ns) / 1e6))
         elif isinstance(message, Ping):
-            self._send(pong(message))
+            self._send_message(pong(message))
         elif isinstance(message, ErrorMessage):
             raise UserError(f"The server refused a client: {message.message}", message.remedy)
         elif isinstance(message, Bye):
@@ -71,13 +71,13 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
     with Servers() as servers:
         servers.start(port, "-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint)
         opened = [LoadClient(endpoint, hz) for _ in range(clients)]
-        _drive(opened, lambda: all(c.session for c in opened), WELCOME_S, lambda s: None)
+        _drive_clients(opened, lambda: all(c.session for c in opened), WELCOME_S, lambda s: None)
         if not all(c.session for c in opened):
             raise UserError(f"Some clients got no welcome within {WELCOME_S:g} s.", "Reduce bench.clients.")
-        _drive(opened, lambda: False, WARM_UP_S, lambda s: None)
+        _drive_clients(opened, lambda: False, WARM_UP_S, lambda s: None)
         for client in opened:
             client.calls.clear()
-        _drive(opened, lambda: False, seconds, lambda s: progress(round(s), round(seconds)))
+        _drive_clients(opened, lambda: False, seconds, lambda s: progress(round(s), round(seconds)))
         for client in opened:
             client.socket.close(0)
     calls = [call for client in opened for call in client.calls]
@@ -95,7 +95,7 @@ def measure(clients: int, hz: float, seconds: float, model: str, progress: Progr
     return {"bench": "load", "cases": [case]}
 
 
-def _drive(
+def _drive_clients(
     clients: Sequence[LoadClient], done: Callable[[], bool], seconds: float, step: Callable[[float], None]
 ) -> None:
     """Let all clients observe and receive calls until `done()`, or for `seconds`. `step` gets the elapsed seconds."""

@@ -146,14 +146,14 @@ def inject(run: DrilledRun, fault: DrillFault) -> Injection:
             run.hang.touch()
             after.callback(run.hang.unlink)
         else:
-            hit = _send(pid, signal.SIGKILL if fault.name == "kill_decoder" else signal.SIGSTOP)
+            hit = _send_signal(pid, signal.SIGKILL if fault.name == "kill_decoder" else signal.SIGSTOP)
             if fault.name != "kill_decoder":
-                after.callback(_send, pid, signal.SIGCONT)
+                after.callback(_send_signal, pid, signal.SIGCONT)
         rest(run.must_end, time.monotonic() + fault.seconds)
     return Injection(fault, begin_ns, time.monotonic_ns(), hit)
 
 
-def _send(pid: int, number: int) -> bool:
+def _send_signal(pid: int, number: int) -> bool:
     """Send a signal to a process. Return False if there is no such process."""
     if pid <= 1:
         return False
@@ -177,7 +177,7 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
     config = RunOptions(**options)
     with DrilledRun(out, options, ending) as run:
         show_line("starting the run ...")
-        injections = _inject(run, order, config.seed, show_line)
+        injections = _inject_fault(run, order, config.seed, show_line)
         end_ns = time.monotonic_ns()
         status = run.end()
     stopped = [(i.begin_ns, i.end_ns + RESUME_NS) for i in injections if i.fault.name in ("stop_loop", "hang")]
@@ -198,7 +198,7 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
     return ending.status or (OK if clean else MISSED)
 
 
-def _inject(
+def _inject_fault(
     run: DrilledRun, order: Sequence[DrillFault], seed: int, show_line: Callable[[str], None]
 ) -> list[Injection]:
     injections: list[Injection] = []

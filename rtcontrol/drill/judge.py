@@ -40,7 +40,7 @@ def violations(
     busy = [*excused, *((act["t"], act["end"]) for act in acts)]  # no safe call can start while another call runs
     resets = [event["t"] for event in events if event["event"] == "reset" and acts[0]["t"] < event["t"] < end_ns]
     for begin_ns, t_ns in _spans_without_safe_call(acts, resets, end_ns, hold_ns):
-        unsafe_ns = t_ns - begin_ns - _overlap(busy, begin_ns, t_ns)
+        unsafe_ns = t_ns - begin_ns - _covered_ns(busy, begin_ns, t_ns)
         if unsafe_ns > 2 * period_ns + SLACK_NS:
             broken.append((t_ns, f"no safe call for {unsafe_ns / 1e6:.0f} ms after the hold"))
     return sorted(broken)
@@ -82,7 +82,7 @@ def _spans_without_safe_call(acts: Sequence[Event], resets: Sequence[int], end_n
         covered = until
 
 
-def _overlap(spans: Sequence[Span], begin: int, end: int) -> int:
+def _covered_ns(spans: Sequence[Span], begin: int, end: int) -> int:
     """Return how much of the time from `begin` to `end` is covered by spans, which may overlap each other."""
     total, reached = 0, begin
     for b, e in sorted(spans):

@@ -36,7 +36,7 @@ class GatewayApp:
         self._tool_sets, self._metrics = ToolSets(pool, options), Metrics(sessions)
         self._model, self._since = public_name(options.model), int(time.time())
         self._routes = self._all_routes()
-        app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._missing})
+        app = Starlette(routes=self._routes, exception_handlers={HTTPException: self._missing_route})
         self.gated = with_access_checks(app, options)
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class GatewayApp:
     async def _metrics_text(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def _missing(self, request: Request, error: Exception) -> Response:
+    async def _missing_route(self, request: Request, error: Exception) -> Response:
         # A path without a route is a file of the page, so a POST to it gets status 404.
         has_route = request.url.path in (route.path for route in self._routes if isinstance(route, Route))
         status, code = (405, "method_not_allowed") if has_route else (404, "not_found")

@@ -131,7 +131,7 @@ class AccessGate:
 
 def check_token(request: HTTPConnection, options: GatewayOptions) -> None:
     """Raise Refusal if the request does not have the access token."""
-    sent_token, secret = _token(request), options.token
+    sent_token, secret = _sent_token(request), options.token
     if secret is not None and sent_token is not None and hmac.compare_digest(sent_token.encode(), secret.encode()):
         return
     hint = (
@@ -141,7 +141,7 @@ def check_token(request: HTTPConnection, options: GatewayOptions) -> None:
     raise Refusal(401, "token", "This request does not have the access token.", hint)
 
 
-def _token(request: HTTPConnection) -> str | None:
+def _sent_token(request: HTTPConnection) -> str | None:
     scheme, _, sent_token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return sent_token.strip()

@@ -210,11 +210,11 @@ class ViewClient:
             self.misses.clear()  # the first snapshot has the newest ticks again
             try:
                 async for message in socket:
-                    self._process(message)
+                    self._process_message(message)
             finally:
                 self._disconnected(socket)
 
-    def _process(self, message: str | bytes) -> None:
+    def _process_message(self, message: str | bytes) -> None:
         if isinstance(message, bytes):
             self.picture = message
             return
@@ -258,11 +258,11 @@ def misses_of_tick(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     (`k` is the first, `releases` their number), and one for the tick if it was late."""
     if skipped := tick.get("skipped", 0):
         why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
-        yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning(why["cause"])}
+        yield {"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why, **_meaning_of(why["cause"])}
     if "cause" in tick:
         names = ("k", "kind", "cause", "subcause", "evidence", "latency_ms", "decide_ms")
-        yield {name: tick[name] for name in names if name in tick} | {"releases": 1, **_meaning(tick["cause"])}
+        yield {name: tick[name] for name in names if name in tick} | {"releases": 1, **_meaning_of(tick["cause"])}
 
 
-def _meaning(cause: Any) -> dict[str, Any]:
+def _meaning_of(cause: Any) -> dict[str, Any]:
     return {"meaning": CAUSES[Cause(cause)].meaning if cause in CAUSES else None}

@@ -40,7 +40,7 @@ class WebSocketConnection:
 
     def send(self, message: Message) -> None:
         if not self.closed:
-            self._call_in_loop(self._enqueue, encode_json(message))
+            self._call_in_loop(self._enqueue_message, encode_json(message))
 
     def close(self) -> None:
         """Close the connection after the queued messages were sent, or after `CLOSE_S` seconds."""
@@ -54,7 +54,7 @@ class WebSocketConnection:
             await socket.send_text(text)
         await socket.close(NORMAL)
 
-    def _enqueue(self, text: str) -> None:
+    def _enqueue_message(self, text: str) -> None:
         if self._queue.qsize() < MAX_QUEUED:
             self._queue.put_nowait(text)
         elif not self.closed:
@@ -88,7 +88,7 @@ class WebSockets:
         self._open += 1
         sending = asyncio.create_task(connection.send_queued(socket))
         try:
-            await self._receive(socket, connection)
+            await self._receive_messages(socket, connection)
         finally:
             self._open -= 1
             self._sessions.disconnected(connection)
@@ -96,13 +96,13 @@ class WebSockets:
             with contextlib.suppress(BaseException):
                 await sending
 
-    async def _receive(self, socket: WebSocket, connection: WebSocketConnection) -> None:
+    async def _receive_messages(self, socket: WebSocket, connection: WebSocketConnection) -> None:
         # A RuntimeError is raised if `send_queued` has closed the socket.
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             while (message := await socket.receive())["type"] == "websocket.receive":
-                self._process(connection, message.get("text"))
+                self._process_message(connection, message.get("text"))
 
-    def _process(self, connection: WebSocketConnection, text: str | None) -> None:
+    def _process_message(self, connection: WebSocketConnection, text: str | None) -> None:
         def decode() -> Message:
             if text is None:
                 raise WireError(Code.MALFORMED, "The WebSocket message is binary.", "Send each message as JSON text.")

@@ -145,7 +145,7 @@ class BackupCore(LayeredCore):
             paired.confident = lowest >= self._rule.below
             fields["answer"] = None if decision.call is None else decision.call.to_dict()
             fields["confidence"] = round(lowest, 4)
-            outcome = _outcome(paired, now_ns)
+            outcome = _answer_outcome(paired, now_ns)
         self.recent.append(decision is not None and ended_ns <= paired.late_ns)
         if request.tick >= 0:
             self.add_actions(RecordFields(ended_ns, fields | {"outcome": outcome}))
@@ -179,12 +179,12 @@ class BackupCore(LayeredCore):
         return paired.pending and paired.backup_answer is not None
 
     def choose_reply(self, paired: PairedRequest, now_ns: int) -> DecisionReply | None:
-        reply = self._best(paired, now_ns)
+        reply = self._best_answer(paired, now_ns)
         if reply is None:
             return None
         return replace(reply, tick=paired.request.tick, by=FIRST if reply is paired.answer else BACKUP)
 
-    def _best(self, paired: PairedRequest, now_ns: int) -> DecisionReply | None:
+    def _best_answer(self, paired: PairedRequest, now_ns: int) -> DecisionReply | None:
         """Return the answer to use, or None to wait."""
         answer, backup_answer = paired.answer, paired.backup_answer
         if not paired.awaited:
@@ -198,7 +198,7 @@ class BackupCore(LayeredCore):
         return backup_answer
 
 
-def _outcome(paired: PairedRequest, now_ns: int) -> str:
+def _answer_outcome(paired: PairedRequest, now_ns: int) -> str:
     if not paired.confident:
         return "unsure"
     within_ns = paired.request.within_ns

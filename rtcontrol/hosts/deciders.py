@@ -149,11 +149,11 @@ class Worker:
 
     def next_batch(self, now_ns: int) -> list[ScheduledRequest]:
         """Return the requests to decide now. The list is empty if no request waits, or only patient sessions wait."""
-        return self.scheduler.next_batch(now_ns, self._kind, self._patient, late=self.idle)
+        return self.scheduler.next_batch(now_ns, self._kind, self._is_patient, late=self.idle)
 
     def run(self, batch: Sequence[ScheduledRequest]) -> None:
         """Decide a batch of requests. If the batch is empty, do a step of the paused decision."""
-        if batch and self._patient(batch[0][0]):
+        if batch and self._is_patient(batch[0][0]):
             self._paused = self.decide(batch)
         elif batch:
             started_ns = time.monotonic_ns()
@@ -179,7 +179,7 @@ class Worker:
         for (host, request, _), reply in zip(open_requests, replies, strict=True):
             host.deliver(request, reply)
 
-    def _patient(self, host: Any) -> bool:
+    def _is_patient(self, host: Any) -> bool:
         return bool(getattr(host.decider(self.number), "patient", False))
 
     def _kind(self, host: Any) -> Hashable:

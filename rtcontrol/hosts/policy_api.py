@@ -113,7 +113,7 @@ class PolicyDecider(SteppedDecider):
         if self._fields is None:
             number_names = [name for name, value in data.items() if isinstance(value, int | float | np.number)]
             self._fields = {STATE: number_names}
-        question: dict[str, Any] = {key: _array(data, fields) for key, fields in self._fields.items()}
+        question: dict[str, Any] = {key: _field_array(data, fields) for key, fields in self._fields.items()}
         return question if prompt is None else question | {prompt: request.instruction}
 
     def _limit_s(self, request: DecisionRequest) -> float:
@@ -254,7 +254,7 @@ class PolicyMapping:
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
         """Read a YAML file. Without a file, the numbers are the tool's parameters in order. Raises UserError."""
-        file, where = MappingFile() if path is None else _contents(path), path or "No mapping file"
+        file, where = MappingFile() if path is None else _read_contents(path), path or "No mapping file"
         candidates = [tool for tool in tools if file.tool in (None, tool.name)]
         if len(candidates) != 1:
             names = ", ".join(tool.name for tool in tools)
@@ -269,7 +269,7 @@ class PolicyMapping:
         return Call(self.tool, {dim.entry.parameter: dim.value(number, self.file.clip) for dim, number in pairs})
 
 
-def _contents(path: str) -> MappingFile:
+def _read_contents(path: str) -> MappingFile:
     """Return the contents of a mapping file. Raises UserError."""
     import yaml
 
@@ -321,7 +321,7 @@ def _action_rule(entry: ActionEntry, tool: ToolSchema, where: str) -> ActionDim:
     return ActionDim(entry, bounds=(low, high), step=step, integer=integer)
 
 
-def _array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[Any, Any]:
+def _field_array(data: Mapping[str, Any], fields: str | Sequence[str]) -> np.ndarray[Any, Any]:
     """Return one field of the observation as an array, or several fields as a float32 vector. Raises UserError."""
     try:
         if isinstance(fields, str):

@@ -40,7 +40,7 @@ class DecoderActor(InProcessPool):
     def __init__(self, workers: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         # If a thread fails, exit the process, because it would still answer pings. The pool starts a new process.
-        threading.excepthook = _exit
+        threading.excepthook = _exit_process
         super().__init__(sys.maxsize, workers, preload)
         self._hosts: dict[bytes, SocketHost] = {}
         self._beat, self._wake, self._using = Heartbeat(), WakeFile(), threading.Lock()
@@ -92,24 +92,24 @@ class DecoderActor(InProcessPool):
                 if len(self.workers) > 1:
                     self._wake.set()  # this worker may have received requests for other workers
                 return batch
-            self._wait()
+            self._wait_for_messages()
 
-    def _wait(self) -> None:
+    def _wait_for_messages(self) -> None:
         """Wait for a message, or, with several workers, until another worker has received messages."""
         if len(self.workers) > 1:
             self._files.wait(FOREVER_NS)
             self._wake.clear()
         else:
-            self._read(*self._router.recv_multipart())
+            self._handle_message(*self._router.recv_multipart())
 
     def receive(self) -> None:
         """Receive and handle all waiting messages."""
         router = self._router
         with self._using:
             while int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                self._read(*router.recv_multipart())
+                self._handle_message(*router.recv_multipart())
 
-    def _read(self, client: bytes, body: bytes) -> None:
+    def _handle_message(self, client: bytes, body: bytes) -> None:
         """Handle a message of a client: a request, a tick to cancel, or an empty message, which is sent back."""
         if body == READY:
             self._router.send_multipart((client, body))
@@ -152,6 +152,6 @@ class SocketHost(InProcessHost):
             self.pool.send(self._client, reply)
 
 
-def _exit(arguments: threading.ExceptHookArgs) -> None:
+def _exit_process(arguments: threading.ExceptHookArgs) -> None:
     traceback.print_exception(arguments.exc_value)
     os._exit(1)

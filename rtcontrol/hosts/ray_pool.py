@@ -43,7 +43,9 @@ class RayPool(Pool):
         with suppress(StartCancelled):
             process_info = self.process.start(stopped)
             self.mark_up(process_info)
-            self._watcher = threading.Thread(target=self._watch, args=(process_info,), name="ray-watcher", daemon=True)
+            self._watcher = threading.Thread(
+                target=self._watch_process, args=(process_info,), name="ray-watcher", daemon=True
+            )
             self._watcher.start()
         return {}
 
@@ -86,10 +88,10 @@ class RayPool(Pool):
 
     # -- on the background thread --------------------------------------------------------------------------------------
 
-    def _watch(self, process_info: dict[str, Any] | None) -> None:
+    def _watch_process(self, process_info: dict[str, Any] | None) -> None:
         try:
             while process_info is not None:
-                self._serve(process_info)
+                self._serve_sessions(process_info)
                 process_info = None if self.closed else self._replace_process(process_info["pid"])
         except Exception as error:
             why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
@@ -98,7 +100,7 @@ class RayPool(Pool):
                 self.end(why)
                 self._notify_waiters()
 
-    def _serve(self, process_info: dict[str, Any]) -> None:
+    def _serve_sessions(self, process_info: dict[str, Any]) -> None:
         """Build the deciders of sessions in this incarnation of the process, until it is lost or the pool is closed."""
         import ray
 

@@ -26,7 +26,7 @@ class DecoderProcess:
         self.actor: Any = None
         self.ray = ray
         self._gpus, self._arguments = gpus, arguments
-        self._options: dict[str, Any] = {}
+        self._actor_options: dict[str, Any] = {}
         self._uses_ray = False
 
     def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class DecoderProcess:
         import ray
 
         try:
-            self._options = _options(self._gpus)
+            self._actor_options = _actor_options(self._gpus)
             return self._launch_actor(stopped)
         except ray.exceptions.RayError as error:
             raise DecoderUnavailable(f"Ray cannot run the decoder's process: {error}", HINT) from error
@@ -49,7 +49,7 @@ class DecoderProcess:
 
         give_up_s = time.monotonic() + START_TIMEOUT_S
         while not closed():
-            self._kill()
+            self._kill_actor()
             if (failed := self.ray.failed_part()) is not None:
                 raise DecoderUnavailable(f"{failed}.", "Start again.")
             try:
@@ -66,7 +66,7 @@ class DecoderProcess:
     def _launch_actor(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         import ray
 
-        self.actor = ray.remote(**self._options)(DecoderActor).remote(*self._arguments, self.ray.folder)
+        self.actor = ray.remote(**self._actor_options)(DecoderActor).remote(*self._arguments, self.ray.folder)
         starting = self.actor.start.remote()
         give_up_s = time.monotonic() + START_TIMEOUT_S
         while not ray.wait([starting], timeout=POLL_S)[0]:
@@ -115,10 +115,10 @@ class DecoderProcess:
         if self._uses_ray:
             self._uses_ray = False
             if self.ray.failed_part() is None:
-                self._kill()
+                self._kill_actor()
             self.ray.end()
 
-    def _kill(self) -> None:
+    def _kill_actor(self) -> None:
         if self.actor is not None:
             import ray
 
@@ -127,7 +127,7 @@ class DecoderProcess:
         self.actor = None
 
 
-def _options(gpus: float | None) -> dict[str, Any]:
+def _actor_options(gpus: float | None) -> dict[str, Any]:
     """Return the options of the actor: on this machine, without a CPU limit, with the source tree in PYTHONPATH.
 
     Raises UserError if there is no free GPU."""

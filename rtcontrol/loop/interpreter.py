@@ -172,7 +172,7 @@ class InterpreterThread:
             self._emit(understood.event(0.0))
             message = f'The instruction "{echo(sentence)}" is not understood: {understood.reason}.'
             raise UserError(message, f"Use other words, such as: {self.interpreter.examples()}.")
-        self._report(understood)
+        self._report_result(understood)
         return understood.text
 
     def submit(self, sentence: str) -> bool:
@@ -196,12 +196,12 @@ class InterpreterThread:
                 return
             if understood is None or self._is_replaced():
                 understood = InterpretedSentence(sentence, None, self.interpreter.name, "overtaken")
-            self._report(understood)
+            self._report_result(understood)
             self._on_result(understood)
             if understood.text is not None:
                 self._instruct(understood.text)
 
-    def _report(self, result: InterpretedSentence) -> None:
+    def _report_result(self, result: InterpretedSentence) -> None:
         self._emit(result.event(self._now_s()))
         if result.text is None and result.why != "overtaken":
             text = f'"{echo(result.sentence)}" is not understood: {result.reason}.'

@@ -50,7 +50,7 @@ class OperatorState:
         if self.state == "stopped":
             return "The run is stopped, which is final.", None
         if word in ("confirm", "deny"):
-            return self._answer(command)
+            return self._answer_approval(command)
         if STATES[word] == self.state:
             return f"The run is already {self.state}.", None
         self.state = STATES[word]
@@ -68,7 +68,7 @@ class OperatorState:
         settle_ns = min(SETTLE_NS, self._wait_ns // 2)
         self._settled_ns = now_ns + settle_ns if before != shown and now_ns - expired_ns < settle_ns else 0
 
-    def _answer(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
+    def _answer_approval(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
         approval, k = self.pending_approval, command.k
         if k is None and command.t_ns < self._settled_ns:
             return CHANGED, None

@@ -125,7 +125,7 @@ class Sampler:
         with suppress(OSError):
             for role, process, tid in threads:
                 folder = f"{PROC}/{process}/task/{tid}"
-                schedule, stat = self._open(f"{folder}/schedstat"), self._open(f"{folder}/stat")
+                schedule, stat = self._open_file(f"{folder}/schedstat"), self._open_file(f"{folder}/stat")
                 self._files.append((role, schedule, stat, groups[process]))
         self._fds = tuple(schedule for _, schedule, _, _ in self._files)
         self._incarnation = self._host.incarnation
@@ -164,10 +164,10 @@ class Sampler:
         """Open the cpu.stat file of the process's control group. Return None if there is no such file."""
         with suppress(OSError, IndexError):
             path = (PROC / f"{pid}/cgroup").read_text().partition("0::")[2].split()[0]
-            return self._open(f"{CONTROL_GROUPS}{path}/cpu.stat")
+            return self._open_file(f"{CONTROL_GROUPS}{path}/cpu.stat")
         return None
 
-    def _open(self, path: str) -> int:
+    def _open_file(self, path: str) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._opened.append(fd)
         return fd

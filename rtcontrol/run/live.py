@@ -198,7 +198,7 @@ class LiveView(logging.Handler):
                 if changed := loop.phase != self._phase[0]:
                     self._phase = loop.phase, now_s
                 if view is not None:
-                    view.update(self._panel(loop), refresh=True)
+                    view.update(self._status_panel(loop), refresh=True)
                 elif changed or now_s - last_s >= LOG_EVERY_S:
                     last_s = now_s
                     self._print(self._status_line(loop))
@@ -231,7 +231,7 @@ class LiveView(logging.Handler):
             f"latency p50 {p50:.2f} ms, episodes {now['episodes']}, last call {now['call'] or '-'}"
         ) + (f", {lost} lines of the record lost" if lost else "")
 
-    def _panel(self, loop: ControlLoop) -> Text:
+    def _status_panel(self, loop: ControlLoop) -> Text:
         asking, state = loop.operator.pending_approval, loop.operator.state
         stopped = "" if state == "running" else f" [{state.upper()}: the safe call acts]"
         may = "" if asking is None or asking.denied else f"allow {asking.call.text()}? /yes /no   "

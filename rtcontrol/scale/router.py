@@ -36,7 +36,7 @@ class ReplicaRouter(ConsistentHashRouter):
             return list(await super().choose_replicas(candidate_replicas, pending_request))
         pending_request.routing_context.should_backoff = True
         self._update_reports(candidate_replicas)
-        order = sorted(candidate_replicas, key=self._load)
+        order = sorted(candidate_replicas, key=self._busy_share)
         if connects:
             order = self._by_tools(headers.get("x-tools", "")[:128], order)
             lost = headers.get("x-lost")
@@ -47,10 +47,10 @@ class ReplicaRouter(ConsistentHashRouter):
 
     def _by_tools(self, tools: str, order: list[Any]) -> list[Any]:
         """Return `order` with the replica first that the hash of the tools selects, unless it is too busy."""
-        most = max(LIGHT, ABOVE_MEAN * sum(self._load(replica)[1] for replica in order) / len(order))
+        most = max(LIGHT, ABOVE_MEAN * sum(self._busy_share(replica)[1] for replica in order) / len(order))
         by_id = {replica.replica_id: replica for replica in order}
         for replica_id in self._lookup_ranked_replicas(tools) if tools else ():
-            if replica_id in by_id and self._load(by_id[replica_id]) <= (False, most):
+            if replica_id in by_id and self._busy_share(by_id[replica_id]) <= (False, most):
                 return [by_id[replica_id], *(other for other in order if other.replica_id != replica_id)]
         return order
 
@@ -63,7 +63,7 @@ class ReplicaRouter(ConsistentHashRouter):
         for gone in self._reports.keys() - {replica.replica_id for replica in replicas}:
             del self._reports[gone], self._assigned[gone]
 
-    def _load(self, replica: Any) -> tuple[bool, float]:
+    def _busy_share(self, replica: Any) -> tuple[bool, float]:
         """Return whether a replica must get no new session, and its busy share including newly assigned sessions."""
         figures, came_s = self._reports[replica.replica_id]
         stale = bool(figures) and time.monotonic() - came_s > STALE_S

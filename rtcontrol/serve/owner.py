@@ -73,7 +73,7 @@ class SessionOwner:
         """Return how much decoder time each session needs (None if the session has not decided yet)."""
         return {session: session.runner.decoder_need() for session in self.core.sessions if session.runner is not None}
 
-    def _start(self, action: ev.Start) -> ev.Ended | None:
+    def _start_session(self, action: ev.Start) -> ev.Ended | None:
         session = action.session
         if session.runner is None:
             session.runner = self._create_runner(session, self)
@@ -86,22 +86,22 @@ class SessionOwner:
             )
             return ev.Ended(session, refusal)
 
-    def _deliver(self, action: ev.Deliver) -> ev.Failed | None:
+    def _deliver_message(self, action: ev.Deliver) -> ev.Failed | None:
         try:
             action.session.runner.deliver(action.message)
             return None
         except WireError as error:
             return ev.Failed(action.connection, error, action.message)
 
-    def _instruct(self, action: ev.InstructLoop) -> ev.Instructed | None:
+    def _instruct_loop(self, action: ev.InstructLoop) -> ev.Instructed | None:
         accepted = action.session.runner.instruct_loop(action.text)
         return None if accepted else ev.Instructed(action.session, action.text, missed=True)
 
-    def _command(self, action: ev.CommandLoop) -> ev.LogRequested | ev.Answer:
+    def _command_loop(self, action: ev.CommandLoop) -> ev.LogRequested | ev.Answer:
         text = action.session.runner.command_loop(action.command, action.by, action.k)
         return ev.LogRequested(action.session, text) if action.logged else ev.Answer(text)
 
-    def _stop(self, action: ev.StopLoop) -> None:
+    def _stop_loop(self, action: ev.StopLoop) -> None:
         if action.session.runner is not None:  # otherwise the session has not started, and will not start
             action.session.runner.stop_loop(action.reason)
 
@@ -112,11 +112,11 @@ ACTION_HANDLERS: dict[type, Callable[[SessionOwner, Any], Any]] = {
     ev.Send: lambda self, action: action.connection.send(action.message),
     ev.Close: lambda self, action: action.connection.close(),
     ev.Say: lambda self, action: self.log_line(action.line),
-    ev.Start: SessionOwner._start,
-    ev.Deliver: SessionOwner._deliver,
-    ev.InstructLoop: SessionOwner._instruct,
-    ev.CommandLoop: SessionOwner._command,
-    ev.StopLoop: SessionOwner._stop,
+    ev.Start: SessionOwner._start_session,
+    ev.Deliver: SessionOwner._deliver_message,
+    ev.InstructLoop: SessionOwner._instruct_loop,
+    ev.CommandLoop: SessionOwner._command_loop,
+    ev.StopLoop: SessionOwner._stop_loop,
     ev.RequestWelcome: lambda self, action: ev.WelcomeReady(
         action.session, action.session.runner.welcome(action.resumed)
     ),

@@ -54,14 +54,14 @@ class ServerPool:
             models = model_pool(self._options)
             try:
                 models.start(self._stopped)
-                self._load(models)
+                self._load_model(models)
             except BaseException:
                 models.close()
                 raise
             self._models = models
             return models
 
-    def _load(self, models: DecoderPool) -> None:
+    def _load_model(self, models: DecoderPool) -> None:
         """Load the server's model and compile its default tools. Raises UserError if either is not possible."""
         options = self._options
         if options.model is None or not self._needed or self._stopped():

@@ -131,7 +131,7 @@ class SessionStep:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _on_arrived(self, event: ev.Arrived) -> None:
-        peer = self._peer(event.connection)
+        peer = self._peer_of(event.connection)
         if peer.disconnected:
             return
         if peer.messages.take(self.now_ns):
@@ -141,7 +141,7 @@ class SessionStep:
 
     def _on_received(self, event: ev.Received) -> None:
         """Process a message of the client. Send an error if the message is refused."""
-        peer, message = self._peer(event.connection), event.message
+        peer, message = self._peer_of(event.connection), event.message
         if peer.disconnected:
             return
         peer.received_ns = self.now_ns
@@ -154,7 +154,7 @@ class SessionStep:
             self._refuse(peer, add_reference(error, message))
 
     def _on_failed(self, event: ev.Failed) -> None:
-        peer = self._peer(event.connection)
+        peer = self._peer_of(event.connection)
         if not peer.disconnected:
             self._refuse(peer, add_reference(event.error, event.message))
 
@@ -166,7 +166,7 @@ class SessionStep:
         elif peer is not None:
             self._connection_lost(peer)
 
-    def _peer(self, connection: Connection) -> Peer:
+    def _peer_of(self, connection: Connection) -> Peer:
         """Return the state of a connection; register the connection if it is new. A closed connection, whose transport
         may still deliver a message, is not registered again."""
         registered = self.core.peers.get(connection)

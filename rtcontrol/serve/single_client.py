@@ -82,7 +82,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
             with suppress(Empty):
                 thread = arrived.get(timeout=0.1)
                 try:
-                    terms = _terms(thread.session.hello, config, options)
+                    terms = _terms_of_hello(thread.session.hello, config, options)
                 except WireError as error:
                     sessions.handle(ev.Ended(thread.session, error))
                 else:
@@ -119,7 +119,7 @@ def _run(
         owner.handle(ev.Ended(session, refusal, why or "the run is over"))
 
 
-def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> SessionTerms:
+def _terms_of_hello(hello: Hello, config: RunOptions, options: ServeOptions) -> SessionTerms:
     """Return the settings for the client's hello. Settings of the command line take precedence. Raises WireError."""
     local: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
     if config.hold_ms is not None:

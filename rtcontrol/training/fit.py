@@ -83,11 +83,11 @@ class Fitted:
         if instruction is None:
             message = "There is no instruction, and the model has no default goal."
             raise UserError(message, "Give decide(observation, instruction).")
-        decision: Decision = self._session.decide(observation, instruction)
+        decision: Decision = self._open_session.decide(observation, instruction)
         return decision
 
     @cached_property
-    def _session(self) -> Any:
+    def _open_session(self) -> Any:
         return self.session()
 
 

@@ -168,7 +168,7 @@ class SimClient:
             self.connection.send_from_client(message)
         for of_safe in (False, True):
             if (started := core.take(of_safe, now)) is not None:
-                self._act(started, now)
+                self._execute_call(started, now)
         self._check_active_call(now)
         wake_ns = core.wake_ns(now) - OFFSET_NS
         if not self._timer_ns or wake_ns < self._timer_ns:
@@ -180,7 +180,7 @@ class SimClient:
             self._timer_ns = 0
             self.do_due_work()
 
-    def _act(self, started: Any, now: int) -> None:
+    def _execute_call(self, started: Any, now: int) -> None:
         """Execute a call, after checking its observation's age and epoch."""
         if started.status == "fresh" and started.seq_obs is not None:
             t_obs_ns = self.core.looks.stamps.get(started.seq_obs)
@@ -323,7 +323,7 @@ class RemoteRun:
             self.faults.start()
             self.time.at(end_ns, self._end)
             self.client.start()
-            self._beat()
+            self._check_sessions()
             while not self.over:
                 self.time.run(end_ns + S, lambda: bool(self.opening) or self.over)
                 if self.opening:
@@ -334,10 +334,10 @@ class RemoteRun:
         for session in self.manager.all():
             session.stop_loop("duration")
 
-    def _beat(self) -> None:
+    def _check_sessions(self) -> None:
         """Let the session manager do its periodic work, as the server's ticker thread does, every 100 ms."""
         self.manager.check()
-        self.machine.process.at(self.time.now_ns + 100 * MS, self._beat)
+        self.machine.process.at(self.time.now_ns + 100 * MS, self._check_sessions)
 
     def _cut_network(self, fault: SimFault) -> None:
         if self.client.connection is not None:

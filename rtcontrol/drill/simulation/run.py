@@ -251,7 +251,9 @@ class SimRun(ControlLoop):
         )
         period_ns, by = self.settings.period_ns, "arrival" if self.scenario.mode == "arrivals" else "lockstep"
         grid = StepGrid(period_ns, by) if self.steps else WallGrid(period_ns)  # type: ignore[arg-type]
-        clock: Any = SimClock(self.thread, grid, self.referee.fail, self._arrival if by == "arrival" else self._step)
+        clock: Any = SimClock(
+            self.thread, grid, self.referee.fail, self._next_arrival if by == "arrival" else self._step
+        )
         core = LoopCore(self.settings, replace(self.rules, check=self._check_call), grid)
         ports = Ports(
             agent=self.agent,
@@ -274,7 +276,7 @@ class SimRun(ControlLoop):
         self.thread.pause(50 * US)
         return self.time.now_ns
 
-    def _arrival(self, dt_ns: int) -> int | None:
+    def _next_arrival(self, dt_ns: int) -> int | None:
         """Wait for the next observation. Return its arrival time, or None if the world is frozen."""
         self.thread.sleep(max(self.env.arrives_ns, self.time.now_ns), lambda: False)
         arrived_ns: int | None = self.env.take_arrival()

@@ -237,11 +237,11 @@ class CrowdCore:
         queue.waiting = [tick for tick in queue.waiting if tick.k not in chosen]
         queue.count += 1
         queue.requested_ns, queue.incarnation = now, self.host.incarnation
-        requests = [self._request(tick) for tick in queue.batch]
+        requests = [self._request_of(tick) for tick in queue.batch]
         within_ns = max(1, min(tick.deadline_ns for tick in queue.batch) - now)
         self.out.append(crowd_request(queue.count, requests, within_ns))
 
-    def _request(self, tick: MemberTick) -> DecisionRequest:
+    def _request_of(self, tick: MemberTick) -> DecisionRequest:
         """Return the decision request for a tick, with the member's newest observation."""
         member, observation = tick.member, tick.member.newest
         assert observation is not None, "a released tick has one"

@@ -171,12 +171,12 @@ class Members:
         if member is not None:
             member.end()  # a new epoch starts
         history = deque[str](maxlen=max(self.terms.agent.history, 1))
-        member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._policy(), history)
+        member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._new_policy(), history)
         member.forget_observations()
         self.by_id[part.id] = member
         return member
 
-    def _policy(self) -> FallbackPolicy:
+    def _new_policy(self) -> FallbackPolicy:
         """Return a new fallback policy. If `on_miss` is "stop", a member holds its call: the crowd's run continues."""
         on_miss = self.terms.config.on_miss
         return FallbackPolicy("safe" if on_miss == "safe" else "hold", round(self.terms.hold_ms * 1e6))

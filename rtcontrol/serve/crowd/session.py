@@ -36,7 +36,7 @@ class CrowdSession(SessionThread):
         with terms.decider_errors():
             host = owner.pool.open(self.id, terms.source)
         try:
-            members, last_tick = self._members()
+            members, last_tick = self._previous_members()
             config, limit = terms.config, members.limit
             recorder, self.record = open_recorder(self.id, life.runs, terms, config, self.log_line, crowd=limit)
         except WireError:
@@ -49,7 +49,7 @@ class CrowdSession(SessionThread):
         owner.handle(session_events.LoopCreated(self.session))
         return self.crowd
 
-    def _members(self) -> tuple[Members, int]:
+    def _previous_members(self) -> tuple[Members, int]:
         """Return the members and the highest tick number of the previous run; for a new crowd, no members and -1."""
         if self.crowd is None:
             return Members(self.terms), -1
