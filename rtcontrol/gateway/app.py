@@ -43,7 +43,7 @@ class GatewayApp:
         """Do nothing, because another HTTP server runs the application."""
 
     def close(self) -> None:
-        """Close the open tool sets."""
+        """Close the tool sets, with the decoder hosts that they hold open."""
         self._tool_sets.close()
 
     def _all_routes(self) -> list[BaseRoute]:

@@ -136,7 +136,7 @@ class ChatRequest(BaseModel):
 
     @property
     def required(self) -> bool:
-        """Whether the reply must have a call."""
+        """Return whether the reply must have a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
 
     def offered_tools(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:

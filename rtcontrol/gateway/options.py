@@ -47,7 +47,7 @@ class GatewayOptions:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the address."""
+        """Return whether only this machine can reach the address."""
         return is_loopback(self.host)
 
     @classmethod

@@ -33,7 +33,7 @@ class Status(NamedTuple):
 
 
 class ReplyReceived(NamedTuple):
-    """The event that the inner host `name` replied."""
+    """The event that the inner host `name` returned a reply."""
 
     name: str
     reply: DecisionReply

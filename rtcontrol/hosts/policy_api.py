@@ -171,7 +171,7 @@ class PolicyDecider(SteppedDecider):
         earlier.append(digest)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the policy server."""
         self._link.close()
 
     def info(self) -> dict[str, Any]:

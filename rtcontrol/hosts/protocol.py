@@ -181,7 +181,7 @@ class HostBase:
         return self.up
 
     def mark_lost(self, now_ns: int) -> None:
-        """Record that the decider was lost."""
+        """Record the loss of the decider as an event."""
         self.up, self.lost_ns = False, now_ns
         self.events.append(HostEvent(now_ns, "lost", 0.0))
 

@@ -219,7 +219,7 @@ class Requests:
         self.history.extend([call.text() for call in calls])
 
     def record_acted(self, tick: Tick, call: Call, text: str) -> None:
-        """Record that a call of the tick acted."""
+        """Record that a call of the tick acted, for the history and hysteresis."""
         if not self._acknowledges:
             self.history.append(text)
         self._call = tick.k, (tick.epoch, tick.request.instruction), call

@@ -422,7 +422,7 @@ class ActuatorCore:
         self._complete_command(command, effect, self.call_spans[-1][0], now_ns, error)
 
     def attempted(self, attempt: Attempt, result: AttemptResult, now_ns: int) -> None:
-        """Handle the result of an attempt."""
+        """Handle the result of an attempt to execute a safe call."""
         self.safe.attempt_ended(attempt, result, now_ns)
         self.change_count += 1
         self._record_end(now_ns)

@@ -160,7 +160,7 @@ class LoopCore:
 
     @property
     def open(self) -> list[ev.Tick]:
-        """Return the ticks that are not over."""
+        """Return the ticks whose outcome is still open."""
         outstanding = self.outstanding
         ticks = [*outstanding.pending.values(), *(order.tick for order in outstanding.unsettled())]
         return [tick for tick in ticks if not tick.calls]
@@ -227,7 +227,7 @@ class LoopCore:
             self._release()
 
     def _release(self) -> None:
-        """Start a tick, if the next release is due."""
+        """Start a tick if its release (the scheduled start) is due."""
         grid, world = self.grid, self.world
         due = grid.due(self.now_ns)
         if world.stopped:

@@ -47,10 +47,10 @@ class ReplicaRouter(ConsistentHashRouter):
 
     def _by_tools(self, tools: str, order: list[Any]) -> list[Any]:
         """Return `order` with the replica first that the hash of the tools selects, unless it is too busy."""
-        most = max(LIGHT, ABOVE_MEAN * sum(self._busy_share(replica)[1] for replica in order) / len(order))
+        limit = max(LIGHT, ABOVE_MEAN * sum(self._busy_share(replica)[1] for replica in order) / len(order))
         by_id = {replica.replica_id: replica for replica in order}
         for replica_id in self._lookup_ranked_replicas(tools) if tools else ():
-            if replica_id in by_id and self._busy_share(by_id[replica_id]) <= (False, most):
+            if replica_id in by_id and self._busy_share(by_id[replica_id]) <= (False, limit):
                 return [by_id[replica_id], *(other for other in order if other.replica_id != replica_id)]
         return order
 

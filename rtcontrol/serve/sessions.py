@@ -128,7 +128,7 @@ class Lifecycle:
 
     @property
     def client_gone(self) -> bool:
-        """Whether the session must not open because its client is lost, or because it has an `end_reason`."""
+        """Return whether the session must not open because its client is lost, or because it has an `end_reason`."""
         return self.end_reason is not None or (self.client_lost and not self.welcomed)
 
 
@@ -226,7 +226,7 @@ class Peer:
 
     @property
     def live(self) -> bool:
-        """Whether the connection has a live session."""
+        """Return whether the connection has a live session."""
         return self.session is not None and self.session.life.state == "live"
 
 
@@ -247,7 +247,7 @@ class Sessions:
         return {state: count[state] for state in ("opening", "live", "parked")}
 
     def add(self, session: Session) -> None:
-        """Add a new session."""
+        """Store a new session by its id."""
         self._sessions[session.id] = session
 
     def remove(self, session: Session) -> None:

@@ -56,11 +56,11 @@ class Timeline:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Return the header of the run."""
+        """Return the first event of the record, the header."""
         return self.account.header
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add the next event of the record."""
+        """Count the next event of the record, and store its tick."""
         misses = self.account.counts["misses"]
         self.account.add(event)
         t_s = event.get("t_s", self.account.tick_range.last_t_s)

@@ -62,7 +62,7 @@ def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 @dataclass(frozen=True)
 class Share:
-    """The number of right rows, and of all rows."""
+    """The number of right rows among all rows."""
 
     right: int
     count: int

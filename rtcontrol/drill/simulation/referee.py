@@ -174,7 +174,7 @@ class Referee:
     # -- the record ---------------------------------------------------------------------------------------------------
 
     def check_line(self, line: dict[str, Any]) -> None:
-        """Check a line of the record."""
+        """Check that a line of the record obeys the laws."""
         period_ns = self.rules.period_ns
         if line.get("kind") in TICK_KINDS and "k" in line:
             self._check_tick(line)

@@ -68,7 +68,7 @@ class MemberTick(Tick):
 
     @property
     def requested(self) -> bool:
-        """Whether a decision was requested."""
+        """Return whether a decision was requested."""
         return self.request is not NOTHING
 
     def set_observation(self, observation: MemberObservation) -> None:
