@@ -67,10 +67,10 @@ class Goals:
     ) -> None:
         self.source = source
         phrasings: Any = goals if isinstance(goals, Mapping | str) else dict.fromkeys(goals, ())
-        self.placeholders = self._validated_table("placeholders", placeholders, _VALUE_TABLE)
-        slots = self._validated_table("words", words, _VALUE_TABLE)
+        self.placeholders = self._validate_table("placeholders", placeholders, _VALUE_TABLE)
+        slots = self._validate_table("words", words, _VALUE_TABLE)
         self._grammar = Grammar({name: tuple(map(str, values)) for name, values in slots.items()})
-        self.phrasings = self._validated_table("goals", phrasings, _PHRASING_TABLE)
+        self.phrasings = self._validate_table("goals", phrasings, _PHRASING_TABLE)
         for kind, others in self.phrasings.items():
             for phrasing in (kind, *others):
                 self._check_phrasing(phrasing, kind)
@@ -121,7 +121,7 @@ class Goals:
             schemas = {place: schema_of(self.placeholders[place], _value_text) for place in _placeholder_names(kind)}
             canonical = next(goal for goal in self if goal.kind == kind).text() if schemas else kind
             kinds[name] = GoalKind(
-                kind, name, canonical, partial(self._goal_of_arguments, kind), partial(_arguments, schemas), schemas
+                kind, name, canonical, partial(self._goal_of_arguments, kind), partial(_arguments_of, schemas), schemas
             )
         return GoalTools(agent, list(kinds.values()), self.recognise, self._goals_of_each_kind_first)
 
@@ -246,7 +246,7 @@ class Goals:
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
-    def _validated_table(self, name: str, written: Any, kind: TypeAdapter[Any]) -> dict[str, tuple[Any, ...]]:
+    def _validate_table(self, name: str, written: Any, kind: TypeAdapter[Any]) -> dict[str, tuple[Any, ...]]:
         if isinstance(written, Mapping):
             written = {key: [*values] if isinstance(values, range) else values for key, values in written.items()}
         try:
@@ -286,7 +286,7 @@ class Goals:
         return UserError(f"{self.source}: {problem}", hint)
 
 
-def _arguments(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:
+def _arguments_of(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:
     """Return the arguments of a goal tool for the values of a goal."""
     return {name: _schema_value(schemas[name]["type"], value) for name, value in goal.values}
 

@@ -92,7 +92,7 @@ class EvaluationWorld:
 
 @dataclass(frozen=True, slots=True)
 class PlayedCase:
-    """The result of a case: the finished episode, and the data that the policy stored."""
+    """The result of a case: its finished episode, and the data that the policy stored for it."""
 
     case: Case
     episode: Episode

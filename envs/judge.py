@@ -125,7 +125,7 @@ class GoalWorld(ABC, Generic[GoalT]):
         if self.judge.end is None:
             return None
         seconds = self._steps * self.step_s
-        return Episode(self._seed, self._score(), self.judge.success, seconds, self.judge.detail())
+        return Episode(self._seed, self._sum_rewards(), self.judge.success, seconds, self.judge.detail())
 
     @abstractmethod
     def _start(self, seed: int) -> None: ...
@@ -135,5 +135,5 @@ class GoalWorld(ABC, Generic[GoalT]):
         """Make one physics step and call the judge's `step`."""
 
     @abstractmethod
-    def _score(self) -> float:
+    def _sum_rewards(self) -> float:
         """Return the sum of the episode's rewards, its return."""

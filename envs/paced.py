@@ -134,12 +134,12 @@ class PacedEnvironment:
     ) -> Effect:
         """Execute a call on the world's thread; return "too_late" if `not_after_ns` has passed by then. Raises the
         errors of the bound function."""
-        return self.thread.run(lambda: self._act(call, epoch, not_after_ns, barrier))
+        return self.thread.run(lambda: self._execute_now(call, epoch, not_after_ns, barrier))
 
     def has_stepped(self, since_ns: int) -> bool | None:
         return self.thread.run(lambda: self._has_stepped(since_ns))
 
-    def _act(self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None) -> Effect:
+    def _execute_now(self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None) -> Effect:
         if self._phase != "playing" or epoch not in (None, self._episode_run.epoch):
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:

@@ -194,5 +194,5 @@ class Lander(GoalWorld[LanderGoal]):
         frame: np.ndarray = self._env.render()
         return frame
 
-    def _score(self) -> float:
+    def _sum_rewards(self) -> float:
         return self._return

@@ -130,5 +130,5 @@ class PaddleGame(GoalWorld[PaddleGoal]):
         self.world.step()
         self.judge.step()
 
-    def _score(self) -> float:
+    def _sum_rewards(self) -> float:
         return float(self.world.own_score - self.world.other_score)

@@ -94,11 +94,11 @@ class PaddleWorld:
         self.own_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
 
     def set_other(self, velocity: float) -> None:
-        """Set the velocity of the person's paddle in the same way."""
+        """Set the velocity of the person's paddle in units per second, clamped to the maximum speed."""
         self.other_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
 
     def step(self) -> None:
-        """Advance by 1/60 s."""
+        """Advance the game by one step of 1/60 s."""
         self.own_y = min(max(self.own_y + self.own_v / STEPS_A_SECOND, TOP), BOTTOM)
         self.other_y = min(max(self.other_y + self.other_v / STEPS_A_SECOND, TOP), BOTTOM)
         if self.pause > 0:
@@ -164,7 +164,7 @@ AIM_EVERY = 12  # steps between two updates of the person's aim: 0.2 s
 
 
 def reflected(y: float) -> float:
-    """Return the y of a ball after reflections at the walls, if it would reach `y` without walls."""
+    """Return the y that a ball has after reflections at the walls, where it would have `y` without walls."""
     span = HEIGHT - 2 * BALL_HALF
     place = (y - BALL_HALF) % (2 * span)
     return BALL_HALF + (place if place <= span else 2 * span - place)
@@ -178,10 +178,10 @@ class Person:
         self._rng = rng
         self._restless = restless
         self._speed = rng.uniform(0.5, 0.83) * PADDLE_SPEED
-        self._error = rng.uniform(1.5, 5.0)
+        self._aim_error = rng.uniform(1.5, 5.0)
         self._steps = 0
         self._incoming = False
-        self._offset = 0.0
+        self._aim_offset = 0.0
         self._target = rng.uniform(TOP, BOTTOM)
 
     def step(self, world: PaddleWorld) -> None:
@@ -201,13 +201,13 @@ class Person:
             return
         if incoming and not self._incoming:
             # For each ball: a random error, and a random part of the paddle to hit the ball with.
-            self._offset = rng.gauss(0.0, self._error) + rng.uniform(-3.5, 3.5)
+            self._aim_offset = rng.gauss(0.0, self._aim_error) + rng.uniform(-3.5, 3.5)
         if self._incoming and not incoming:
             self._target = rng.uniform(15.0, 45.0)
         self._incoming = incoming
         if incoming:
             seconds = (world.ball.x - OTHER_PLANE) / -world.ball.vx
-            self._target = reflected(world.ball.y + world.ball.vy * seconds) + self._offset
+            self._target = reflected(world.ball.y + world.ball.vy * seconds) + self._aim_offset
 
 
 def person(seed: int) -> Person:

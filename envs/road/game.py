@@ -155,5 +155,5 @@ class RoadGame(GoalWorld[RoadGoal]):
         self.road.step()
         self.judge.step()
 
-    def _score(self) -> float:
+    def _sum_rewards(self) -> float:
         return self.road.car.s / 1000

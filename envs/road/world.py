@@ -132,8 +132,8 @@ class Junction:
 
 
 class Road:
-    """The physics of the road. `counts` has the numbers of crashes, red lights, fast corners, emergency brakes and
-    refused calls."""
+    """The road with our car and its traffic. `counts` has the numbers of crashes, red lights, fast corners, emergency
+    brakes and refused calls."""
 
     step_s = DT
 
@@ -236,14 +236,14 @@ class Road:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Advance by 1/32 s."""
+        """Advance the road by one step of 1/32 s."""
         car = self.car
         self.time += DT
         ahead = None if self._is_turning() else self._near_cars(car.lane)[0]
         target = wanted(self.intent, car.speed, self.limit, ahead)
         if braking := emergency(car.speed, ahead):
             target = -FULL_BRAKE
-        self._count_start("emergency brakes", braking)
+        self._count_if_started("emergency brakes", braking)
         self.acceleration += (target - self.acceleration) * min(1.0, DT / LAG_S)
         car.speed = max(0.0, car.speed + self.acceleration * DT)
         car.s += car.speed * DT
@@ -279,11 +279,11 @@ class Road:
             leftmost, rightmost = self.car.lane == 1, self.car.lane == self.lanes
             possible = {"straight": True, "left": leftmost and not self.shift, "right": rightmost and not self.shift}
             self.junction.way = self.intent.turn if possible[self.intent.turn] else "straight"
-            self._count_start("corner", False)
+            self._count_if_started("corner", False)
         if self.junction.way is None:
             return
         if self.junction.way != "straight" and self.car.speed * KMH > TURN_KMH:
-            self._count_start("corner", True)
+            self._count_if_started("corner", True)
         if self.car.s >= self.junction.start + (STRAIGHT_M if self.junction.way == "straight" else TURN_M):
             way = self.junction.way
             self.ways.append(way)
@@ -306,7 +306,7 @@ class Road:
     def _shown_lane(self) -> tuple[int, int]:
         return (1, 1) if self._is_turning() else (self.car.lane, self.lanes)
 
-    def _count_start(self, event: str, ongoing: bool) -> None:
+    def _count_if_started(self, event: str, ongoing: bool) -> None:
         """Count an event once, when it starts; `ongoing` is whether it takes place in this step."""
         self.counts[event] += ongoing and event not in self._ongoing_events
         (self._ongoing_events.add if ongoing else self._ongoing_events.discard)(event)
@@ -314,7 +314,7 @@ class Road:
     def _count_crashes(self) -> None:
         occupied = {car.lane for car in self._occupied_by_us()}
         touching = any(car.lane in occupied and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
-        self._count_start("crash", touching)
+        self._count_if_started("crash", touching)
 
     def _near_cars(self, lane: int) -> tuple[Near | None, Near | None]:
         """Return the gaps and speeds of the nearest cars, in front and at the back."""

@@ -77,7 +77,7 @@ class ActiveStanding:
         self.kind: Literal["none", "call", "safe"] = "none"
         self.expires_ns: int | None = None
         self._now: Standing  # the active call, without its age
-        self._stamp_ns = 0  # when the newest observation that led to the active call was captured
+        self._captured_ns = 0  # when the newest observation that led to the active call was captured
         self.start(epoch, safe_calls)
 
     def start(self, epoch: int, safe_calls: Sequence[FunctionCall]) -> bool:
@@ -126,7 +126,7 @@ class ActiveStanding:
             starts = self.expire(now_ns)
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
-            self._stamp_ns = message.t_obs_ns or 0
+            self._captured_ns = message.t_obs_ns or 0
             self.expires_ns = self._expiry_ns(message.ttl_ms, now_ns)
         elif self.kind == "call" and not further:  # otherwise this tick has already had a call
             self._now = replace(self._now, status="held", cause=message.cause or "late")
@@ -147,7 +147,7 @@ class ActiveStanding:
         if self.kind != "call":
             return self._now if self.kind == "safe" else self.safe(self._now.cause)
         left_ms = None if self.expires_ns is None else (self.expires_ns - now_ns) / 1e6
-        return replace(self._now, age_ms=(now_ns - self._stamp_ns) / 1e6, left_ms=left_ms)
+        return replace(self._now, age_ms=(now_ns - self._captured_ns) / 1e6, left_ms=left_ms)
 
     def safe(self, cause: str | None, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> Standing:
         """Return a Standing with the safe calls in `calls`, or with the session's safe calls if `calls` is empty."""
@@ -162,7 +162,7 @@ class ActiveStanding:
         return starts
 
     def _expiry_ns(self, ttl_ms: float, arrived_ns: int) -> int | None:
-        ends = [self._stamp_ns + int(ttl_ms * 1e6)] if ttl_ms else []
+        ends = [self._captured_ns + int(ttl_ms * 1e6)] if ttl_ms else []
         if self.own_ttl_ms:
             ends.append(arrived_ns + int(self.own_ttl_ms * 1e6))
         return min(ends, default=None)

@@ -345,13 +345,13 @@ class Core:
         self._close_session(now_ns)
         self.connection.leave(now_ns, why)
 
-    def _outdated(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
+    def _is_outdated(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
         """Return whether `answer` responds to a hello of an earlier connection."""
         stamp_ns, greeted_ns = answer.t_client_ns, self.connection.greeting.started_ns
         return stamp_ns is not None and (greeted_ns is None or stamp_ns < greeted_ns)
 
     def _receive_welcome(self, welcome: messages.Welcome, now_ns: int) -> None:
-        if self.connection.open or self._outdated(welcome):
+        if self.connection.open or self._is_outdated(welcome):
             self.tally.ignored["welcome"] += 1  # the response to a repeated or earlier hello
             return
         if not is_supported(welcome.protocol):
@@ -423,7 +423,7 @@ class Core:
         connection = self.connection
         # Before the welcome, such errors are about messages that were sent before the hello.
         stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
-        if self._outdated(message) or (stray and not connection.open):
+        if self._is_outdated(message) or (stray and not connection.open):
             self.tally.ignored["error"] += 1
             return
         self.tally.count["errors"] += 1
@@ -440,14 +440,14 @@ class Core:
         elif not message.retryable and (message.fatal or not (connection.open or unknown)):
             self.end(Refused(message), now_ns)
         elif unknown or message.fatal:
-            self._session_refused(message, unknown, now_ns)
+            self._greet_again(message, unknown, now_ns)
         elif not connection.open:
             self._try_later(now_ns)
         elif self.looks.unanswered is not None and message.seq == self.looks.unanswered.seq:
             self.looks.unanswered, self.looks.refused = None, self.tally.last_error
             self.version += 1
 
-    def _session_refused(self, message: messages.ErrorMessage, unknown: bool, now_ns: int) -> None:
+    def _greet_again(self, message: messages.ErrorMessage, unknown: bool, now_ns: int) -> None:
         """Send a hello again, to resume the session, or to start a new one if the server no longer knows it."""
         connection = self.connection
         if message.fatal:

@@ -140,9 +140,9 @@ class CrowdCore(Core):
 
     def end(self, error: ClientError, now_ns: int) -> None:
         super().end(error, now_ns)
-        self._end_all("session_ended")
+        self._end_all_calls("session_ended")
 
-    def _end_all(self, cause: str) -> None:
+    def _end_all_calls(self, cause: str) -> None:
         self._add_news([name for name, member in self.members.items() if member.active.end(cause)])
 
     def _add_news(self, names: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ class CrowdCore(Core):
         ours = isinstance(message, messages.Bye) and message.session in (None, self.session.token)
         super().receive(message, now_ns)
         if ours:
-            self._end_all("session_ended")
+            self._end_all_calls("session_ended")
 
     def _receive_welcome(self, welcome: messages.Welcome, now_ns: int) -> None:
         was_open = self.connection.open

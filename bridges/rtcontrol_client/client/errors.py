@@ -14,7 +14,7 @@ from rtcontrol_client.wire.messages import ErrorMessage
 
 
 class ClientError(RemedyError):
-    """Raised for wrong arguments, or a server that cannot be used; `what` is the problem, and `remedy` a hint."""
+    """Raised for wrong arguments or a server that cannot be used; `what` is the problem, `remedy` a hint for people."""
 
 
 class Refused(ClientError):

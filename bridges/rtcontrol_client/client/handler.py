@@ -91,23 +91,23 @@ class Handler:
         welcome = None if self._core.error is not None else self._core.session.welcome
         self._retry_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
         if taken is not None:
-            self._report(taken, results, errors)
+            self._report_outcome(taken, results, errors)
         if taken is None or safe:
             self._idle.set()
 
-    def _report(self, standing: Standing, results: Sequence[Any], errors: Sequence[BaseException]) -> None:
+    def _report_outcome(self, standing: Standing, results: Sequence[Any], errors: Sequence[BaseException]) -> None:
         outcome: Outcomes = "refused" if errors else "executed"
         for error in errors:
             if not isinstance(error, Declined):
                 outcome = "failed"
                 log.error("A handler failed.", exc_info=error)
-        words = {"result": _text([r for r in results if r is not None], 8192), "error": _text(errors, 1000)}
+        words = {"result": _join([r for r in results if r is not None], 8192), "error": _join(errors, 1000)}
         with self._link.lock:
             self._core.acknowledge(standing, outcome, clock.now_ns(), **words)
         self._link.wake()
 
 
-def _text(values: Sequence[Any], limit: int) -> str | None:
+def _join(values: Sequence[Any], limit: int) -> str | None:
     """Join values into one text of at most `limit` characters, or None if empty; errors are shown with their type."""
     try:
         failed = [isinstance(value, BaseException) and not isinstance(value, Declined) for value in values]

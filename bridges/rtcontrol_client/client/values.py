@@ -31,12 +31,12 @@ def plain(value: Any, name: str) -> Any:
 
     Raises WireError with the path of the wrong value, which starts with `name`.
     """
-    copied = _plain(value, name, 1)
+    copied = _to_plain(value, name, 1)
     check_value({name: copied}, LIMITS)
     return copied
 
 
-def _plain(value: Any, path: str, depth: int) -> Any:
+def _to_plain(value: Any, path: str, depth: int) -> Any:
     if depth > LIMITS.max_depth + 1:  # stop here, since the value may contain itself
         raise too_large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
     if isinstance(value, BaseModel):
@@ -52,15 +52,15 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Mapping):
         keys = {key: str.__str__(key) if isinstance(key, str) else key for key in value}
-        return {keys[key]: _plain(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
+        return {keys[key]: _to_plain(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, BYTES):
-        return [_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
+        return [_to_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
     raise WireError(
-        Code.INVALID, f"{path} has the type {_kind(value)}, which cannot be sent.", SUPPORTED_TYPES, field=path
+        Code.INVALID, f"{path} has the type {_type_name(value)}, which cannot be sent.", SUPPORTED_TYPES, field=path
     )
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return type(value).__name__ + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
 
 
@@ -88,14 +88,14 @@ def to_arrays(named: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Convert named buffers to the arrays of a message (copies, C order, little endian). Raises ClientError."""
     if not isinstance(named, Mapping):
         raise ClientError(f"arrays is a {type(named).__name__}.", "Pass a mapping of names to arrays.")
-    return [_array(name, value) for name, value in named.items()]
+    return [_array_fields(name, value) for name, value in named.items()]
 
 
-def _array(name: str, value: Any) -> dict[str, Any]:
+def _array_fields(name: str, value: Any) -> dict[str, Any]:
     try:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):  # ValueError for numpy's times, for example
-        text = f"arrays[{name!r}] is a {_kind(value)}, which is not a buffer."
+        text = f"arrays[{name!r}] is a {_type_name(value)}, which is not a buffer."
         raise ClientError(text, "Give a numpy array of numbers, an array.array or bytes.") from None
     order, code = view.format[:-1], view.format[-1]
     dtype = f"{KINDS.get(code, '')}{view.itemsize}"

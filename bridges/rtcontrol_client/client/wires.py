@@ -39,12 +39,12 @@ class Wires:
         self._wake_in, self._wake_out = sockets.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._watch(self._context.socket(zmq.DEALER))
+        self._use_socket(self._context.socket(zmq.DEALER))
 
     def reset(self) -> None:
         """Replace the socket by a new one that is not connected."""
         self._close_socket()
-        self._watch(self._context.socket(zmq.DEALER))
+        self._use_socket(self._context.socket(zmq.DEALER))
 
     def connect(self, address: str, keys: Keys | None) -> None:
         """Replace the socket by one that connects to the address. Raises zmq.ZMQError."""
@@ -55,7 +55,7 @@ class Wires:
         socket = self._dealer(self._context, HIGH_WATER, LINGER_MS)
         socket.immediate = True
         socket.reconnect_ivl = -1  # libzmq must not reconnect, since the core does
-        self._watch(socket)
+        self._use_socket(socket)
         socket.connect(address)
 
     def picture_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
@@ -76,7 +76,7 @@ class Wires:
             socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
         return socket
 
-    def _watch(self, socket: zmq.Socket[bytes]) -> None:
+    def _use_socket(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
         self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(EVENTS)
         self._poller = zmq.Poller()

@@ -38,27 +38,27 @@ MSGPACK_LIMITS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items
 
 def encode_msgpack(message: Message) -> list[bytes]:
     """Return the message's parts: the header, then one buffer per array. Raises WireError if a value cannot be sent."""
-    header, buffers = _split(message)
+    header, buffers = _split_buffers(message)
     for i, (_, entry) in enumerate(_buffer_entries(header)):
         entry["part"] = i + 1
-    return [_encode(header, msgpack.packb), *buffers]
+    return [_encode_header(header, msgpack.packb), *buffers]
 
 
 def encode_json(message: Message) -> str:
     """Return the message as one JSON text. Raises WireError if a value cannot be sent."""
-    header, buffers = _split(message)
+    header, buffers = _split_buffers(message)
     for (_, entry), buffer in zip(_buffer_entries(header), buffers, strict=True):
         entry["base64"] = base64.b64encode(buffer).decode("ascii")
-    return str(_encode(header, _dumps))
+    return str(_encode_header(header, _json_text))
 
 
-def _dumps(header: dict[str, Any]) -> str:
+def _json_text(header: dict[str, Any]) -> str:
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     text.isascii() or text.encode()  # raises an error for a lone surrogate, which UTF-8 cannot represent
     return text
 
 
-def _encode(header: dict[str, Any], encode: Callable[[dict[str, Any]], Any]) -> Any:
+def _encode_header(header: dict[str, Any], encode: Callable[[dict[str, Any]], Any]) -> Any:
     try:
         return encode(header)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -66,7 +66,7 @@ def _encode(header: dict[str, Any], encode: Callable[[dict[str, Any]], Any]) -> 
         raise WireError(Code.INVALID, f"Encoding failed ({_first_line(error)}).", SUPPORTED_TYPES) from None
 
 
-def _split(message: Message) -> tuple[dict[str, Any], list[bytes]]:
+def _split_buffers(message: Message) -> tuple[dict[str, Any], list[bytes]]:
     if isinstance(message, Observe) and message.arrays:
         header = message.model_dump(exclude_none=True, exclude={"arrays": {"__all__": {"data"}}})
         return header, [a.data for a in message.arrays]
@@ -95,7 +95,7 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
         hint = "Send one msgpack map with string keys, strings as UTF-8, and the bytes of arrays in separate parts."
         raise WireError(Code.MALFORMED, f"The header is not a msgpack map ({_first_line(error)}).", hint) from None
     used: set[int] = set()
-    for place, entry in _buffer_entries(_checked_header(header, limits)):
+    for place, entry in _buffer_entries(_check_header(header, limits)):
         part = to_integer(entry.pop("part", None))
         if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part < len(parts) or part in used:
             field, hint = f"{place}.part", f"Use the index of the part with its bytes, 1 to {len(parts) - 1}."
@@ -114,7 +114,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     if isinstance(text, str) and not text.isascii():
         check_size([len(text.encode("utf-8", "replace"))], limits)
     try:
-        # Python's parser accepts NaN and Infinity; `_checked_header` rejects them with their path.
+        # Python's parser accepts NaN and Infinity; `_check_header` rejects them with their path.
         text = text if isinstance(text, str) else text.decode()
         header = json.loads(text, parse_int=_parse_int, object_pairs_hook=_to_map)
     except RecursionError:
@@ -126,7 +126,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     arrays, image = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
     entries = [*(arrays if isinstance(arrays, list) else []), image]
     encoded = {id(entry): entry.pop("base64", None) for entry in entries if isinstance(entry, dict)}
-    for place, entry in _buffer_entries(_checked_header(header, limits)):
+    for place, entry in _buffer_entries(_check_header(header, limits)):
         try:
             entry["data"] = base64.b64decode(encoded[id(entry)], validate=True)
         except (TypeError, ValueError):
@@ -152,7 +152,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:120]
 
 
-def _checked_header(header: Any, limits: Limits) -> dict[str, Any]:
+def _check_header(header: Any, limits: Limits) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise WireError(Code.MALFORMED, f"The header is a {type(header).__name__}, not a map.", "Send a map.")
     kind = header.get("type")

@@ -66,14 +66,14 @@ class WireError(Exception):
 def refusal_of(first: Any, steps: Sequence[int | str], kind: str) -> WireError:
     """Return a WireError for `first`, pydantic's error at the path `steps` in a message of type `kind`."""
     field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
-    value = "missing" if first["type"] == "missing" else _describe(first["input"])
+    value = "missing" if first["type"] == "missing" else _describe_value(first["input"])
     problem = f"{kind}.{field} is {value}." if field else f"The part is {value}."
     rule = re.sub(r"^.* should | or instance of .*", "", first["msg"])
     hint = "Add this field." if first["type"] == "missing" else f"It must {rule}."
     return WireError(Code.INVALID, problem, hint, field=field or None, fatal=kind == "hello")
 
 
-def _describe(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"a list of {len(value)}" if isinstance(value, list) else "a map"
     long = isinstance(value, str) and len(value) > 40

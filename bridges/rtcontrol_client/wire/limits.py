@@ -78,7 +78,7 @@ def check_value(root: Any, limits: Limits) -> int:
 
 
 def _is_valid(value: Any, limits: Limits) -> bool:
-    """Return True for a value that is certainly valid, so that the slower checks can be skipped."""
+    """Return whether a value is certainly valid, so that `check_value` can skip the slower checks."""
     if isinstance(value, str):
         return 4 * len(value) <= limits.max_string_bytes and value.isascii()
     return value is None or isinstance(value, bool)
