@@ -188,26 +188,26 @@ class CallQueue:
 
     def offer(self, standing: Standing) -> list[Standing]:
         """Queue a call that has become active; return the queued calls that it replaces."""
-        of_safe = self._on_safe and standing.status == "safe"
-        if not (of_safe or self._on_call):
+        safe_only = self._on_safe and standing.status == "safe"
+        if not (safe_only or self._on_call):
             return []
-        waiting = self.next.get(of_safe)
+        waiting = self.next.get(safe_only)
         if waiting is not None and any(waiting.call is call for call in standing.before):
             self._further_calls.append(standing)
             return []
         superseded = [] if waiting is None else [waiting, *self._further_calls]
         self._further_calls.clear()
-        self.next[of_safe] = standing
+        self.next[safe_only] = standing
         return superseded
 
-    def take(self, of_safe: bool, now: Standing) -> tuple[Standing | None, Standing | None]:
-        """Take the next call: return (call, None) if it is still active, else (None, call). `now` is the active
-        call."""
-        waiting = self.next.pop(of_safe, None)
+    def take(self, safe_only: bool, now: Standing) -> tuple[Standing | None, Standing | None]:
+        """Remove the next call from the queue; return (call, None) if it is still active, else (None, call). `now` is
+        the active call."""
+        waiting = self.next.pop(safe_only, None)
         if waiting is None:
             return None, None
-        if self._further_calls and not of_safe:
-            self.next[of_safe] = self._further_calls.popleft()
+        if self._further_calls and not safe_only:
+            self.next[safe_only] = self._further_calls.popleft()
         continues = now.status != "safe" and any(waiting.call is call for call in now.calls)
         if now.status == "safe" if waiting.status == "safe" else continues:
             return replace(waiting, before=()), None
@@ -218,7 +218,7 @@ class CallQueue:
         keep(self.owed, tick, call)
 
     def settle(self, tick: int, call: FunctionCall | None) -> bool:
-        """Return whether this call must still be acknowledged, and remove it from these calls."""
+        """Return whether this call must still be acknowledged to the server; if so, count it as acknowledged."""
         if tick not in self.owed or self.owed[tick] is not call:
             return False  # the call is acknowledged already, or belongs to an earlier session
         del self.owed[tick]
@@ -226,7 +226,7 @@ class CallQueue:
 
 
 def keep(newest: dict[int, Any], key: int, value: Any) -> None:
-    """Add a value, and delete the oldest one if there are more than KEPT."""
+    """Store a value by its key; delete the oldest value if more than KEPT are stored."""
     newest[key] = value
     if len(newest) > KEPT:
         del newest[next(iter(newest))]

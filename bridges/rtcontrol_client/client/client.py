@@ -127,9 +127,9 @@ class Client(ClientBase):
         checked_options = Options.of(options)
         super().__init__(endpoint, Core(checked_options, clock.now_ns()))
         self._pictures = PictureSender(self._link)
-        for of_safe, handle in ((False, self.options.on_call), (True, self.options.on_safe)):
+        for safe_only, handle in ((False, self.options.on_call), (True, self.options.on_safe)):
             if handle is not None:
-                self._handlers.append(Handler(self._link, of_safe, handle))
+                self._handlers.append(Handler(self._link, safe_only, handle))
         self._notify_waiters()  # a call may have arrived before the handlers existed
         self._looker = None if self.options.look is None else Looker(self, self.options.look)
 

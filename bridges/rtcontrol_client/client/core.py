@@ -162,9 +162,9 @@ class Core:
         """Remove all messages of these kinds from the queue."""
         self.waiting = deque(message for message in self.waiting if not isinstance(message, kinds))
 
-    def take(self, of_safe: bool, now_ns: int) -> Standing | None:
+    def take(self, safe_only: bool, now_ns: int) -> Standing | None:
         """Return the next call for a handler, or None; acknowledge a call that is no longer active as expired."""
-        standing, late = self.handover.take(of_safe, self.active.at(now_ns))
+        standing, late = self.handover.take(safe_only, self.active.at(now_ns))
         if late is not None:
             self.acknowledge(late, "expired", now_ns, error="no longer active when the handler could start")
         return standing
@@ -249,12 +249,12 @@ class Core:
             return self._session_messages(now_ns)
         if not connection.greeting.greets(now_ns):
             return []
-        again = connection.greeting.started_ns is not None
-        if not again:
+        is_repeated = connection.greeting.started_ns is not None
+        if not is_repeated:
             connection.greeting.started_ns, self.goal.greeting = now_ns, self.goal.wanted
         hello = self.options.hello(now_ns, self.session.token if self.session.known else None, self.goal.greeting)
         # A welcome may take seconds, but the pong shows at once that there is a server.
-        return [hello, connection.heartbeat.ping(now_ns)] if again else [hello]
+        return [hello, connection.heartbeat.ping(now_ns)] if is_repeated else [hello]
 
     def _session_messages(self, now_ns: int) -> list[Message]:
         if not self.connection.has_room(now_ns):
@@ -391,8 +391,8 @@ class Core:
         self.session.known, self.session.token = True, welcome.session
         # Drop queued messages of the previous session, except unsent observations.
         looks = [message for message in self.waiting if isinstance(message, Observe)]
-        for gone in (self.waiting, self.looks.stamps, self.handover.owed):
-            gone.clear()
+        for queue in (self.waiting, self.looks.stamps, self.handover.owed):
+            queue.clear()
         self._hand_out(self.active.start(welcome.epoch, self.safe_calls()), now_ns)
         for look in looks:
             self._queue_numbered(look)
@@ -422,8 +422,8 @@ class Core:
     def _receive_error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         connection = self.connection
         # Before the welcome, such errors are about messages that were sent before the hello.
-        stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
-        if self._is_outdated(message) or (stray and not connection.open):
+        is_stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
+        if self._is_outdated(message) or (is_stray and not connection.open):
             self.tally.ignored["error"] += 1
             return
         self.tally.count["errors"] += 1

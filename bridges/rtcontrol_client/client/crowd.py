@@ -73,13 +73,13 @@ class CrowdCore(Core):
 
     def leave(self, ids: Sequence[str]) -> None:
         """Remove members; unknown names are ignored."""
-        gone = [name for name in dict.fromkeys(ids) if self.members.pop(name, None) is not None]
-        for name in gone:
+        left_members = [name for name in dict.fromkeys(ids) if self.members.pop(name, None) is not None]
+        for name in left_members:
             self._unsent.pop(name, None)
             self.news.discard(name)
-        if gone:
-            self._left_members.extend(gone)
-            self.send(Leave(session=self.session.token, ids=gone))
+        if left_members:
+            self._left_members.extend(left_members)
+            self.send(Leave(session=self.session.token, ids=left_members))
 
     def change(self, ids: Sequence[str], **terms: Any) -> None:
         """Change settings of members. Raises ClientError if a member is unknown."""
@@ -165,9 +165,9 @@ class CrowdCore(Core):
             if self.error is None:
                 self._receive_calls(message, now_ns)
             return
-        ours = isinstance(message, messages.Bye) and message.session in (None, self.session.token)
+        ends_session = isinstance(message, messages.Bye) and message.session in (None, self.session.token)
         super().receive(message, now_ns)
-        if ours:
+        if ends_session:
             self._end_all_calls("session_ended")
 
     def _receive_welcome(self, welcome: messages.Welcome, now_ns: int) -> None:
@@ -181,9 +181,9 @@ class CrowdCore(Core):
         # Send `join` again for all members, of which those that the server knows continue, and `leave` for members that
         # left recently, since those messages may be lost.
         self.drop(Join, Leave)
-        gone = [name for name in dict.fromkeys(self._left_members) if name not in self.members]
-        if welcome.resumed and gone:
-            self.send(Leave(session=self.session.token, ids=gone))
+        left_members = [name for name in dict.fromkeys(self._left_members) if name not in self.members]
+        if welcome.resumed and left_members:
+            self.send(Leave(session=self.session.token, ids=left_members))
         self._send_terms(list(self.members))
         for name, member in self.members.items():
             safe_calls = tuple(member.terms.safe_calls or self.safe_calls())

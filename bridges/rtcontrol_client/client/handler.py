@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class Handler:
-    """A thread that calls the user's function `handle` with each new active call, one at a time; if `of_safe`, only
+    """A thread that calls the user's function `handle` with each new active call, one at a time; if `safe_only`, only
     with safe calls. Of several safe calls, each is handled separately. If `handle` raises for a safe call, it is called
     again each period, until it returns or another call is active.
     """
 
-    def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any]) -> None:
-        self._link, self._core, self._of_safe, self._handle = link, link.core, of_safe, handle
+    def __init__(self, link: Link, safe_only: bool, handle: Callable[[Standing], Any]) -> None:
+        self._link, self._core, self._safe_only, self._handle = link, link.core, safe_only, handle
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
-        self._unfinished: list[Standing] = []  # safe calls that the handler has not executed successfully
+        self._retries: list[Standing] = []  # safe calls that the handler has not executed successfully
         self._retry_s = 0.0  # when to retry these
         self.wake = self._event.set
         self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
@@ -51,13 +51,13 @@ class Handler:
 
     @property
     def _has_pending(self) -> bool:
-        return self._of_safe in self._core.handover.next or bool(self._unfinished)
+        return self._safe_only in self._core.handover.next or bool(self._retries)
 
     def _run(self) -> None:
         while self._continues():
-            self._event.wait(max(0.0, self._retry_s - time.monotonic()) if self._unfinished else None)
+            self._event.wait(max(0.0, self._retry_s - time.monotonic()) if self._retries else None)
             self._event.clear()
-            while self._of_safe in self._core.handover.next or (self._unfinished and time.monotonic() >= self._retry_s):
+            while self._safe_only in self._core.handover.next or (self._retries and time.monotonic() >= self._retry_s):
                 self._execute_next()
 
     def _continues(self) -> bool:
@@ -67,32 +67,32 @@ class Handler:
     def _execute_next(self) -> None:
         """Execute the queued call, or retry failed safe calls if the queue is empty."""
         with self._link.lock:
-            taken = self._core.take(self._of_safe, clock.now_ns())
+            queued = self._core.take(self._safe_only, clock.now_ns())
             active = self._core.active.at(clock.now_ns())
         self._link.wake()
-        safe = (taken or active).status == "safe"
-        if taken is not None and safe:
-            self._unfinished = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
+        safe = (queued or active).status == "safe"
+        if queued is not None and safe:
+            self._retries = [replace(queued, call=call, more=()) for call in queued.calls] or [queued]
         elif not safe:
-            self._unfinished = []
-        if self._unfinished:
+            self._retries = []
+        if self._retries:
             self._idle.clear()
         results: list[Any] = []
         errors: list[BaseException] = []
-        for standing in list(self._unfinished) if taken is None or safe else [taken]:
+        for standing in list(self._retries) if queued is None or safe else [queued]:
             try:
                 result = self._handle(standing)
                 if inspect.isawaitable(result):
                     raise TypeError("the handler returned an awaitable, which is never awaited: use a plain function")
                 results.append(result)
-                self._unfinished = [failed for failed in self._unfinished if failed is not standing]
+                self._retries = [failed for failed in self._retries if failed is not standing]
             except BaseException as error:
                 errors.append(error)
         welcome = None if self._core.error is not None else self._core.session.welcome
         self._retry_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
-        if taken is not None:
-            self._report_outcome(taken, results, errors)
-        if taken is None or safe:
+        if queued is not None:
+            self._report_outcome(queued, results, errors)
+        if queued is None or safe:
             self._idle.set()
 
     def _report_outcome(self, standing: Standing, results: Sequence[Any], errors: Sequence[BaseException]) -> None:
