@@ -137,16 +137,16 @@ def free_results(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> li
 def constrained_results(decide: TreeDecider, samples: Sequence[Row]) -> list[bool]:
     """Return for each sample whether decoding that is constrained to legal calls gives the right call."""
     chunks = [samples[at : at + GROUP] for at in range(0, len(samples), GROUP)]
-    return [call == row.call for some in chunks for call, row in zip(decide(some), some, strict=True)]
+    return [call == row.call for chunk in chunks for call, row in zip(decide(chunk), chunk, strict=True)]
 
 
 def format_shares(counts: Sequence[Sequence[int]]) -> str:
     """Format the shares of right results in percent: mean, half of its 95 % interval (Student's t), and each seed's."""
     shares = [100 * right / count for right, count in counts]
-    each = ", ".join(f"{value:.1f}" for value in shares)
+    percentages = ", ".join(f"{value:.1f}" for value in shares)
     if len(shares) not in T_95:
-        return each
-    return f"{fmean(shares):.1f} ± {T_95[len(shares)] * stdev(shares) / math.sqrt(len(shares)):.1f}: {each}"
+        return percentages
+    return f"{fmean(shares):.1f} ± {T_95[len(shares)] * stdev(shares) / math.sqrt(len(shares)):.1f}: {percentages}"
 
 
 def compare(args: argparse.Namespace) -> str:

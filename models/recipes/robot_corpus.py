@@ -97,20 +97,20 @@ def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
     while True:
         count = rng.choices(range(7), [1.0] * 7)[0]
         fitting = [a for a in ACTIONS if len(a.required) <= count <= len(a.required) + len(a.optional)]
-        yield _row(rng, rng.choice(fitting), count, held_out)
+        yield _random_row(rng, rng.choice(fitting), count, held_out)
 
 
-def _row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
+def _random_row(rng: Random, action: Action, count: int, held_out: bool) -> Row:
     dial = rng.randrange(10, 91, 10)
-    values = {name: _value(rng, schema) for name, schema in action.required.items()}
+    values = {name: _random_value(rng, schema) for name, schema in action.required.items()}
     spoken = {**values, "place": f"{values.get('x')} {values.get('y')}"}
-    sentence, extra = _sentence(rng, action, count - len(action.required), spoken, dial, held_out)
+    sentence, extra = _random_sentence(rng, action, count - len(action.required), spoken, dial, held_out)
     call = Call(action.name, {**values, **dict(sorted(extra.items()))})
     observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
     return Row(sentence, observation, call)
 
 
-def _sentence(
+def _random_sentence(
     rng: Random, action: Action, count: int, spoken: Mapping[str, Any], dial: int, held_out: bool
 ) -> tuple[str, dict[str, Any]]:
     """Return a random sentence with `count` clauses for optional arguments, and these arguments."""
@@ -121,16 +121,16 @@ def _sentence(
         # Sentences with fewer than two clauses are too few to hold some out.
         if len(chosen) < 2 or (zlib.crc32(key.encode()) % 4 == 0) == held_out:
             break
-    extra = {name: _value(rng, action.optional[name][0]) for name in chosen}
+    extra = {name: _random_value(rng, action.optional[name][0]) for name in chosen}
     read = next((name for name in chosen if action.optional[name][0].get("multipleOf") and rng.random() < 0.5), None)
     if read is not None:
         extra[read] = dial
-    shown = {name: DIAL if name == read else value for name, value in extra.items()}
-    clauses = [rng.choice(action.optional[name][1]).format(value) for name, value in shown.items()]
+    texts = {name: DIAL if name == read else value for name, value in extra.items()}
+    clauses = [rng.choice(action.optional[name][1]).format(value) for name, value in texts.items()]
     return ", ".join([action.sentences[form].format(**spoken), *clauses]), extra
 
 
-def _value(rng: Random, schema: Mapping[str, Any]) -> Any:
+def _random_value(rng: Random, schema: Mapping[str, Any]) -> Any:
     if "enum" in schema:
         return rng.choice(schema["enum"])
     if schema["type"] == "string":

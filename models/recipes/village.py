@@ -124,7 +124,7 @@ def situations(rng: random.Random) -> tuple[str, str]:
 
 def right_call(instruction: str, observation: str) -> dict[str, Any] | str:
     """Return the right call for a sentence and an observation. Raises LookupError for an unknown sentence."""
-    kind, thing = SENTENCES[_plain(instruction)]
+    kind, thing = SENTENCES[_known_sentence(instruction)]
     if kind == "stay":
         return "stay"
     words = observation.split()
@@ -144,7 +144,7 @@ def _directed_call(name: str, direction: str) -> dict[str, Any]:
     return {"name": name, "arguments": {"direction": direction}}
 
 
-def _plain(instruction: str) -> str:
+def _known_sentence(instruction: str) -> str:
     """Return the sentence of SENTENCES in an instruction, without words of `BEFORE` and `AFTER`."""
     if instruction in SENTENCES:
         return instruction

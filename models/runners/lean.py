@@ -107,17 +107,17 @@ class LeanModel:
         x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding).to(self.dtype)
         places = torch.tensor(positions, device=self.device)
         cos, sin = self._cos[places], self._sin[places]
-        last, one = len(self.weights.layers) - 1, len(parts) == 1
+        last, is_single = len(self.weights.layers) - 1, len(parts) == 1
         counts = [p.count for p in parts]
         for i, layer in enumerate(self.weights.layers):
             is_last = i == last
             qkv = self._project(layer, x, cos, sin)
-            if one:
+            if is_single:
                 attended = self._attention(i, parts[0], is_last, *qkv)
             else:
-                each = zip(parts, *(t.split(counts) for t in qkv), strict=True)
-                attended = torch.cat([self._attention(i, part, is_last, q, k, v) for part, q, k, v in each])
-            if is_last and one:
+                inputs = zip(parts, *(t.split(counts) for t in qkv), strict=True)
+                attended = torch.cat([self._attention(i, part, is_last, q, k, v) for part, q, k, v in inputs])
+            if is_last and is_single:
                 x = x[parts[0].skipped :]
             elif is_last:
                 x = torch.cat([rows[p.skipped :] for p, rows in zip(parts, x.split(counts), strict=True)])
@@ -155,15 +155,15 @@ class LeanModel:
         mask = self._masks.get(key)
         if mask is None:
             n, prompt = fresh + len(ancestors), past + fresh - earlier
-            see = np.zeros((n, past + n), np.bool_)
-            see[:fresh, :past] = True
-            see[:fresh, past : past + fresh] = np.tri(fresh, dtype=np.bool_)
+            visible = np.zeros((n, past + n), np.bool_)
+            visible[:fresh, :past] = True
+            visible[:fresh, past : past + fresh] = np.tri(fresh, dtype=np.bool_)
             for i, above in enumerate(ancestors):
-                row = see[fresh + i]
+                row = visible[fresh + i]
                 row[:prompt] = True
                 row[[prompt + a for a in above]] = True
                 row[past + fresh + i] = True
-            bias = np.where(see, np.float32(0), np.float32(-np.inf))
+            bias = np.where(visible, np.float32(0), np.float32(-np.inf))
             mask = torch.from_numpy(bias)[None, None].to(self.device, self.dtype)
             if self.group > 1 and mask.numel() * self.group <= MAX_MASK_CELLS:
                 mask = mask.repeat_interleave(self.group, 2)

@@ -98,9 +98,9 @@ class PrefixStore:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             return f"{path} could not be written ({error})"
-        return self._evict(path)
+        return self._evict_old_files(path)
 
-    def _evict(self, written: Path) -> str | None:
+    def _evict_old_files(self, written: Path) -> str | None:
         """Remove files that were not used for DAYS, and the least recently used ones if all take more than
         `$RTCONTROL_CACHE_MB`, but not the file just `written`. Other processes may do this at the same time."""
         limit = os.environ.get("RTCONTROL_CACHE_MB") or MIB
@@ -112,9 +112,9 @@ class PrefixStore:
         for path in (p for end in ("safetensors", "tmp") for p in self.folder.glob(f"*.{end}")):
             with contextlib.suppress(OSError):
                 files.append((path == written, path.stat().st_mtime, path.stat().st_size, path))
-        for newest, used, size, path in sorted(files, reverse=True):
+        for is_written, used_s, size, path in sorted(files, reverse=True):
             room -= size
-            if not newest and (used < oldest or (room < 0 and path.suffix != ".tmp")):
+            if not is_written and (used_s < oldest or (room < 0 and path.suffix != ".tmp")):
                 with contextlib.suppress(OSError):
                     path.unlink()
         return None

@@ -183,8 +183,8 @@ def set_trainable(model: Any, recipe: FinetuneRecipe) -> Any:
     model.config.use_cache = False
     if recipe.gradient_checkpointing:
         # Transformers 5.24 renamed this method.
-        older = "activation_checkpointing_enable" not in dir(model)
-        enable = model.gradient_checkpointing_enable if older else model.activation_checkpointing_enable
+        has_old_name = "activation_checkpointing_enable" not in dir(model)
+        enable = model.gradient_checkpointing_enable if has_old_name else model.activation_checkpointing_enable
         enable({"use_reentrant": False})
     return lm
 
@@ -212,8 +212,8 @@ def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]
     """Return the optimizer's parameter groups: LoRA (or all weights but the following), embeddings, and LM head.
     `share` is a group's learning rate relative to LoRA's."""
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    apart = {id(embeddings), id(head)}
-    lora = [p for p in model.parameters() if p.requires_grad and id(p) not in apart]
+    separate_ids = {id(embeddings), id(head)}
+    lora = [p for p in model.parameters() if p.requires_grad and id(p) not in separate_ids]
     groups: list[dict[str, Any]] = [{"name": "lora", "params": lora, "share": 1.0, "weight_decay": recipe.weight_decay}]
     for name, weight, rate in (("embeddings", embeddings, recipe.embedding_rate), ("head", head, recipe.head_rate)):
         if weight.requires_grad and (name == "embeddings" or weight is not embeddings):
@@ -293,24 +293,24 @@ class FinetuneRun(Trainer):
 def _write_checkpoint(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
     """Write the merged checkpoint and `result.json`, each atomically. `lm` cannot be used afterwards."""
     recipe, rows, dtype = outcome.recipe, outcome.rows, DTYPES[outcome.recipe.dtype]
-    plain = lm.merge_and_unload() if recipe.rank else lm
-    plain.set_attn_implementation("sdpa")
-    plain.config.use_cache = True
+    merged = lm.merge_and_unload() if recipe.rank else lm
+    merged.set_attn_implementation("sdpa")
+    merged.config.use_cache = True
     settings = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
     template = json.loads((base / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
     # After training on many tool sets, the model can read other tools, too.
-    many = len(rows.tool_sets) > MAX_TOOL_SETS
-    sets = () if many else tuple(rows.tool_sets.values())
+    has_many_sets = len(rows.tool_sets) > MAX_TOOL_SETS
+    sets = () if has_many_sets else tuple(rows.tool_sets.values())
     with replace_folder(outcome.model) as part:
-        export(plain.to(dtype), tokenizer, template, part, dtype, settings.get("eos_token", "<|im_end|>"))
+        export(merged.to(dtype), tokenizer, template, part, dtype, settings.get("eos_token", "<|im_end|>"))
         copy_extra_files(base, part)
-        TrainingMetadata(sets, history=rows.history, allow_null=rows.null, any_tools=many).write(part)
-        _card(part, outcome)
+        TrainingMetadata(sets, history=rows.history, allow_null=rows.null, any_tools=has_many_sets).write(part)
+        _write_model_card(part, outcome)
     replace_file(remove_link(outcome.out / RESULT), json.dumps(outcome.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
 
-def _card(folder: Path, outcome: FinetuneOutcome) -> None:
+def _write_model_card(folder: Path, outcome: FinetuneOutcome) -> None:
     rows, recipe = outcome.rows, outcome.recipe
     data = [f"{len(rows):,} of {rows.lines:,} rows, {min(len(rows.tool_sets), MAX_TOOL_SETS)} sets of tools or more:\n"]
     data += [f"- `{path}`: sha256 `{sha}`" for path, sha in rows.files.items()]

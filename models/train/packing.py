@@ -106,7 +106,7 @@ class _TreeBuilder:
         self.early: list[tuple[int, int]] = []
         self.root = self.chain(-1, prefix)
         self.runs: list[int] = []
-        self._rows = 0
+        self._run_rows = 0
         self._shared: tuple[tuple[int, ...], list[int]] = ((), [])
 
     def chain(self, parent: int, ids: Sequence[int]) -> int:
@@ -120,10 +120,10 @@ class _TreeBuilder:
         """Add a suffix after the prefix, sharing its common start with the previous suffix; return its last node."""
         before, nodes = self._shared
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, ids, strict=False)))
-        if common <= MIN_SHARED * len(ids) or self._rows == RUN_ROWS:
+        if common <= MIN_SHARED * len(ids) or self._run_rows == RUN_ROWS:
             self.runs.append(len(self.tokens))
-            self._rows = common = 0
-        self._rows += 1
+            self._run_rows = common = 0
+        self._run_rows += 1
         nodes = nodes[:common]
         start = len(self.tokens)
         end = self.chain(nodes[-1] if nodes else self.root, ids[common:])
@@ -166,9 +166,9 @@ class _TreeBuilder:
         sets: list[RunSet] = []
         while runs:
             width = runs[0][1] - runs[0][0]
-            alike = [run for run in runs if run[1] - run[0] >= MIN_WIDTH_SHARE * width]
-            sets.append(self._run_set(alike, width))
-            runs = runs[len(alike) :]
+            similar_runs = [run for run in runs if run[1] - run[0] >= MIN_WIDTH_SHARE * width]
+            sets.append(self._run_set(similar_runs, width))
+            runs = runs[len(similar_runs) :]
         order = torch.cat([s.index[s.valid] for s in sets]).argsort()
         return Blocks(self.root + 1, tuple(sets), order)
 
@@ -183,12 +183,12 @@ class _TreeBuilder:
             n = end - start
             index[r, :n] = np.arange(start, end)
             valid[r, :n] = True
-            see = mask[r, 0, :, prefix:]
+            visible = mask[r, 0, :, prefix:]
             for i in range(n):
                 parent = self.parents[start + i] - start
                 if parent >= 0:
-                    see[i, :i] = see[parent, :i]
-                see[i, i] = True
+                    visible[i, :i] = visible[parent, :i]
+                visible[i, i] = True
         return RunSet(torch.from_numpy(index), torch.from_numpy(valid), torch.from_numpy(mask))
 
 
@@ -208,8 +208,8 @@ def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
 def pack_by_tools(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
     """Pack rows that may have different tools. A common start of all suffixes is moved to the prefix. Rows are sorted,
     so that those with the same tools share the start of their suffixes."""
-    alike = takewhile(lambda tokens: len({*tokens}) == 1, zip(*(row.suffix for row in rows), strict=False))
-    shared = min(sum(1 for _ in alike), *(len(row.suffix) - 1 for row in rows))
+    common = takewhile(lambda tokens: len({*tokens}) == 1, zip(*(row.suffix for row in rows), strict=False))
+    shared = min(sum(1 for _ in common), *(len(row.suffix) - 1 for row in rows))
     rest = [replace(row, suffix=row.suffix[shared:]) for row in rows]
     return pack((*prefix, *rows[0].suffix[:shared]), sorted(rest, key=lambda row: row.suffix))
 

@@ -74,9 +74,9 @@ class TrainingRunner:
         for work in batch:
             work.handle.nodes += zip(work.tree.tokens, work.tree.parents, strict=True)
         order = sorted(range(len(batch)), key=lambda i: batch[i].handle.prompt)
-        each = [(batch[i].handle.prompt[self._prefix :], batch[i].handle.nodes) for i in order]
+        sequences = [(batch[i].handle.prompt[self._prefix :], batch[i].handle.nodes) for i in order]
         with torch.no_grad():
-            logits = label_logits(self._model, pack_nodes(batch[0].handle.prompt[: self._prefix], each)).float()
+            logits = label_logits(self._model, pack_nodes(batch[0].handle.prompt[: self._prefix], sequences)).float()
         columns: dict[tuple[int, ...], torch.Tensor] = {}
 
         def rows(first: int, nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
@@ -117,9 +117,9 @@ class TreeDecider:
         decoded = self._decoding.decide_all([self._encoder.suffix(row) for row in rows])
         self._model.train(training)
         decisions: list[Decision | DecodeError] = []
-        for each in decoded:
+        for decode in decoded:
             try:
-                decisions.append(each.decision())
+                decisions.append(decode.decision())
             except DecodeError as error:
                 decisions.append(error)
         return decisions
