@@ -40,7 +40,7 @@ def saving_disabled() -> Iterator[None]:
     """Write no prefixes to disk within a `with` block. An evaluation uses each set of tools only once, and a prefix of
     a large model takes a hundred megabytes."""
     global _saving
-    before, _keeps = _saving, False
+    before, _saving = _saving, False
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
+from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key, saving_disabled
 from tests.models.small import build, tool
 
 TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
@@ -34,6 +34,17 @@ def test_saved_prefix_is_restored_exactly(tmp_path: Path, tensors: tuple[torch.T
     assert isinstance(found, tuple)
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, tensors, strict=True))
     assert [p.suffix for p in store.folder.iterdir()] == [".safetensors"]
+
+
+def test_no_prefix_is_saved_while_saving_is_disabled(
+    tmp_path: Path, tensors: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    store = PrefixStore(tmp_path)
+    with saving_disabled():
+        assert store.save("k" * 64, *tensors) is None
+    assert not any(tmp_path.iterdir())
+    assert store.save("k" * 64, *tensors) is None
+    assert any(tmp_path.iterdir())
 
 
 def bytewise(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
