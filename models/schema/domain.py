@@ -195,27 +195,24 @@ def _list_arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 
 
 def closed_domain(values: tuple[Any, ...], where: str, numbers: bool = False) -> ClosedDomain:
-    """Return the closed domain of these values. With `numbers` integers become floats, but keep their texts. Raises
-    UserError if two values have the same text, or a value cannot be written as JSON."""
+    """Return the closed domain of these values, each once. If a string is written like another value (true and "true"),
+    all strings are written as JSON. With `numbers` integers become floats, but keep their texts. Raises UserError if a
+    value cannot be written as JSON."""
     if large := [v for v in values if isinstance(v, int) and not MIN_INTEGER <= v <= MAX_INTEGER]:
         raise UserError(f"{where}: {large[0]} does not fit in 64 bits.", "Use smaller numbers, or strings.")
+    if not values:
+        raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
     try:
-        texts = tuple(value_text(v) for v in values)
+        texts = [value_text(v) for v in values]
     except (TypeError, ValueError):  # not JSON, or not finite
         raise UserError(
             f"{where}: not all of its values can be written as JSON: {values!r}.",
             "Use strings, finite numbers, booleans, or lists and objects of these.",
         ) from None
-    if numbers:
-        values = tuple(float(v) if type(v) is int else v for v in values)
-    if not values:
-        raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
+    strings = {v for v in values if isinstance(v, str)}
+    if any(text in strings and not isinstance(v, str) for v, text in zip(values, texts, strict=True)):
+        texts = [json_text(v) for v in values]
     by_text: dict[str, Any] = {}
     for value, text in zip(values, texts, strict=True):
-        if text in by_text:
-            raise UserError(
-                f"{where}: the values {by_text[text]!r} and {value!r} have the same text {text!r}.",
-                "Remove one of them, or give them different names.",
-            )
-        by_text[text] = value
-    return ClosedDomain(values, texts)
+        by_text.setdefault(text, float(value) if numbers and type(value) is int else value)
+    return ClosedDomain(tuple(by_text.values()), tuple(by_text))

@@ -37,6 +37,11 @@ def test_null_is_legal_only_for_optional_parameters_of_the_tool() -> None:
     assert trie.leaves[null,] == {0: ABSENT}
 
 
+def test_target_text_distinguishes_values_that_are_equal_in_python() -> None:
+    plan = compile_plan(tool_schemas([tool("go", a=[1, True, "true", [1], [True]])]), TOKENIZER)
+    assert [plan.text(0, 0, v) for v in (True, 1, "true", [True], 1.0)] == ["true", "1", '"true"', "[true]", "1"]
+
+
 class Blind(STTokenizer):
     """A tokenizer that lower-cases text, as in a lower-casing checkpoint."""
 

@@ -153,7 +153,7 @@ def test_list_counted_in_floats_is_closed() -> None:
     assert len(parameter(pair).domain.values) == 4
 
 
-# Values and their texts: numbers use Decimal, leaves are typed, and values with equal texts are refused.
+# Values and their texts: numbers use Decimal, leaves are typed, and no two values have one text.
 
 
 def listed(**schema: Any) -> ClosedDomain:
@@ -176,6 +176,19 @@ def test_grid_holds_exactly_the_multiples_within_its_bounds(first: int, count: i
     assert len({len(t.partition(".")[2]) for t in domain.texts}) == 1
     assert [float(t) for t in domain.texts] == list(domain.values)
     assert not any("e" in t.lower() or t.strip("0.") == "-" for t in domain.texts)
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([True, "true", "auto"], ["true", '"true"', '"auto"']),
+        (["1", 1, '"1"'], ['"1"', "1", r'"\"1\""']),
+        ([[1], "[1]", {"a": 1}, '{"a":1}'], ["[1]", '"[1]"', '{"a":1}', r'"{\"a\":1}"']),
+        ([0.0, -0.0, 1, "2"], ["0.0", "1", "2"]),
+    ],
+)
+def test_texts_that_read_like_other_values_are_quoted(values: list[Any], texts: list[str]) -> None:
+    assert listed(enum=values).texts == (*texts,)
 
 
 def test_enumerated_integer_may_have_64_bits() -> None:
