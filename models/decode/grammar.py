@@ -17,8 +17,8 @@ from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.json_schema import to_declared_types
-from rtcontrol.models.schema.mask import FORMATS, compile_mask
-from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER
+from rtcontrol.models.schema.mask import FORMATS, MAX_COUNT, compile_masks, undecodable
+from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER, engine_error
 
 MAX_TOKENS = 64  # default limit for the tokens of a free value
 MAX_ENDING = 256  # further tokens that may complete a JSON value which has reached its limit
@@ -76,33 +76,30 @@ class Grammars:
         A `quoted` value is a string within JSON quotes, and has no characters that need an escape. `space` precedes
         JSON values and follows their separators. `parse_free` checks the rules that the grammar does not enforce.
         """
-        schema = domain.schema
+        schema, fault = domain.schema, ""
         if domain.is_string and schema.keys().isdisjoint(PATTERN_KEYS) and schema.get("format") not in FORMATS:
-            low, high = schema.get("minLength", 0), schema.get("maxLength", "")
-            grammar = f"{PLAIN_TEXT}start: TEXT\nTEXT: /(?:{UNESCAPED if quoted else ANY_CHARACTER}){{{low},{high}}}/\n"
-        elif domain.is_string:
-            grammar = f"{JSON_TEXT}{compile_mask(domain, where).grammar}"
-        else:
-            grammar = compile_mask(domain, where, space).grammar
-        self._check_compiled(grammar, where)
-        return grammar
+            low = min(schema.get("minLength", 0), MAX_COUNT)
+            high = min(schema["maxLength"], MAX_COUNT) if "maxLength" in schema else ""
+            characters = UNESCAPED if quoted else ANY_CHARACTER
+            return f"{PLAIN_TEXT}start: TEXT\nTEXT: /(?:{characters}){{{low},{high}}}/\n"
+        prefix = JSON_TEXT if domain.is_string else ""
+        for mask in compile_masks(domain, where, "" if domain.is_string else space):
+            if not (fault := self._fault(f"{prefix}{mask.grammar}")):
+                return f"{prefix}{mask.grammar}"
+        raise undecodable(where, fault)
 
-    def _check_compiled(self, grammar: str, where: str) -> None:
-        """Raise UserError if llguidance cannot compile the grammar."""
-        first = self.matcher(grammar)
-        if not first.is_error():
-            first.compute_bitmask()  # some of the library's limits are only checked here
-        if first.is_error():
-            raise UserError(
-                f"{where}: its schema cannot be decoded ({str(first.get_error()).strip().splitlines()[0][:200]}).",
-                "Use a plain type, bounds or an enum, or shorter patterns.",
-            )
+    def _fault(self, grammar: str) -> str:
+        """Return why llguidance cannot decode values of a grammar; an empty text if it can."""
+        ahead = self.matcher(grammar).deep_copy()
+        if not ahead.is_error():
+            ahead.consume_tokens(ahead.compute_ff_tokens())
+            ahead.compute_bitmask()  # some of its limits are only checked here
+        return engine_error(ahead) if ahead.is_error() else ""
 
     def check(self, grammar: str, limit: int, where: str) -> None:
         """Raise UserError if every value of the grammar has more than `limit` tokens. JSON may have MAX_ENDING more."""
         text = grammar.startswith((PLAIN_TEXT, JSON_TEXT))
         end = self.start(grammar, limit, where).end(limit + MAX_ENDING * (not text))
-        self._check_compiled(grammar, where)
         # For JSON with a pattern the search for an end is not exhaustive, so raise no error.
         if end is None and (text or '"pattern' not in grammar):
             problem = f"{where}: no value of at most {limit} tokens satisfies its schema."
@@ -173,7 +170,7 @@ class FreeValue:
         """
         legal = self._legal_mask(self._matcher)
         if self._matcher.is_error():
-            reason = str(self._matcher.get_error()).strip().splitlines()[0][:200]
+            reason = engine_error(self._matcher)
             raise DecodeError(f"{self._where}: computing the legal tokens takes too long ({reason})")
         if len(self.tokens) >= self._limit:
             legal[:] = False

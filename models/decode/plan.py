@@ -13,7 +13,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain, json_text
 from rtcontrol.models.schema.json_schema import to_declared_types
 from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
-from rtcontrol.models.schema.validator import equal
+from rtcontrol.models.schema.validator import equality_key
 
 TrieNode = tuple[int, ...]  # a node is the tuple of tokens after the head token that lead to it
 ROOT: TrieNode = ()
@@ -146,7 +146,7 @@ class SchemaPlan:
         domain = self.slots[tool][k].domain
         if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):
-                if known == value and equal(known) == equal(value):  # true is not 1
+                if known == value and equality_key(known) == equality_key(value):  # true is not 1
                     return text
             raise ValueError(f"{self.tools[tool].name}: {value!r} is not in the domain of argument {k + 1}")
         return value if domain.is_string else json_text(to_declared_types(value, domain.schema))

@@ -15,6 +15,7 @@ MAX_ENTRIES = 100_000  # of all objects and lists
 MAX_DEPTH = 256  # of nested objects and lists
 MAX_PATTERNS = 512  # regular expressions in all schemas
 MAX_PATTERN_ATOMS = 50_000  # characters and classes in all patterns, with repetitions expanded
+MAX_COUNTED = 256  # a repetition that counts further costs no more: its states grow with the text
 MAX_ALTERNATIVES = 1_000  # of anyOf and oneOf in all schemas, without constants
 REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
@@ -81,7 +82,7 @@ def pattern_atoms(pattern: str) -> int:
         char = pattern[i]
         repeat = REPEAT.match(pattern, i) if char == "{" else None
         if repeat is not None:
-            times = max(_to_int(repeat[1]), _to_int(repeat[2] or ""), 1)
+            times = min(max(_to_int(repeat[1]), _to_int(repeat[2] or ""), 1), MAX_COUNTED)
             sums[-1] += last * (times - 1)
             last *= times
             i = repeat.end()

@@ -20,10 +20,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import FreeDomain, json_text
 from rtcontrol.models.schema.numbers import number_range
 from rtcontrol.models.schema.references import RULE_KEYWORDS
-from rtcontrol.models.schema.validator import DATA_KEYWORDS, SCHEMA_MAPS, PatternError, byte_matcher
+from rtcontrol.models.schema.validator import DATA_KEYWORDS, SCHEMA_MAPS, PatternError, byte_matcher, countable
 
 FAR_BOUND = 2**62  # bound of unbounded numbers, since bounded numbers are written without exponents
 MAX_EXACT = 2**53  # llguidance treats bounds, and steps of floats, up to this number exactly
+MAX_COUNT = 2**32 - 1  # characters or items, the most that llguidance counts; no decoded value has as many
 LARGEST_STEP, MAX_DECIMALS = 10_000, 6  # limits of steps, since llguidance needs so many states
 # Keywords that are passed to llguidance unchanged.
 ENFORCED_KEYWORDS = {
@@ -39,6 +40,8 @@ CHECKED_KEYWORDS = {
 }
 FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
 BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+LEAST_COUNTS = {"string": "minLength", "array": "minItems"}
+COUNTS = {*LEAST_COUNTS.values(), "maxLength", "maxItems"}
 # Keywords that are dropped, one set after another, until llguidance accepts the schema.
 RELAXATIONS: tuple[frozenset[str], ...] = (
     frozenset(),
@@ -70,42 +73,56 @@ class Mask:
 
 
 def compile_mask(domain: FreeDomain, where: str, space: str = "") -> Mask:
-    """Compile the schema of a free domain to a grammar. `space` precedes JSON values and follows their separators.
+    """Return the strictest mask that llguidance compiles. Raises UserError as `compile_masks` does."""
+    return next(compile_masks(domain, where, space))
+
+
+def compile_masks(domain: FreeDomain, where: str, space: str = "") -> Iterator[Mask]:
+    """Compile the schema of a free domain to grammars, and yield those that llguidance compiles, the strictest first.
+    `space` precedes JSON values and follows their separators.
 
     Raises UserError (`where` names tool and parameter) if no value satisfies the schema, or it is too large.
     """
+    fault: str | None = None
     try:
-        return _compile_json(json.dumps([domain.schema, domain.rules], default=repr), where, space)
+        written = json.dumps([domain.schema, domain.rules], default=repr)
+        for without in RELAXATIONS:
+            mask, fault = _compile_json(written, where, space, without)
+            if fault is None:
+                yield mask
+            elif without and fault.startswith("Unsatisfiable"):
+                raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
     except RecursionError:
         problem = f"{where}: its schema has too many properties, or too many levels."
         raise UserError(problem, "Use a smaller schema.") from None
+    if fault is not None:
+        raise undecodable(where, fault)
+
+
+def undecodable(where: str, fault: str) -> UserError:
+    """Return the error of a schema that llguidance refuses for this reason."""
+    hint = "Use a plain type, bounds or an enum, or shorter patterns."
+    return UserError(f"{where}: its schema cannot be decoded ({fault}).", hint)
 
 
 @lru_cache(maxsize=256)
-def _compile_json(written: str, where: str, space: str) -> Mask:
+def _compile_json(written: str, where: str, space: str, without: frozenset[str]) -> tuple[Mask, str | None]:
+    """Return the mask of a schema without some keywords, and why llguidance does not compile it (None: it does)."""
     schema, rules = json.loads(written)
     options = OPTIONS | {"key_separator": f":{space}", "item_separator": f",{space}"}
-    reason = ""
-    for level in RELAXATIONS:
-        reader = _Translator(level)
-        masked = reader.translate(schema)
-        if masked is False:
-            raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
-        masked = {**(masked if isinstance(masked, dict) else {}), "$defs": {"any": ANY_VALUE}, "x-guidance": options}
-        grammar = f"start: {json.dumps(space) if space else ''} %json {json.dumps(masked)}\n"
-        try:
-            byte_matcher(grammar)
-        except PatternError as error:
-            reason = str(error)
-            if level and reason.startswith("Unsatisfiable"):
-                raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.") from None
-            continue
-        exactly_one = [key for key in keywords(rules) if key == "oneOf"]
-        return Mask(grammar, tuple(dict.fromkeys([*exactly_one, *reader.dropped])))
-    raise UserError(
-        f"{where}: its schema cannot be decoded ({reason}).",
-        "Use a plain type, bounds or an enum, or shorter patterns.",
-    )
+    translator = _Translator(without)
+    masked = translator.translate(schema)
+    if masked is False:
+        raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
+    masked = {**(masked if isinstance(masked, dict) else {}), "$defs": {"any": ANY_VALUE}, "x-guidance": options}
+    grammar = f"start: {json.dumps(space) if space else ''} %json {json.dumps(masked)}\n"
+    exactly_one = [key for key in keywords(rules) if key == "oneOf"]
+    mask = Mask(grammar, tuple(dict.fromkeys([*exactly_one, *translator.dropped])))
+    try:
+        byte_matcher(grammar)
+    except PatternError as error:
+        return mask, str(error)
+    return mask, None
 
 
 def keywords(schema: Any) -> Iterator[str]:
@@ -134,7 +151,7 @@ class _Translator:
         """
         if not isinstance(schema, Mapping):
             return dict(ANY_REFERENCE) if schema else False
-        if schema.get("not") == {}:
+        if schema.get("not") == {} or schema.get(LEAST_COUNTS.get(str(schema.get("type")), ""), 0) > MAX_COUNT:
             return False
         if "enum" in schema:
             return self._translate_enum(schema)
@@ -170,8 +187,14 @@ class _Translator:
             return [self.translate(part, None) for part in value]
         elif key == "anyOf":
             return [arm for arm in (self.translate(part, outer) for part in value) if arm is not False]
-        elif key in ("properties", "patternProperties"):
+        elif key == "properties":
             return {name: self.translate(part) for name, part in value.items()}
+        elif key == "patternProperties":
+            return {countable(name): self.translate(part) for name, part in value.items()}
+        elif key == "pattern":
+            return countable(value)
+        elif key in COUNTS:
+            return min(value, MAX_COUNT)
         elif key in ENFORCED_KEYWORDS and (key != "format" or value in FORMATS):
             return value
         return None

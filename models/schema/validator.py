@@ -23,6 +23,7 @@ import referencing
 import referencing.exceptions
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.limits import CLASS, REPEAT
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1  # integers that messages can contain
 DATA_KEYWORDS = ("enum", "const", "default", "examples")
@@ -252,6 +253,19 @@ MAX_LENGTH = 4096  # characters of a pattern
 ANY = "(?s:.*)"
 
 
+MAX_REPEATS = 2**32 - 1  # that the engine counts; no text has as many characters
+_PIECE = re.compile(rf"\\.|{CLASS.pattern}|({REPEAT.pattern})", re.DOTALL)
+
+
+def countable(source: str) -> str:
+    """Return the pattern with the engine's largest count in place of larger ones."""
+
+    def counted(piece: re.Match[str]) -> str:
+        return re.sub(r"\d+", lambda n: str(min(int(n[0]), MAX_REPEATS)), piece[0]) if piece[1] else piece[0]
+
+    return _PIECE.sub(counted, source)
+
+
 class PatternError(ValueError):
     """A pattern is not supported by llguidance, or takes too long to match."""
 
@@ -260,8 +274,8 @@ class Pattern:
     """A compiled regular expression."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
-        self._grammar = f"start: %json {json.dumps({'type': 'string', 'pattern': source})}\n"
+        self._source = countable(source)
+        self._grammar = f"start: %json {json.dumps({'type': 'string', 'pattern': self._source})}\n"
         self._machine = byte_matcher(self._grammar)
 
     @cached_property
@@ -313,7 +327,7 @@ def byte_matcher(grammar: str) -> Any:
     matcher = llguidance().LLMatcher(_byte_tokenizer(), grammar)
     bits = np.frombuffer(matcher.compute_bitmask(), np.uint8) if not matcher.is_error() else np.zeros(1, np.uint8)
     if matcher.is_error():
-        raise PatternError(_reason(matcher))
+        raise PatternError(engine_error(matcher))
     if not bits.any() and not matcher.is_accepting():
         raise PatternError("no text matches it")
     return matcher
@@ -324,17 +338,17 @@ def matches_text(matcher: Any, text: str) -> bool:
     ahead, encoded = matcher.deep_copy(), list(text.encode())
     consumed = ahead.try_consume_tokens(encoded)
     if ahead.is_error():
-        raise PatternError(_reason(ahead))
+        raise PatternError(engine_error(ahead))
     return consumed == len(encoded) and bool(ahead.is_accepting())
 
 
-def _reason(matcher: Any) -> str:
-    """Return the first line of llguidance's error message, without the excerpt of the grammar."""
+def engine_error(matcher: Any) -> str:
+    """Return the reason in a matcher's error message, without the excerpts of the grammar around it."""
     lines = [line.strip() for line in str(matcher.get_error()).splitlines() if line.strip()]
     first = lines[0].partition("compile JSON schema: ")
     # A parse error follows after the excerpt.
     reason = next((line for line in lines if line.startswith("error: ")), first[2] or first[0])
-    return reason.removeprefix("error: ")[:160]
+    return reason.removeprefix("error: ")[:200]
 
 
 @lru_cache(maxsize=1)

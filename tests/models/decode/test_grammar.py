@@ -17,6 +17,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode import core
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.protocol import Budget, DecodeError
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import packed
 from rtcontrol.models.runners.hf_runner import checked_runner as hf_runner
 from rtcontrol.models.schema.domain import FreeDomain
@@ -53,6 +54,39 @@ def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
     """Return whether the grammar of a schema accepts a text."""
     value = grammars.start(grammars.compile(FreeDomain(schema), "Tool t"))
     return can_be_written(grammars, value, grammars.tokenizer.encode(text))
+
+
+HUGE = 2**32  # more than llguidance counts
+NAMES = f"^[a-z]{{1,{HUGE}}}$"
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string", "maxLength": HUGE}, "go"),
+        ({"type": "string", "pattern": NAMES, "maxLength": 10**30}, "go"),
+        ({"type": "array", "items": {"type": "integer"}, "maxItems": 10**30}, "[1]"),
+        ({"anyOf": [{"type": "string", "maxLength": HUGE}, {"type": "integer"}]}, '"go"'),
+        ({"type": "object", "properties": {"go": {"type": "string", "maxLength": HUGE}}}, '{"go":"go"}'),
+        ({"type": "object", "patternProperties": {NAMES: {"type": "integer"}}}, '{"go":1}'),
+        ({"type": "integer", "maximum": 10**18, "multipleOf": 7919}, "7919"),
+        ({"type": "array", "prefixItems": [{"type": "integer", "multipleOf": n} for n in range(9001, 9101)]}, "[9001]"),
+    ],
+)
+def test_limits_of_the_library_exclude_no_value(grammars: Grammars, schema: dict[str, Any], text: str) -> None:
+    assert accepts(grammars, schema, text)
+    parse_free(FreeDomain(schema), text)
+
+
+@pytest.mark.parametrize("part", [{"type": "string", "minLength": HUGE}, {"type": "array", "minItems": 10**30}])
+def test_part_longer_than_any_value_is_never_written(grammars: Grammars, part: dict[str, Any]) -> None:
+    start = "[" if part["type"] == "array" else '"'
+    assert not grammars.start(grammars.compile(FreeDomain({"anyOf": [part, {"type": "integer"}]}), "t")).legal(
+        [], None
+    )[grammars.tokenizer.encode(start)[0]]
+    assert accepts(grammars, {"type": "object", "properties": {"a": part, "b": {"type": "integer"}}}, '{"b":1}')
+    with pytest.raises(UserError, match="no value"):
+        grammars.check(grammars.compile(FreeDomain(part), "t"), 64, "t")
 
 
 class Greedy:
