@@ -240,7 +240,10 @@ def _to_draft_2020(schema: dict[str, Any]) -> dict[str, Any]:
     """Convert draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable`, and counts such as
     2.0 to the form of draft 2020-12."""
     schema |= {key: int(schema[key]) for key in COUNTS & schema.keys()}
-    if isinstance(kinds := schema.get("type"), list):
+    kinds = schema.get("type", [])
+    if schema.pop("nullable", False) is True and kinds:  # of OpenAPI 3.0.3: it adds null to the type, not to an enum
+        kinds = [*([kinds] if isinstance(kinds, str) else kinds), "null"]
+    if kinds and isinstance(kinds, list):
         schema["type"] = list(dict.fromkeys(kinds))  # some generators repeat "null" for a default of null
     rest = schema.pop("additionalItems", True)
     if isinstance(schema.get("items"), list):
@@ -255,7 +258,4 @@ def _to_draft_2020(schema: dict[str, Any]) -> dict[str, Any]:
             del schema[exclusive_key]
             if exclusive and inclusive_key in schema:
                 schema[exclusive_key] = schema.pop(inclusive_key)
-    if schema.pop("nullable", False) is True:
-        rest = {k: schema.pop(k) for k in tuple(schema) if k not in ANNOTATIONS}
-        schema["anyOf"] = [rest, {"type": "null"}]
     return schema

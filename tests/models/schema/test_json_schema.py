@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import Any
 
@@ -138,6 +139,33 @@ def test_draft_7_tuples_have_draft_7_values(old: dict[str, Any], count: int) -> 
     judge = jsonschema.Draft7Validator(old)
     assert isinstance(domain, ClosedDomain) and len(domain.values) == count
     assert all(judge.is_valid(v) for v in domain.values)
+
+
+@pytest.mark.parametrize(
+    ("schema", "null"),
+    [
+        ({"type": "string"}, True),
+        ({"type": "string", "enum": ["a", None]}, True),
+        ({"type": "string", "enum": ["a"]}, False),
+        ({"type": "string", "anyOf": [{"maxLength": 3}, {"pattern": "^a"}]}, True),
+        ({"type": "object", "properties": {"x": {"type": "string"}}, "additionalProperties": False}, True),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, True),
+        ({"type": "integer", "minimum": 0, "maximum": 3}, True),
+        ({"type": "string", "const": "a"}, False),
+        ({"enum": ["a"]}, False),
+        ({"$ref": "#/$defs/a~1b~0c"}, False),
+        ({"allOf": [{"type": "string"}]}, False),
+        ({"type": "string", "allOf": [{"type": "string"}]}, False),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, False),
+        ({"anyOf": [{"type": "string", "nullable": True}, {"type": "integer"}]}, True),
+        ({"not": {"type": "integer", "nullable": True}, "type": "string"}, False),
+    ],
+)
+def test_nullable_adds_null_to_the_type_of_its_schema_alone(schema: dict[str, Any], null: bool) -> None:
+    root = {**DOCUMENT, "properties": {"p": {**schema, "nullable": True}}, "required": ["p"]}
+    tools = Tools([{"name": "t", "parameters": root}])
+    with nullcontext() if null else pytest.raises(InvalidCall):
+        tools.validate(Call("t", {"p": None}))
 
 
 @pytest.mark.parametrize("of", ["Length", "Items", "Properties", "Contains"])
