@@ -335,7 +335,7 @@ class CarlaBridge:
             return None
 
     def _execute_call(self, standing: Standing) -> None:
-        """Execute a new call once, since its effect lasts, and safe calls in every step."""
+        """Execute each new call once, since the effect of a call lasts, but execute safe calls in every step."""
         call = standing.call
         if standing.status == "safe" or call is None:
             self._last_executed = None
@@ -354,7 +354,7 @@ class CarlaBridge:
         where, limit_s = self._options.server, self._options.reconnect_s
         lost_s = time.monotonic()
         log.warning("the CARLA server is lost (%s): waiting %g s for it", lost, limit_s)
-        # If the server only hangs, braking is the first thing it does when it continues.
+        # A server that only hangs will brake the car first when it continues.
         self._world.control(FULL_STOP)
         while time.monotonic() - lost_s < limit_s:
             self._keep_session()

@@ -74,7 +74,7 @@ class Journal:
 
 
 def read(path: Path) -> UndoRecord:
-    """Read a journal. Raises CarlaBridgeError if the file is not one."""
+    """Read a journal. Raises CarlaBridgeError if the file is not a journal."""
     try:
         return UndoRecord(**json.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Find out which traffic lights govern which lanes, and where their stop lines are.
 
 CARLA reports a light to a vehicle only inside the light's trigger box, metres before the junction (carla#2268,
-carla#9445): at 50 km/h that is one step, too late to brake. So two sources are combined, as neither is enough:
+carla#9445): at 50 km/h that is one step, too late to brake. So this module combines two sources:
 
 - the map's landmarks of its signal (`Map.get_all_landmarks_from_id`): exact lanes; in CARLA's own towns they are those
   *within* the junction, and a light that a map's maker placed by hand may have none;

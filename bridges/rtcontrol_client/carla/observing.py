@@ -69,7 +69,7 @@ class Neighbour(NamedTuple):
     body: Body
 
     def in_lane(self, width: float) -> bool:
-        """Return whether the vehicle drives in a lane of this width, and does not just cross."""
+        """Return whether the vehicle drives along a lane of this width and not across the lane."""
         return not self.crossing and abs(self.lateral) <= 0.5 * width + BORDER_M
 
 

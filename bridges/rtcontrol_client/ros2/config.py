@@ -42,10 +42,10 @@ class Qos(ConfigPart):
 class FieldSpec(ConfigPart):
     """One field of the observation: the path of its value in the message, the conversion and the unit.
 
-    `as`: `yaw`, `pitch`, `roll` of a quaternion (rad); `norm` of a vector; `sector`: the smallest range of a LaserScan
-    between `from_deg` and `to_deg`, counterclockwise. `unit`, or `scale` and `offset`, then `min`, `max` and `digits`
-    change a number; `values` maps each value to the one shown. `missing` is shown if the message has no value; without
-    `missing`, no observation is sent.
+    `as` is `yaw`, `pitch` or `roll` of a quaternion (rad), `norm` of a vector, or `sector`, the smallest range of a
+    LaserScan from `from_deg` counterclockwise to `to_deg`. `unit`, or `scale` and `offset`, then `min`, `max` and
+    `digits` change a number; `values` maps each value to the value to show. `missing` is shown if the message has no
+    value; without `missing`, no observation is sent.
     """
 
     path: str = ""

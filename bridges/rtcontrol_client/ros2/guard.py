@@ -72,7 +72,7 @@ class Guard:
 
     @property
     def ready(self) -> bool:
-        """Whether the robot may be driven, because the robot has discovered the guard."""
+        """Whether calls may drive the robot, since it has discovered the guard or a time limit has passed."""
         if not self._is_ready:
             with contextlib.suppress(BlockingIOError):
                 self._is_ready = os.read(self._ready, 1) == READY
@@ -84,7 +84,7 @@ class Guard:
         return self._process.poll() is not None
 
     def beat(self, left_ms: float | None) -> None:
-        """Send a heartbeat: the active call expires in `left_ms`; None for the safe call or a call without a limit."""
+        """Send a heartbeat: the active call expires in `left_ms`, or is without a limit or the safe call (None)."""
         self._write_line(SAFE if left_ms is None else b"%d" % (clock.now_ns() + int(left_ms * 1e6)))
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Watch:
         self.over = self._farewell = False
         self._expires_s: float | None = None  # when the active call expires; None: never
         self._ended_s = 0.0
-        self._met_s: float | None = None  # when the first subscriber appeared
+        self._met_s: float | None = None  # when the safe call's first subscriber appeared
         self._partial_line = b""
 
     def receive(self, data: bytes, now: float) -> None:

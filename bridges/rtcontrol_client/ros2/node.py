@@ -32,8 +32,8 @@ log = logging.getLogger("rtcontrol.ros2")
 
 
 class RosInput:
-    """A subscription that keeps its newest messages, each with the instant at which it was sent, or measured by its
-    `header.stamp` if that is earlier: a sensor that hangs may repeat its last measurement."""
+    """A subscription that keeps its newest messages, each with the instant of sending, or of measurement by its
+    `header.stamp` if that is earlier, since a sensor that hangs may repeat its last measurement."""
 
     def __init__(self, node: Node, topic: Topic) -> None:
         self.topic = topic
@@ -101,7 +101,7 @@ class RosOutput:
         return int(self._publisher.get_subscription_count())
 
     def flush(self, seconds: float) -> None:
-        """Wait until what was written has arrived."""
+        """Wait until the published messages have arrived, at most this time."""
         self._publisher.wait_for_all_acked(Duration(seconds=seconds))
 
 
@@ -199,7 +199,7 @@ class RosNetwork:
         return {name: f"No node {does} {end.resolved}. {hint}" for name, does, end in silent}
 
     def flush(self, seconds: float) -> None:
-        """Wait until what was written has arrived."""
+        """Wait until the messages of all publishers have arrived, for each publisher at most this time."""
         for output in self._outputs:
             output.flush(seconds)
 

@@ -114,7 +114,7 @@ PERIOD_S = 0.05  # of asynchronous mode without a fixed step
 
 
 class Server:
-    """A server of a world: two listeners, the clock of asynchronous mode, and faults on command."""
+    """Serves a world at two ports, steps the world in asynchronous mode, and causes faults on command."""
 
     def __init__(self, world: World, state_path: Path | None) -> None:
         self.world, self.state_path = world, state_path
@@ -156,7 +156,7 @@ class Server:
             write(self.state_path, state(self.world, len(self.calls)))
 
     def command(self, text: str) -> None:
-        """Execute a line of the standard input, each of which causes a fault."""
+        """Execute a line of the standard input, such as `freeze`."""
         match text.split():
             case ["freeze"]:
                 self.freeze(True)
