@@ -2,7 +2,8 @@
 
 The last user message becomes the instruction. System messages are added before the instruction if the model was not
 trained on the tools; otherwise they are ignored. Earlier calls with their results become the history. The observation
-is the field `environment`, a list of strings, which OpenAI's format does not have.
+is the field `environment`, a list of strings, which OpenAI's format does not have. The JSON schema of `response_format`
+becomes a tool whose arguments are the reply's text.
 """
 
 from __future__ import annotations
@@ -88,18 +89,35 @@ class TextFormat(BaseModel):
     type: Literal["text"]
 
 
+class JsonSchema(BaseModel):
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+
+    def tool(self) -> dict[str, Any]:
+        """Return the schema as a tool."""
+        return {"name": self.name, "description": self.description or "The reply.", "parameters": self.schema_}
+
+
+class SchemaFormat(BaseModel):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
 class ChatRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=256)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
     tools: list[dict[str, Any]] | None = None
     functions: None = None  # must be missing: this old field of OpenAI's is not supported, and ignoring it is unsafe
     tool_choice: Literal["auto", "required"] | ToolChoice | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = 1
-    response_format: TextFormat | None = None
+    logprobs: Literal[False] | None = None  # a reply has no log probabilities of tokens
+    top_logprobs: Literal[0] | None = None
+    response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = None
     environment: list[str] | None = None
 
     def system_text(self) -> str:
@@ -135,12 +153,24 @@ class ChatRequest(BaseModel):
         return [call for call in self.calls(last) if call.result is not None]
 
     @property
-    def required(self) -> bool:
+    def must_call(self) -> bool:
         """Return whether the reply must have a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
 
+    @property
+    def format(self) -> JsonSchema | None:
+        """Return the schema of the reply's text, unless a call is required."""
+        form = self.response_format
+        return form.json_schema if isinstance(form, SchemaFormat) and not self.must_call else None
+
     def offered_tools(self, default: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], ...]:
-        """Return the tools that may be called: those of the request, or the server's `default`. Raises Refusal."""
+        """Return the tools that may be called: those of the request and of its format, or else the server's `default`.
+        Raises Refusal."""
+        if self.format is not None:
+            if any(_name(tool) == self.format.name for tool in self.tools or ()):
+                problem = f"response_format has the name of the tool {self.format.name[:80]!r}."
+                raise Refusal(400, "invalid", problem, "Rename one of them.", "response_format.json_schema.name")
+            return (*(self.tools or ()), self.format.tool())
         tools = tuple(self.tools or default)
         if not tools:
             hint = "Send `tools`: this server only calls tools, and writes no text."
@@ -189,17 +219,22 @@ class ChatReply:
 async def decide_reply(request: ChatRequest, tools: Sequence[dict[str, Any]], decide: Decide) -> ChatReply:
     """Make a decision for a request, and return the reply: a call, or the reason for no call. Raises Refusal."""
     history, calls_with_results = [call.text() for call in request.calls()], request.calls_with_results()
-    may_be_null = bool(calls_with_results) and not request.required
+    must_call = request.must_call or request.format is not None
+    may_be_null = bool(calls_with_results) and not must_call
     observation = ", ".join(request.environment or [])
     timed = await decide(tools, request.instruction(), observation, history, may_be_null, request.system_text())
     if timed.hold_reason is not None:
         return ChatReply(timed, None, timed.hold_reason, timed.hold_reason)
     call = timed.decision.call
+    if call is not None and request.format is not None and call.name == request.format.name:
+        return ChatReply(timed, None, json.dumps(dict(call.arguments), ensure_ascii=False))
     if call is None:
         last = calls_with_results[-1].result if calls_with_results else None
         return ChatReply(timed, None, last or "", "The model calls nothing.")
     repeated = next((earlier.result for earlier in reversed(calls_with_results) if earlier.call == call), None)
-    if repeated is not None and not request.required:  # otherwise a client would execute the same call for ever
+    if repeated is not None and request.format is not None:
+        return await decide_reply(request, [request.format.tool()], decide)
+    if repeated is not None and not must_call:  # otherwise a client would execute the same call for ever
         return ChatReply(timed, None, repeated, f"{call.text()} was already called, and has a result.")
     return ChatReply(timed, call)
 
@@ -221,8 +256,8 @@ def completion_events(request: ChatRequest, answer: ChatReply) -> Iterator[str]:
     events: list[dict[str, Any]] = [{"choices": [first]}, {"choices": [last], "rtcontrol": answer.rtcontrol_field()}]
     if request.stream_options is not None and request.stream_options.include_usage:
         events.append({"choices": [], "usage": _usage(answer.timed)})
-    for event in events:
-        yield f"data: {json.dumps({**envelope, **event}, ensure_ascii=False)}\n\n"
+    for event in events:  # in ASCII, since many clients end a line at U+2028, U+2029 or U+0085, too
+        yield f"data: {json.dumps({**envelope, **event})}\n\n"
     yield "data: [DONE]\n\n"
 
 

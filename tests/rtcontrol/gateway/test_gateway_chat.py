@@ -16,7 +16,7 @@ import openai
 import pytest
 from gateway_peer import TOKEN, TURN, Serve, Served
 
-from rtcontrol.gateway.chat import ChatRequest, completion_body, decide_reply
+from rtcontrol.gateway.chat import ChatReply, ChatRequest, completion_body, completion_events, decide_reply
 from rtcontrol.gateway.decide import CheckpointGate, TimedDecision
 from rtcontrol.gateway.gate import Refusal
 from rtcontrol.models.call import Call, Decision
@@ -140,6 +140,8 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
         ({"messages": [{"role": "banana", "content": "x"}]}, "messages[0].role"),
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice.function.name"),
         ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format.type"),
         ({"functions": [{"name": "go"}]}, "functions"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
@@ -270,6 +272,57 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
     assert reported["finish_reason"] == "stop" and "tool_calls" not in reported["message"]
     assert "must be at least 0.500" in reported["message"]["content"]
     assert [(fields[1], fields[-1]) for fields in requested] == [("dance", ORDERS)]
+
+
+FORMAT = {
+    "type": "json_schema",
+    "json_schema": {"name": "where", "schema": {"properties": {"far": {"type": "boolean"}}}},
+}
+FAR = Call("where", {"far": True})
+
+
+def replies(*calls: Call, **body: Any) -> tuple[ChatRequest, ChatReply, list[list[str]]]:
+    """Return a request, the reply that uses these calls as decisions, and the names of the tools at each decision."""
+    request = ChatRequest.model_validate({"model": "m", "messages": [USER], **body})
+    names, left = list[list[str]](), list(calls)
+
+    async def decide(tools: Any, *_: Any) -> TimedDecision:
+        names.append([tool.get("function", tool)["name"] for tool in tools])
+        return TimedDecision(created(left.pop(0), 1.0), 1.0, 1.0)
+
+    return request, asyncio.run(decide_reply(request, request.offered_tools([TURN]), decide)), names
+
+
+def test_schema_of_the_response_format_is_answered_in_the_content() -> None:
+    request, reply, names = replies(FAR, response_format=FORMAT)
+    choice = completion_body(request, reply)["choices"][0]
+    assert names == [["where"]] and choice["finish_reason"] == "stop"
+    assert json.loads(choice["message"]["content"]) == {"far": True} and "tool_calls" not in choice["message"]
+
+
+def test_format_next_to_tools_ends_a_conversation_of_calls() -> None:
+    lit = Call("lamp", {"to": "on"})
+    answered = [USER, *called(*LAMP_ON, "It is lit.")]
+    _, reply, names = replies(lit, FAR, messages=answered, tools=[LAMP], response_format=FORMAT)
+    assert names == [["lamp", "where"], ["where"]] and reply.content == '{"far": true}'
+    assert replies(lit, tools=[LAMP], response_format=FORMAT)[1].call == lit
+    assert replies(lit, tools=[LAMP], response_format=FORMAT, tool_choice="required")[2] == [["lamp"]]
+    with pytest.raises(Refusal, match="the name of the tool 'where'"):
+        replies(tools=[{"name": "where"}], response_format=FORMAT)
+
+
+def test_stream_has_no_characters_that_end_lines() -> None:
+    text = "one\u2028two\u2029three\u0085four"
+    request, reply, _ = replies(Call("say", {"text": text}), tools=[{"name": "say"}], stream=True)
+    events = [json.loads(line[6:]) for line in "".join(completion_events(request, reply)).splitlines() if "{" in line]
+    (call,) = events[0]["choices"][0]["delta"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"text": text}
+
+
+def test_long_conversation_is_read_as_a_whole() -> None:
+    told = [message for i in range(400) for message in called(*LAMP_ON, "lit", i)]
+    request = ChatRequest.model_validate({"model": "m", "messages": [USER, *told], "tools": [LAMP]})
+    assert len(request.calls_with_results()) == 400
 
 
 LEFT: dict[str, Any] = {"type": "predicate", "name": "left", "instructions": "Is the pad to the left?"}
