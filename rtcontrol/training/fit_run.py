@@ -103,7 +103,7 @@ class HeldOutResults:
 
 
 class HeldOut:
-    """Evaluates the model that is being trained on held-out rows."""
+    """An evaluation, on held-out rows, of the model that is being trained."""
 
     def __init__(self, learner: Learner, rows: Sequence[Row]) -> None:
         self.rows, self._plan = rows, learner.encoder.plan
@@ -120,19 +120,19 @@ class HeldOut:
         return tuple(text for _, text in self._plan.head_values(call))
 
     def evaluate(self, max_rows: int) -> HeldOutResults:
-        """Return the results of the model on the first `max_rows` held-out rows."""
+        """Return the model's results on at most `max_rows` held-out rows, from the first row on."""
         rows = self.rows[:max_rows]
         parts: dict[str, list[bool]] = defaultdict(list)
         verdicts = []
         for row, answer in zip(rows, self.answers(rows), strict=True):
             call = row.call
-            right = self.key(answer) in {self.key(call), *map(self.key, row.allowed)}
-            verdicts.append(right)
-            parts[f"tool {KEEP if call is None else call.name}"].append(right)
+            is_right = self.key(answer) in {self.key(call), *map(self.key, row.allowed)}
+            verdicts.append(is_right)
+            parts[f"tool {KEEP if call is None else call.name}"].append(is_right)
             if isinstance(call, Call) and isinstance(answer, Call) and answer.name == call.name:
                 for name in dict.fromkeys((*call.arguments, *answer.arguments)):
-                    same = right or call.arguments.get(name) == answer.arguments.get(name)
-                    parts[f"argument {call.name}.{name}"].append(same)
+                    is_same = is_right or call.arguments.get(name) == answer.arguments.get(name)
+                    parts[f"argument {call.name}.{name}"].append(is_same)
         shares = {name: Share(sum(each), len(each)) for name, each in sorted(parts.items(), reverse=True)}
         return HeldOutResults(Share(sum(verdicts), len(verdicts)), shares)
 

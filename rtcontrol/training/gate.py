@@ -91,17 +91,17 @@ class Nonsense:
 
     def _has_meaning(self, text: str) -> bool:
         words = normalised(text)
-        known = bool(self.agent) and words in _goal_sentences(self.agent)
-        return known or not self.its_words.isdisjoint(words.split()) or self.recognise(text) is not None
+        is_goal = bool(self.agent) and words in _goal_sentences(self.agent)
+        return is_goal or not self.its_words.isdisjoint(words.split()) or self.recognise(text) is not None
 
     def _random_text(self, rng: random.Random) -> str:
-        kind = rng.random()
-        if kind < 0.4:
+        source = rng.random()
+        if source < 0.4:
             return rng.choice(nonsense(held_out=False))
-        if kind < 0.7:
+        if source < 0.7:
             world = rng.choice(self._other_worlds())
             return world.spoken_sentence(rng, world.sample_goal(rng))
-        if kind < 0.85:
+        if source < 0.85:
             return " ".join(rng.choice(_nonsense_words()) for _ in range(rng.randint(1, 6)))
         return " ".join("".join(rng.choices(_LETTERS, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 4)))
 
@@ -109,7 +109,7 @@ class Nonsense:
 def with_nonsense(
     rows: Sequence[Row], sample: Callable[[random.Random], str], share: float, rng: random.Random
 ) -> list[Row]:
-    """Return the rows, where a random `share` of them has a nonsense instruction from `sample`, and no call."""
+    """Return the rows, of which a random `share` gets a nonsense instruction from `sample`, and no call."""
     mixed = list(rows)
     picked = rng.sample(range(len(mixed)), int(share * len(mixed)))
     for start in range(0, len(picked), RUN):

@@ -33,7 +33,7 @@ TRAINED, HELD = 1_000_000, 2_000_000
 WORLDS = 64
 SAMPLE = 4_096  # rows from which the vocabulary of the model comes
 HELD_ROWS, HELD_WORLDS = 400, 16
-HELD_S, HELD_TICKS = 100.0, 51_200  # simulated time per world; maximum number of ticks of all worlds together
+HELD_S, HELD_TICKS = 100.0, 51_200  # simulated seconds per world; maximum number of ticks of all worlds together
 # After the share LEARNER_FROM of the training time, the learner plays the share LEARNER_SHARE of the episodes.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
 NONSENSE = 0.08  # share of the rows with a meaningless instruction
@@ -59,8 +59,8 @@ class Moment:
 
 
 class Rehearsal:
-    """A store of the newest moments, which samples rare decisions as often as common ones. Per kind of goal and tool,
-    it keeps the newest `calls` different calls, and per call the newest `each` moments."""
+    """A store of the newest moments, which samples rare decisions as often as common decisions. For each kind of goal
+    and tool, it stores the newest `calls` different calls, and for each call the newest `each` moments."""
 
     def __init__(self, each: int = EACH, calls: int = CALLS) -> None:
         self._each, self._calls = each, calls
@@ -83,13 +83,13 @@ class Rehearsal:
 
     def spread(self, rng: random.Random, count: int) -> list[Moment]:
         """Return at most `count` different moments, as evenly distributed over the calls as possible."""
-        sides = [rng.sample(stored, len(stored)) for calls in self._moments.values() for stored in calls.values()]
-        rng.shuffle(sides)  # so that no order is preferred if there are more than `count`
+        groups = [rng.sample(stored, len(stored)) for calls in self._moments.values() for stored in calls.values()]
+        rng.shuffle(groups)  # so that no order is preferred if there are more than `count`
         moments: dict[tuple[str, str], Moment] = {}
-        for depth in range(max(map(len, sides), default=0)):
-            for side in sides:
-                if depth < len(side):
-                    moments.setdefault((side[depth].row.instruction, side[depth].row.observation), side[depth])
+        for depth in range(max(map(len, groups), default=0)):
+            for group in groups:
+                if depth < len(group):
+                    moments.setdefault((group[depth].row.instruction, group[depth].row.observation), group[depth])
         return list(moments.values())[:count]
 
 
