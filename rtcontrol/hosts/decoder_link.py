@@ -10,9 +10,15 @@ from typing import Any
 
 import zmq
 
-from rtcontrol.hosts.messages import pack_request, unpack_reply
 from rtcontrol.hosts.pool import PooledHost
-from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderUnavailable
+from rtcontrol.hosts.protocol import (
+    DeciderSource,
+    DecisionReply,
+    DecisionRequest,
+    DecoderUnavailable,
+    pack_request,
+    unpack_reply,
+)
 from rtcontrol.hosts.sockets import FilePoll, WakeFile
 
 log = logging.getLogger("rtcontrol.host")

@@ -15,10 +15,9 @@ import zmq
 from rtcontrol.hosts.deciders import Worker, answer
 from rtcontrol.hosts.decoder_link import READY
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.messages import pack_reply, unpack_request
 from rtcontrol.hosts.pool import ScheduledRequest
 from rtcontrol.hosts.processes import Heartbeat, keep_loaded, yield_processor
-from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, pack_reply, unpack_request
 from rtcontrol.hosts.sockets import FilePoll, WakeFile, router_socket
 
 BUILD, PING = "build", "ping"  # Ray's concurrency groups: calls of each group run on a thread of their own

@@ -19,9 +19,8 @@ from rtcontrol.hosts.deciders import (
 )
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.hosts.messages import pack_reply, unpack_reply
 from rtcontrol.hosts.pool import EdfScheduler
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host, pack_reply, unpack_reply
 from rtcontrol.hosts.sockets import WakeFile
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import DeciderSpec
