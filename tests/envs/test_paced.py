@@ -28,7 +28,7 @@ def busy_thread(world: PacedEnvironment) -> Iterator[None]:
         busy.set()
         free.wait()
 
-    threading.Thread(target=world.thread.do, args=(hang,), daemon=True).start()
+    threading.Thread(target=world.thread.run, args=(hang,), daemon=True).start()
     assert busy.wait(10)
     try:
         yield

@@ -9,7 +9,7 @@ import numpy as np
 from rtcontrol.agents import Fallback, Tools
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.user_world import UserWorld
-from rtcontrol.run.user_files import notices, render, tools_only_agent
+from rtcontrol.run.user_files import notices, observation_text, tools_only_agent
 
 
 class Shared:
@@ -54,7 +54,7 @@ def test_state_that_cannot_be_copied_is_observed() -> None:
 
 def test_text_has_no_nan_and_names_arrays() -> None:
     data = {"ahead": np.float32("nan"), "on": np.bool_(True), "behind": float("nan"), "joints": np.zeros(3)}
-    assert render(data) == "ahead none on true behind none"
+    assert observation_text(data) == "ahead none on true behind none"
     agent = tools_only_agent(
         "a", Tools([{"name": "go", "parameters": {"type": "object", "properties": {}}}]), "go", Fallback(None)
     )

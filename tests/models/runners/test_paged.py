@@ -56,7 +56,7 @@ def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
             values[:, bad] = math.nan
         with torch.inference_mode():
             for compiled in model.passes.values():
-                compiled._here.fill_(255)
+                compiled._device_input.fill_(255)
         return forward(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
