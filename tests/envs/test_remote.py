@@ -105,7 +105,7 @@ def test_client_paced_observations_wait_in_order() -> None:
 def test_reset_starts_an_epoch_and_ends_an_episode() -> None:
     world = World()
     world.observe(1)
-    with pytest.raises(WireError, match="next one is 1"):
+    with pytest.raises(WireError, match="next epoch is 1"):
         world.env.reset(Reset(session=TOKEN, epoch=2))
     world.env.reset(Reset(session=TOKEN, epoch=1, ended=Outcome(seed=4, ret=-1.0, success=False, seconds=3.0)))
     assert world.env.latest() is None
