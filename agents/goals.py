@@ -89,7 +89,7 @@ class Goals:
             for chosen in itertools.product(*(self.placeholders[name] for name in names)):
                 yield Goal(kind, tuple(zip(names, chosen, strict=True)))
 
-    def select(self, count: int) -> list[Goal]:
+    def spread(self, count: int) -> list[Goal]:
         """Return all goals, or a deterministic sample of `count` goals if there are more than `count`.
 
         The sample takes the kinds of goals in turn, each with random values.
@@ -274,7 +274,7 @@ class Goals:
     def _check_ambiguity(self) -> None:
         """Raise UserError if the same sentence can mean two different goals."""
         rng = random.Random(0)
-        for goal in self.select(MAX_SENTENCES):
+        for goal in self.spread(MAX_SENTENCES):
             kind = goal.kind
             for phrasing in (kind, *self.phrasings[kind]):
                 read = self.recognise(self._fill_phrasing(rng, phrasing, goal))

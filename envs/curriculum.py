@@ -103,7 +103,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
             self._burst_left = rng.randint(1, self._options.burst)
         if self._burst_left:
             self._burst_left -= 1
-            call = self._skill.random_call(rng)
+            call = self._skill.any_call(rng)
         late = rng.randint(0, self._max_delay_steps)
         self._accumulator.run(self._period_ns, self._step, partial(self._execute, call), late)
         self._finish_tick()

@@ -57,7 +57,7 @@ class Demonstration:
 class Skill:
     """A world for training and evaluation. `make` creates the world. `observe` and `parse_observation` convert an
     observation to text and back. `recognise` returns the goal of an instruction, or None. `expert` returns the correct
-    call for an observation and a goal. `noop_call` has no effect; `random_call` returns a random call.
+    call for an observation and a goal. `noop_call` has no effect; `any_call` returns a random call.
 
     `rtcontrol score` evaluates `goals`. `opposite` maps a goal to a goal that is instructed instead, to check that the
     agent obeys. `mixed` maps a title to goals that share the seeds. `phrasings` returns, for each of `kinds`, a list of
@@ -71,7 +71,7 @@ class Skill:
     recognise: Callable[[str], Any]
     expert: Callable[[Mapping[str, float], Any], Call]
     noop_call: Call
-    random_call: Callable[[random.Random], Call]
+    any_call: Callable[[random.Random], Call]
     goals: Sequence[Task] = ()
     opposite: Mapping[Any, Task] = field(default_factory=dict)
     mixed: Mapping[str, Sequence[Task]] = field(default_factory=dict)

@@ -117,7 +117,7 @@ def test_serve_accepts_the_application_and_its_arguments(config: dict[str, Any])
     assert application["import_path"] == "rtcontrol.scale:build"
     args = application["args"]
     options_of(args).check()
-    with pytest.raises(UserError, match="there are no keys"):
+    with pytest.raises(UserError, match="--keys is missing"):
         options_of({**args, "keys": None}).check()
     most = int(args["replicas"].partition(":")[2])
     there = sum(int(one["rayStartParams"]["num-cpus"]) * one["replicas"] for one in cluster()["workerGroupSpecs"])

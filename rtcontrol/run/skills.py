@@ -85,7 +85,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         raise UserError(
             f"The agent {chosen.name} has no safe call.", 'Write for example `fallback = Call("stop")` in its file.'
         )
-    texts, scored = _ObservationCache(chosen), tuple(goals.select(max(SCORED, len(goals.phrasings))))
+    texts, scored = _ObservationCache(chosen), tuple(goals.spread(max(SCORED, len(goals.phrasings))))
     worlds: set[GuardedWorld] = set()
     make: Callable[[], Judged] = partial(_make_world, env, chosen, goals, limit_s, worlds)
     first = make()
@@ -97,7 +97,7 @@ def skill_of(env: str, agent: str | None = None, limit_s: float = LIMIT_S) -> Sk
         recognise=goals.recognise,
         expert=partial(expert_call, UserExpert(chosen)),
         noop_call=still,
-        random_call=partial(random_call, chosen.tools.schemas),
+        any_call=partial(random_call, chosen.tools.schemas),
         agent=chosen,
         all_goals=goals,
         step_s=first.step_s,
@@ -125,7 +125,7 @@ def _make_world(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: se
 
 def _check_skill(skill: UserSkill, world: Any) -> None:
     """Try the skill's expert on a goal of each kind, and its tools. Raises UserError for the first error."""
-    for goal in {goal.kind: goal for goal in skill.all_goals.select(TRIED)}.values():
+    for goal in {goal.kind: goal for goal in skill.all_goals.spread(TRIED)}.values():
         world.judge_by(goal)
         world.reset(0)
         data = world.observe()
@@ -274,7 +274,7 @@ class _WorldTest:
         if self._agent.expert is None or self._agent.goals is None:
             return []
         until_s, ends, world = time.monotonic() + PLAYED_S, list[bool](), self._world
-        goals = list(self._agent.goals.select(MOST_GOALS))
+        goals = list(self._agent.goals.spread(MOST_GOALS))
         for goal in goals:
             world.judge_by(goal)
             data, carry = self._reset(self._seed), StepAccumulator(world.step_s)

@@ -32,7 +32,7 @@ def scripted_policy(skill: Skill, name: str, seed: int = 0) -> BatchPolicy:
         return lambda worlds: skill.expert_policy([(world.case.instruction, world.observation) for world in worlds])
     if name == "no-op":
         return lambda worlds: [skill.noop_call] * len(worlds)
-    return lambda worlds: [skill.random_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in worlds]
+    return lambda worlds: [skill.any_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in worlds]
 
 
 class ModelPolicy:

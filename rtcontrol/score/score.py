@@ -74,7 +74,7 @@ def goal_rows(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[GoalRo
 
     Raises UserError if the skill has no goals, or if an instruction names no goal."""
     if list(named) == [ALL] and skill.recognise(ALL) is None:
-        named, goals = (), list(skill.all_goals.select(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
+        named, goals = (), list(skill.all_goals.spread(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
     else:
         goals = [_recognised_goal(skill, text) for text in named] or list(skill.goals)
     if not goals:

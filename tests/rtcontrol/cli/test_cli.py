@@ -175,7 +175,7 @@ def test_unwritable_output_is_an_error_with_report_folder(tmp_path: Path) -> Non
     assert listed.returncode == 1 and "Traceback" not in listed.stderr
     assert listed.stderr.startswith("The output could not be written completely: [Errno 28] No space left on device")
     # The run is incomplete.
-    assert flown.returncode == 6 and f"No space left on device. The report is in {out}, too." in flown.stderr
+    assert flown.returncode == 6 and f"No space left on device. {out} also has the report." in flown.stderr
     assert (out / "report.json").is_file()
 
 

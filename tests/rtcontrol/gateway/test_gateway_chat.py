@@ -142,7 +142,7 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"functions": [{"name": "go"}]}, "functions"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
