@@ -21,6 +21,8 @@ from rtcontrol.models.runners.quantized_weights import Packing, read_packing
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
+# Not longrope: its frequencies depend on the length of the prompt.
+ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 OTHER_ENGINES = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
 
 
@@ -67,29 +69,41 @@ class ModelConfig:
         eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
         shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
         settings = json.dumps(raw, sort_keys=True)
-        return cls(*shape, bool(raw.get("tie_word_embeddings", False)), *_rope(raw, head_dim), settings, packed)
-
-
-def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
-    """Return the inverse frequencies and the attention scaling of the rotary embedding."""
-    rope = raw.get("rope_parameters") or {**(raw.get("rope_scaling") or {}), "rope_theta": raw.get("rope_theta", 1e4)}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        theta = float(rope.get("rope_theta", 1e4))
-        return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
-    # Scaled variants are computed by transformers, which is imported only here, since this takes a second.
-    from transformers import AutoConfig
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    if kind not in ROPE_INIT_FUNCTIONS:
-        raise UserError(
-            f"The checkpoint's rotary embedding has the unknown type {kind!r}.",
-            f"Correct rope_parameters in its config.json. Known: default, {', '.join(ROPE_INIT_FUNCTIONS)}.",
+        return cls(
+            *shape,
+            bool(raw.get("tie_word_embeddings", False)),
+            *_rope(folder / "config.json", raw, head_dim),
+            settings,
+            packed,
         )
-    raw = {k: v for k, v in raw.items() if k != "model_type"} | {"rope_parameters": rope}
-    config = AutoConfig.for_model("llama", **raw)
-    inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-    return tuple(inv_freq.tolist()), float(scale)
+
+
+def _rope(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
+    """Return the inverse frequencies and the attention scaling of the rotary embedding, as transformers computes them.
+    Raises UserError if the configuration (of `file`) is invalid, or its frequencies depend on a prompt's length."""
+    rope = raw.get("rope_parameters") or {"rope_theta": raw.get("rope_theta", 1e4)}
+    theta = rope.get("rope_theta") if isinstance(rope, dict) else None
+    plain = rope in ({"rope_theta": theta}, {"rope_theta": theta, "rope_type": "default"})
+    if plain and not raw.get("rope_scaling") and isinstance(theta, int | float) and theta > 0:
+        return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
+    # All other forms are read by transformers, which is imported only here, since this takes a second.
+    from transformers import AutoConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    try:
+        config = AutoConfig.for_model(**raw)
+        kind = config.rope_parameters["rope_type"]
+        embedding = LlamaRotaryEmbedding(config) if kind in ROPE_TYPES else None
+        if embedding is not None and 2 * len(embedding.inv_freq) != head_dim:
+            raise ValueError(f"only a part of the {head_dim} values of a head is rotated")
+    except Exception as error:  # transformers raises errors of many kinds
+        reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:200]
+        problem = f"{file}: the rotary embedding cannot be read ({reason})."
+        raise UserError(problem, "Correct rope_parameters, rope_scaling and rope_theta.") from None
+    if embedding is None:
+        problem = f"{file}: a rotary embedding of type {kind!r} is unsupported by the torch engine."
+        raise UserError(problem, f"Correct rope_parameters (known: {', '.join(ROPE_TYPES)}). {OTHER_ENGINES}")
+    return tuple(embedding.inv_freq.tolist()), float(embedding.attention_scaling)
 
 
 class WeightReader:

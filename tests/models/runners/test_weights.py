@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.models.runners.weights import ModelConfig, load_weights
+from rtcontrol.models.runners.weights import ARCHITECTURES, ModelConfig, load_weights
 from tests.models.small import build_checkpoint, reconfigure, tool
 
 TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
@@ -77,6 +77,43 @@ def unresized_model(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8, "rope_theta": 1e4}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 1024}
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **YARN}
+ROPES: list[dict[str, Any]] = [
+    {},
+    {"rope_theta": 1e6},
+    {"rope_theta": 500000, "rope_scaling": None},
+    {"rope_theta": 5e5, "rope_scaling": {}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+    {"rope_parameters": {"rope_type": "default"}, "rope_theta": 1e6},
+    {"rope_parameters": {"type": "default", "rope_theta": 2e6}, "rope_theta": 1e6},
+    {"rope_parameters": {"rope_theta": 2e6}, "rope_theta": 1e6},
+    {"rope_parameters": {"rope_theta": 2e6}, "rope_scaling": LINEAR},
+    {"rope_parameters": {**YARN, "rope_type": "yarn"}, "rope_theta": 1e6},
+    {"rope_parameters": {**YARN, "rope_type": "yarn", "rope_theta": 1e6, "beta_fast": 16.0, "mscale": 0.7}},
+    {"rope_scaling": {**YARN, "type": "yarn"}, "rope_theta": 1e6},
+    {"rope_scaling": LLAMA3, "rope_theta": 5e5},
+    {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}},
+    {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 1e4},
+    {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+    {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+]
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_rotary_frequencies_equal_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 8, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "num_key_value_heads": 2}
+    shape = {**sizes, "intermediate_size": 8, "num_hidden_layers": 1, "max_position_embeddings": 4096}
+    for rope in ROPES:
+        (tmp_path / "config.json").write_text(json.dumps({**shape, "model_type": kind, **rope}))
+        model: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+        config, embedding = ModelConfig.load(tmp_path), model.model.rotary_emb
+        torch.testing.assert_close(torch.tensor(config.inv_freq), embedding.inv_freq, rtol=1e-6, atol=0)
+        assert config.rope_scale == pytest.approx(embedding.attention_scaling), rope
+
+
 BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("no config", remove("config.json"), "is not a checkpoint: it has no config.json"),
     ("config of another kind", write("config.json", "[]"), "config.json is not a JSON object"),
@@ -84,7 +121,19 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("unsupported architecture", change(model_type="mamba"), "is a 'mamba' model; the torch engine runs qwen2"),
     ("quantised", change(quantization_config={"quant_method": "awq"}), "is quantised"),
     ("mlp bias", change(mlp_bias=True), "has an MLP with a bias, unsupported by the torch"),
-    ("unknown rope", change(rope_parameters={"rope_type": "spiral"}), "unknown type 'spiral'"),
+    ("unknown rope", change(rope_parameters={"rope_type": "spiral"}), "type 'spiral' is unsupported by the torch"),
+    ("rope by length", change(rope_parameters=LONG_ROPE), "type 'longrope' is unsupported by the torch"),
+    (
+        "incomplete rope",
+        change(rope_parameters={"rope_type": "llama3", "factor": 8.0}),
+        "embedding cannot be read (KeyEr",
+    ),
+    (
+        "rope without a base",
+        change(rope_parameters=None, rope_theta=None),
+        "config.json: the rotary embedding cannot be",
+    ),
+    ("partial rope", change(rope_scaling=LINEAR, partial_rotary_factor=0.5), "only a part of the"),
     ("sliding window", change(use_sliding_window=True), "has a sliding window"),
     ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is not a tokenizer file"),
     ("no ST tokens", plain_tokenizer, "is neither an ST model nor a chat model: its chat template"),
