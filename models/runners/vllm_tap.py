@@ -17,7 +17,7 @@ from rtcontrol.models.runners.packed import compute_answers
 class ScoreTap(LogitsProcessor):
     """A logits processor that keeps the scores of each request. `by_engine` has the instance of each engine."""
 
-    of: ClassVar[weakref.WeakValueDictionary[str, ScoreTap]] = weakref.WeakValueDictionary()
+    by_engine: ClassVar[weakref.WeakValueDictionary[str, ScoreTap]] = weakref.WeakValueDictionary()
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self.places: dict[int, int] = {}  # request number by row of the batch

@@ -45,7 +45,7 @@ def others(spec: DeciderSpec, vllm: STDecider, torch: STDecider, situations: lis
         vllm.decide(s.observation, s.instruction)
     result["figures"] = {k: v - before[k] for k, v in runner.figures.items()}
     result["prefix"] = len(vllm.template.prefix_ids(vllm.plan.tools))
-    tap = next(iter(sys.modules["rtcontrol.models.runners.vllm_tap"].ScoreTap.of.values()), None)
+    tap = next(iter(sys.modules["rtcontrol.models.runners.vllm_tap"].ScoreTap.by_engine.values()), None)
     result["kept"] = None if tap is None else len(tap.kept)
     slices = [*vllm.decide_in_steps(situations[0].observation * 20, situations[0].instruction)]
     call = vllm.decide(situations[0].observation * 20, situations[0].instruction).call
