@@ -21,7 +21,7 @@ export const safeCalls = ({ calls, safe_calls, call, safe_call }) =>
 export class InForce {
   /** No call outlives its arrival by more than `ownTtlMs`, whatever its message says (null or 0: no such limit). */
   constructor(epoch = 0, safe = [], ownTtlMs = null) {
-    Object.assign(this, { epoch, safeCalls: safe, ownTtlMs, kind: "none", cause: null, calls: [], expiresNs: null, lastTick: -1, owed: null });
+    Object.assign(this, { epoch, safeCalls: safe, ownTtlMs, kind: "none", cause: null, calls: [], expiresNs: null, capturedNs: -1, lastTick: -1, owed: null });
   }
 
   /** The welcome of a new session: ticks begin anew, and a call of the session before ends: nobody would end it later. */
@@ -57,11 +57,13 @@ export class InForce {
     const until = ends.length ? Math.min(...ends) : null;
     if (call !== null) {
       this.#set("call", [call], until);
+      this.capturedNs = message.t_obs_ns;
       return { act: "call", calls: this.calls, expired: false, tick: message.tick };
     }
-    // A decision to go on does not revive what has run out.
+    // A decision to go on does not revive what has run out, and renews by a newer observation only.
     const step = this.look(nowNs);
-    if (step.act === null && this.kind === "call") this.expiresNs = until;
+    if (step.act === null && this.kind === "call" && message.t_obs_ns > this.capturedNs)
+      Object.assign(this, { expiresNs: until, capturedNs: message.t_obs_ns });
     return step;
   }
 

@@ -16,6 +16,8 @@ const SILENCE_MS = 10_000; // a welcome may take longer, but not an answer to ou
 const FULL_BYTES = 65536; // that wait in the socket
 const REASON = 1024; // characters
 const STAMPS = 1024; // of observations, whose calls may still come
+const RESETS = 256; // that are said again after a resume
+const LEAST_PERIOD_NS = 1e5; // of ticks: the protocol's fastest rate
 
 export class Session {
   /**
@@ -136,7 +138,12 @@ export class Session {
 
   /** A tick's period; 0 where there is no session. */
   get periodNs() {
-    return this.welcome ? Math.max(1, Math.round(this.welcome.period_ms * 1e6)) : 0;
+    return this.welcome ? Math.max(LEAST_PERIOD_NS, Math.round(this.welcome.period_ms * 1e6)) : 0;
+  }
+
+  /** Between pings, within bounds: with none a server would be dead at once, with days never. */
+  get #beatMs() {
+    return Math.min(10_000, Math.max(50, this.welcome?.heartbeat_ms ?? HELLO_MS));
   }
 
   /**
@@ -209,7 +216,7 @@ export class Session {
   }
 
   #beat() {
-    const deadMs = this.state === "live" ? 3 * (this.welcome?.heartbeat_ms || 1000) + 500 : SILENCE_MS;
+    const deadMs = this.state === "live" ? 3 * this.#beatMs + 500 : SILENCE_MS;
     if (performance.now() - this.lastHeard > deadMs) {
       this.#lost();
     } else {
@@ -294,10 +301,11 @@ export class Session {
     this.releaseNs = message.release_ns === undefined ? null : Number(message.release_ns);
     this.pauses.forget();
     clearInterval(this.heart);
-    this.heart = setInterval(() => this.#beat(), message.heartbeat_ms || HELLO_MS);
+    this.heart = setInterval(() => this.#beat(), this.#beatMs);
     this.#become("live");
     if (socket !== this.socket) return;
-    for (let epoch = message.epoch + 1; epoch <= this.inForce.epoch; epoch += 1) this.#sayReset(epoch);
+    const last = Math.min(this.inForce.epoch, message.epoch + RESETS);
+    for (let epoch = message.epoch + 1; epoch <= last; epoch += 1) this.#sayReset(epoch);
     const answered = !message.resumed && this.untold === this.greeting; // as it was understood
     if (answered || message.instruction === this.untold) this.#instructed(message.instruction);
     tell(this.on, "welcome", message);
@@ -336,6 +344,7 @@ export class Session {
 
   /** A session is there: resumed, or a new one, whose ticks begin anew. */
   begun(welcome) {
+    this.inForce.ownTtlMs = this.hello.ttl_ms ?? welcome.ttl_ms;
     if (welcome.resumed) return;
     const own = safeCalls(this.hello);
     this.#carryOut(this.inForce.newSession(welcome.epoch, own.length ? own : safeCalls(welcome)));

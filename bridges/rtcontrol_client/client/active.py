@@ -126,8 +126,10 @@ class ActiveStanding:
             starts = self.expire(now_ns)
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
-            self._captured_ns = message.t_obs_ns or 0
-            self.expires_ns = self._expiry_ns(message.ttl_ms, now_ns)
+            # Without a call, only a newer observation renews the active call, or repeats would keep it for ever.
+            if message.t_obs_ns is not None and (starts or message.t_obs_ns > self._captured_ns):
+                self._captured_ns = message.t_obs_ns
+                self.expires_ns = self._expiry_ns(message.ttl_ms, now_ns)
         elif self.kind == "call" and not further:  # otherwise this tick has already had a call
             self._now = replace(self._now, status="held", cause=message.cause or "late")
         return starts, too_old and call is not None

@@ -14,7 +14,10 @@ BETWEEN_HELLOS_NS = S // 5  # minimum interval between two hellos, which the ser
 LATER_S = (1.0, 4.0)  # the first and the longest pause after a temporary refusal
 CONNECT_NS = 2 * S  # timeout of a connection attempt
 DEAD_HEARTBEATS = 3  # the server counts as dead after this many heartbeat intervals of silence
-LEAST_BEAT_MS = 50.0  # minimum heartbeat interval, so that a short one does not make the server count as dead
+BEAT_MS = (50.0, 10_000.0)  # limits of the heartbeat interval: a server must not count as dead at once, or never
+    50.0,
+    10_000.0,
+)  # limits of the heartbeat interval: a short one makes the server count as dead, a long one never
 GREETING_SILENCE_NS = 10 * S  # before the welcome, the server counts as dead after this time of silence
 CLOCK_PING_NS = 10 * S  # interval of pings that compare the clocks
 ROOM_AGAIN_NS = S // 50  # pause before the next attempt to send if the send buffer was full
@@ -103,7 +106,7 @@ class ServerConnection:
 
     def welcomed(self, heartbeat_ms: float) -> None:
         """Process the server's welcome message: use the server's heartbeat interval, and reset the retry pauses."""
-        self.open, self.heartbeat.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
+        self.open, self.heartbeat.beat_ns = True, int(min(max(heartbeat_ms, BEAT_MS[0]), BEAT_MS[1]) * 1e6)
         # Not reset in `connected`, since a server that refuses the client would then get ten hellos a second.
         self._lost.attempts = self.greeting.refused.attempts = 0
 

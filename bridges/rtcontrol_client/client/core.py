@@ -92,7 +92,7 @@ class Core:
     @property
     def period_ns(self) -> int:
         """The period of the server's ticks; 0.1 s before the welcome message."""
-        return S // 10 if self.session.welcome is None else max(1, int(self.session.welcome.period_ms * 1e6))
+        return S // 10 if self.session.welcome is None else max(S // 10_000, int(self.session.welcome.period_ms * 1e6))
 
     @property
     def trouble(self) -> str:
@@ -361,6 +361,8 @@ class Core:
         sent = self.goal.active if welcome.resumed else self.goal.greeting
         self.connection.welcomed(welcome.heartbeat_ms)
         self.session.welcome, self.goal.active = welcome, welcome.instruction
+        if self.options.ttl_ms is None:
+            self.active.own_ttl_ms = welcome.ttl_ms
         if welcome.resumed:
             self._resume_session(welcome)
         else:

@@ -43,7 +43,7 @@ function welcomed(session, crowd = {}) {
   session.open();
   socket.readyState = 1;
   socket.onopen();
-  const ms = { period_ms: 100, deadline_ms: 100, hold_ms: 100, ttl_ms: 60_000, heartbeat_ms: 60_000, max_age_ms: 60_000 };
+  const ms = { period_ms: 100, deadline_ms: 100, hold_ms: 100, ttl_ms: 0, heartbeat_ms: 60_000, max_age_ms: 60_000 };
   const server = { server: { name: "test" }, tools: [{ name: "move" }], model: "none", limits: {}, safe_call: REST };
   const terms = { pacing: "server", hz: 10, on_miss: "hold", session_grace_s: 30, model_trained_on_tools: false, instruction: "play" };
   const stamps = { epoch: 0, t_server_ns: 0, t_client_ns: socket.newest("hello").t_client_ns };

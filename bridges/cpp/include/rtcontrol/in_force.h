@@ -18,6 +18,7 @@ typedef struct { /* Begin with rtc_begin(). */
     rtc_kind kind;
     int64_t epoch, last_tick;
     int64_t expires_ns; /* the last instant at which the call is in force */
+    int64_t stamp_ns;   /* of the newest observation by which the call is in force */
     int64_t own_ttl_ns; /* set it after rtc_begin(): no call outlives its arrival by more; 0: no such limit */
 } rtc_in_force;
 
@@ -46,7 +47,7 @@ static inline void rtc_reset(rtc_in_force *now, int64_t epoch) {
 
 static inline void rtc_begin(rtc_in_force *now, int64_t epoch) {
     rtc_reset(now, epoch);
-    now->last_tick = -1;
+    now->last_tick = now->stamp_ns = -1;
     now->own_ttl_ns = 0;
 }
 
@@ -85,9 +86,10 @@ static inline rtc_step rtc_receive(rtc_in_force *now, const rtc_message *m, int6
     }
     step = m->has_call ? rtc_nothing : rtc_look(now, now_ns); /* going on does not revive what has run out */
     if (m->has_call) now->kind = step.act = RTC_CALL;
-    if (now->kind == RTC_CALL) {
+    if (now->kind == RTC_CALL && (m->has_call || m->t_obs_ns > now->stamp_ns)) { /* renewed by a newer observation */
         const int64_t end_ns = rtc_end_ns(m->t_obs_ns, m->ttl_ns), own_ns = rtc_end_ns(now_ns, now->own_ttl_ns);
         now->expires_ns = own_ns < end_ns ? own_ns : end_ns;
+        now->stamp_ns = m->t_obs_ns;
     }
     return step;
 }

@@ -97,7 +97,7 @@ class Talk {
     explicit Talk(Options given, std::function<int64_t()> clock = now_ns)
         : options(std::move(given)), clock_(std::move(clock)), instruction_(options.instruction), greeting_(instruction_) {
         rtc_begin(&rule, 0);
-        rule.own_ttl_ns = int64_t(options.ttl_ms.value_or(0) * 1e6);
+        rule.own_ttl_ns = duration_ns(options.ttl_ms.value_or(0));
         said_ns_ = heard_ns_ = clock_();
         Value hello = greet(0);
         ended = checked(hello);
@@ -260,7 +260,12 @@ class Talk {
     }
 
  private:
-    int64_t beat_ns() const { return int64_t(std::max(50.0, welcome["heartbeat_ms"].number(1000)) * 1e6); }
+    // Less than one is not yet none, which would be no limit.
+    static int64_t duration_ns(double ms) { return ms > 0 ? std::max<int64_t>(1, int64_t(ms * 1e6)) : 0; }
+    // Within bounds: with none a server would be dead at once, with days never.
+    int64_t beat_ns() const {
+        return int64_t(std::clamp(welcome["heartbeat_ms"].number(1000), 50.0, 10'000.0) * 1e6);
+    }
     Value greet(int64_t at_ns) const {
         Value hello = Map{{"type", "hello"}, {"protocol", List{kMajor, kMinor}}, {"t_client_ns", at_ns},
                           {"client", Map{{"name", options.name}, {"version", "0.1.0"}, {"language", "c++"}}}};
@@ -319,6 +324,7 @@ class Talk {
         safe_calls_ = Call::of(welcome[welcome["safe_calls"].is_null() ? "safe_call" : "safe_calls"]);
         for (const Value& warning : welcome["warnings"].list()) note("The server warns: " + warning.text());
         const int64_t epoch = welcome["epoch"].whole();
+        if (!options.ttl_ms) rule.own_ttl_ns = duration_ns(welcome["ttl_ms"].number());
         if (resumed) {
             counts.resumed++;
             for (int64_t at = rule.epoch; at > std::max(epoch, rule.epoch - 256); at--) {  // these never arrived
@@ -346,10 +352,9 @@ class Talk {
     void hear_call(const Value& m, int64_t at_ns) {
         const std::string& status = m["status"].text();
         const int64_t seq = m["seq_obs"].whole(-1), stamp = m["t_obs_ns"].whole(-1);
-        const double ttl_ns = m["ttl_ms"].number() * 1e6;  // less than one is not yet none, which would be no limit
         const rtc_message call = {status == "fresh" ? RTC_FRESH : status == "held" ? RTC_HELD : RTC_TOLD_SAFE,
                                   !m["call"].is_null(), m["tick"].whole(), m["epoch"].whole(), stamp,
-                                  ttl_ns > 0 ? std::max<int64_t>(1, int64_t(ttl_ns)) : 0};
+                                  duration_ns(m["ttl_ms"].number())};
         // With a stamp that is not its observation's it would live longer, or shorter, than it may.
         const Stamp& known = stamps_[size_t(std::max<int64_t>(seq, 0)) % kQueue];
         const bool wrong_stamp = call.status == RTC_FRESH && known.seq == seq && known.ns != stamp;

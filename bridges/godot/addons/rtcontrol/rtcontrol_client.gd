@@ -106,17 +106,13 @@ func _observe(now):
 	_send(message)
 
 
-func _period_ns():
-	return int(max(1, welcome["period_ms"] * 1e6))
-
-
 func _other_server():
 	phase = Phase.new()
 
 
 func _begun(message):
 	if message["resumed"]:
-		for epoch in range(int(message["epoch"]) + 1, rule.epoch + 1):
+		for epoch in range(int(message["epoch"]) + 1, int(min(rule.epoch, message["epoch"] + RESETS)) + 1):
 			_send({"type": "reset", "session": message["session"], "epoch": epoch})
 	else:
 		_stamps.clear()

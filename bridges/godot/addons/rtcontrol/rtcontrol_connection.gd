@@ -15,6 +15,9 @@ const CONNECT_NS = 2 * BEAT_NS # a connection that does not come up in this time
 const SILENCE_NS = 10 * BEAT_NS # a welcome may take longer, but not an answer to our pings
 const CLOCK_NS = 10000000000 # between pings for the clocks
 const LEAST_BEAT_NS = 50000000 # a server's heartbeat below this would be found dead at once
+const LONGEST_BEAT_NS = 10000000000 # and one beyond this never
+const LEAST_PERIOD_NS = 100000 # of ticks: the protocol's fastest rate
+const RESETS = 256 # that are said again after a resume
 const REFUSED_MS = 1000.0 # before a hello that was refused; doubled up to the next one
 const LONGEST_REFUSED_MS = 4000.0
 const FULL_BYTES = 65536 # that wait for the server to have read them
@@ -278,7 +281,7 @@ func _read():
 
 # Hello, ping, and whether the server is there at all.
 func _keep_up(now):
-	var beat_ns = int(max(LEAST_BEAT_NS, welcome.get("heartbeat_ms", 1000) * 1e6))
+	var beat_ns = int(clamp(welcome.get("heartbeat_ms", 1000) * 1e6, LEAST_BEAT_NS, LONGEST_BEAT_NS))
 	var patience_ns = {CONNECTING: CONNECT_NS, GREETING: SILENCE_NS, LIVE: 3 * beat_ns}
 	if _ws.get_ready_state() == WebSocketPeer.STATE_CLOSED:
 		_closed()
@@ -352,8 +355,12 @@ func next_observation_ns(lead_ns, now):
 	var best = best_clock(now)
 	if state != LIVE or best == null or _release_ns < 0:
 		return -1
-	var period_ns = int(max(1, welcome["period_ms"] * 1e6))
+	var period_ns = _period_ns()
 	return now + period_ns - posmod(now - (_release_ns - best[1] - lead_ns), period_ns)
+
+
+func _period_ns():
+	return int(max(LEAST_PERIOD_NS, welcome["period_ms"] * 1e6))
 
 
 func _clocked(message, now):

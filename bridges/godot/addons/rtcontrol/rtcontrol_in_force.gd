@@ -8,6 +8,7 @@ var calls = [] # in force
 var epoch = 0
 var last_tick = -1
 var expires_ns = -1 # never
+var captured_ns = -1 # the newest observation by which the call is in force
 var safe_calls = []
 var own_ttl_ms = 0.0 # no call outlives its arrival by more, whatever its message says; 0: no such limit
 var owed = [] # safe calls that are still to be carried out
@@ -55,11 +56,13 @@ func receive(message, now):
 		until = longest if until < 0 else int(min(until, longest))
 	if call != null:
 		_become("call", until, [call])
+		captured_ns = int(message["t_obs_ns"])
 		return {"act": "call", "calls": [call], "expired": false, "tick": last_tick}
-	# A decision to go on does not revive what has run out.
+	# A decision to go on does not revive what has run out, and renews by a newer observation only.
 	var step = look(now)
-	if kind == "call":
+	if kind == "call" and int(message["t_obs_ns"]) > captured_ns:
 		expires_ns = until
+		captured_ns = int(message["t_obs_ns"])
 	return step
 
 

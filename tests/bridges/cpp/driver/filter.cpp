@@ -41,7 +41,7 @@ Options options_of(const Value& given) {
         if (entry.key == "agent") options.agent = entry.value.text();
         if (entry.key == "name") options.name = entry.value.text();
         if (entry.key == "hz") options.hz = entry.value.number();
-        if (entry.key == "ttl_ms") options.ttl_ms = entry.value.number();
+        if (entry.key == "ttl_ms" && !entry.value.is_null()) options.ttl_ms = entry.value.number();
         if (entry.key == "tools") options.tools = entry.value.list();
         if (entry.key == "persist") options.persist = entry.value.flag();
     }

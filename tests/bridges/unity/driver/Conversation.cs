@@ -16,7 +16,7 @@ namespace RtControl.Driver
             var options = new RtOptions
             {
                 Name = given.Text("name"), Tools = given.List("tools"), SafeCalls = RtCall.Safe(given, "safe_calls", "safe_call"),
-                Instruction = "Go.", Persist = given.Bool("persist"), TtlMs = given.Number("ttl_ms", 0),
+                Instruction = "Go.", Persist = given.Bool("persist"), TtlMs = given.Get("ttl_ms") == null ? (double?)null : given.Number("ttl_ms"),
             };
             _talk = new Talk(options, () => _nowNs) { Several = given.Bool("several") };
         }

@@ -120,9 +120,9 @@ namespace RtControl
                 StampNs = tObsNs;
                 return new RtStep { Act = RtForce.Call, Calls = new[] { call }, Acknowledge = true };
             }
-            // A decision to go on does not revive what has run out.
+            // A decision to go on does not revive what has run out, and renews by a newer observation only.
             RtStep step = Look(nowNs);
-            if (step.Act == RtForce.None && Kind == RtForce.Call)
+            if (step.Act == RtForce.None && Kind == RtForce.Call && tObsNs > StampNs)
             {
                 ExpiresNs = Math.Min(EndNs(tObsNs, ttlMs), EndNs(nowNs, OwnTtlMs));
                 StampNs = tObsNs;

@@ -17,7 +17,9 @@ namespace RtControl
         private const long GreetingSilenceNs = 10000000000L;
         private const long ClockPingNs = 10000000000L;
         private const int DeadHeartbeats = 3;
-        private const double LeastBeatMs = 50;
+        // Of heartbeats: with a shorter one a server would be dead at once, with a longer one never.
+        private const double LeastBeatMs = 50, LongestBeatMs = 10000;
+        private const long LeastPeriodNs = 100000; // the protocol's fastest rate
 
         // What the server takes at most, so that one that refuses each hello is not flooded with them.
         private const long BetweenHellosNs = 200000000L;
@@ -324,12 +326,12 @@ namespace RtControl
 
         private long PeriodNs
         {
-            get { return Math.Max(1, (long)(Welcome.PeriodMs * 1e6)); }
+            get { return Math.Max(LeastPeriodNs, (long)(Welcome.PeriodMs * 1e6)); }
         }
 
         private long BeatNs
         {
-            get { return Welcome == null ? 1000000000L : (long)(Math.Max(Welcome.HeartbeatMs, LeastBeatMs) * 1e6); }
+            get { return Welcome == null ? 1000000000L : (long)(Math.Min(Math.Max(Welcome.HeartbeatMs, LeastBeatMs), LongestBeatMs) * 1e6); }
         }
 
         private RtMap NextPing(long nowNs)

@@ -75,6 +75,7 @@ namespace RtControl
             IList<RtCall> safeCalls = Options.SafeCalls;
             if (safeCalls.Count == 0) safeCalls = RtCall.Safe(welcome.Message, "safe_calls", "safe_call");
             long epoch = welcome.Message.Long("epoch");
+            if (Options.TtlMs == null) Rule.OwnTtlMs = welcome.TtlMs;
             if (welcome.Resumed)
             {
                 Counts.Resumed++;
