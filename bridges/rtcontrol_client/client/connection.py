@@ -15,9 +15,6 @@ LATER_S = (1.0, 4.0)  # the first and the longest pause after a temporary refusa
 CONNECT_NS = 2 * S  # timeout of a connection attempt
 DEAD_HEARTBEATS = 3  # the server counts as dead after this many heartbeat intervals of silence
 BEAT_MS = (50.0, 10_000.0)  # limits of the heartbeat interval: a server must not count as dead at once, or never
-    50.0,
-    10_000.0,
-)  # limits of the heartbeat interval: a short one makes the server count as dead, a long one never
 GREETING_SILENCE_NS = 10 * S  # before the welcome, the server counts as dead after this time of silence
 CLOCK_PING_NS = 10 * S  # interval of pings that compare the clocks
 ROOM_AGAIN_NS = S // 50  # pause before the next attempt to send if the send buffer was full
