@@ -68,12 +68,12 @@ class ActiveStanding:
     """The state of the active call. `kind` is `none` (no call yet), `call` or `safe`.
 
     Methods that return a bool return True if another call has become active, which the caller must execute (`at`). A
-    call stays active for at most `own_ttl_ms` after its arrival, even if its message allows more (None or 0: no limit).
+    call stays active for at most `max_ttl_ms` after its arrival, even if its message allows more (None or 0: no limit).
     The caller passes the time, and must call `expire` at `expires_ns`, or every 50 ms.
     """
 
-    def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = (), own_ttl_ms: float | None = None) -> None:
-        self.own_ttl_ms = own_ttl_ms
+    def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = (), max_ttl_ms: float | None = None) -> None:
+        self.max_ttl_ms = max_ttl_ms
         self.kind: Literal["none", "call", "safe"] = "none"
         self.expires_ns: int | None = None
         self._now: Standing  # the active call, without its age
@@ -165,8 +165,8 @@ class ActiveStanding:
 
     def _expiry_ns(self, ttl_ms: float, arrived_ns: int) -> int | None:
         ends = [self._captured_ns + int(ttl_ms * 1e6)] if ttl_ms else []
-        if self.own_ttl_ms:
-            ends.append(arrived_ns + int(self.own_ttl_ms * 1e6))
+        if self.max_ttl_ms:
+            ends.append(arrived_ns + int(self.max_ttl_ms * 1e6))
         return min(ends, default=None)
 
     def _has_expired(self, now_ns: int) -> bool:

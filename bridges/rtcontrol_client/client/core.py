@@ -362,7 +362,7 @@ class Core:
         self.connection.welcomed(welcome.heartbeat_ms)
         self.session.welcome, self.goal.active = welcome, welcome.instruction
         if self.options.ttl_ms is None:
-            self.active.own_ttl_ms = welcome.ttl_ms
+            self.active.max_ttl_ms = welcome.ttl_ms
         if welcome.resumed:
             self._resume_session(welcome)
         else:
