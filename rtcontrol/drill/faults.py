@@ -18,8 +18,8 @@ class DrillFault:
     costs_tick: bool = True
 
 
-_CPU = "wake.scheduler pause.stall"
-_DECODER = "decide.decoder_slow decide.queued decide.decoder_stopped decide.send"
+_CPU = "wake.scheduler pause.starved pause.stall pause.stopped"
+_DECODER = "decide.decoder_slow decide.queued decide.decoder_starved decide.decoder_stopped decide.send"
 _WORLD = "execute.busy execute.slow stale_observation.frozen stale_observation.late"
 _KILLED = f"host.lost host.restarting {_DECODER} {_CPU}"
 FAULTS = {
@@ -33,7 +33,7 @@ FAULTS = {
             costs_tick=False,
         ),
         DrillFault("stop_decoder", "SIGSTOP of the decoder's process", "decide.decoder_stopped decide.queued", 1.0),
-        DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stall", 0.6),
+        DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stopped", 0.6),
         # With a standby this may cause no miss. A new decoder is slow at first, and its start delays other threads.
         DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, recovery_s=8.0, costs_tick=False),
         DrillFault("hang", "the world's step hangs", _WORLD, 1.5),

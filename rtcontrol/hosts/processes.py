@@ -36,17 +36,19 @@ BUILDER_NICE = 10
 class Heartbeat:
     """A context with a thread that wakes every `beat_ns`. If it wakes more than `threshold_ns` late, there was a gap.
 
-    In a gap the process was stopped by a signal, or waited for a processor or the interpreter's lock."""
+    The reason of a gap is `starved` (the thread waited for a processor), `stall` (the process ran, but another thread
+    kept the interpreter's lock), or `stopped` (the process did not run: a signal, or the machine stopped it)."""
 
     def __init__(self, beat_ns: int = BEAT_NS, threshold_ns: int = THRESHOLD_NS) -> None:
         self.beat_ns, self.threshold_ns = beat_ns, threshold_ns
-        self._gaps: deque[tuple[int, int]] = deque(maxlen=64)
-        self._last_ns = time.monotonic_ns()
+        self._gaps: deque[tuple[int, int, str]] = deque(maxlen=64)
+        self._last_ns, self._used = time.monotonic_ns(), (0, 0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self._last_ns = time.monotonic_ns()
+        self._used = _processor_time(None)
         self._thread.start()
         return self
 
@@ -54,23 +56,43 @@ class Heartbeat:
         self._stop.set()
         self._thread.join()
 
-    def gaps(self, since_ns: int) -> list[tuple[int, int]]:
-        """Return start and end (CLOCK_MONOTONIC) of the gaps that ended after `since_ns`, or have not ended yet."""
+    def gaps(self, since_ns: int) -> list[tuple[int, int, str]]:
+        """Return start, end (CLOCK_MONOTONIC) and reason of the gaps that ended after `since_ns`, or have not ended
+        yet. The kernel counts a wait for a processor after its end, so a gap that has not ended is never `starved`."""
         gaps = [gap for gap in tuple(self._gaps) if gap[1] > since_ns]
         now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
-        return [*gaps, (due, now)] if now - due > self.threshold_ns else gaps
+        if now - due <= self.threshold_ns:
+            return gaps
+        return [*gaps, (due, now, self._reason(now - due, _processor_time(None)))]
 
     def recent(self) -> list[tuple[int, int]]:
         """Return the newest heartbeat gaps, to be sent with a reply."""
-        return self.gaps(time.monotonic_ns() - RECENT_NS)[-MOST_RECENT:]
+        return [(start, end) for start, end, _ in self.gaps(time.monotonic_ns() - RECENT_NS)[-MOST_RECENT:]]
 
     def _beat(self) -> None:
+        statistics: int | None = None
+        with contextlib.suppress(OSError):  # not Linux, or no /proc
+            statistics = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         while not self._stop.is_set():
+            self._used = _processor_time(statistics)
             time.sleep(self.beat_ns / 1e9)
             now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
             if now - due > self.threshold_ns:
-                self._gaps.append((due, now))
+                self._gaps.append((due, now, self._reason(now - due, _processor_time(statistics))))
             self._last_ns = now  # set this after appending the gap, so that `gaps` always returns the gap
+        if statistics is not None:
+            os.close(statistics)
+
+    def _reason(self, gap_ns: int, used: tuple[int, int]) -> str:
+        ran, waited = used[0] - self._used[0], used[1] - self._used[1]
+        return "starved" if 2 * waited >= gap_ns else "stall" if 2 * ran >= gap_ns else "stopped"
+
+
+def _processor_time(statistics: int | None) -> tuple[int, int]:
+    """Return how long this process ran, and how long the thread of an open schedstat file waited for a processor, in
+    ns."""
+    waited = 0 if statistics is None else int(os.pread(statistics, 96, 0).split()[1])
+    return time.process_time_ns(), waited
 
 
 def keep_loaded() -> None:

@@ -33,6 +33,7 @@ LEAST_MS = 1.0  # shorter delays are never the cause of a miss
 NOTHING_MS = 0.1  # a thread that ran for less than this did not get a processor
 STOPPED, GONE = ("T", "t"), ("X", "Z")  # thread states, as the kernel's letters
 USUAL = 15  # how many of the newest ticks on time define the usual duration of each step
+PAUSES = ("gc", "starved", "stall", "stopped")  # the kinds of pauses
 LOCAL = 2  # the first threads of a sample: the loop's and the actuator's, which do not change when the decoder restarts
 
 Span = tuple[float, float]
@@ -360,11 +361,14 @@ def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
     paused = covered_ms([(b, end) for b, end, _ in e.pauses], windows)
     if paused < need:
         return None
-    # A garbage collection also delays the heartbeat, so only pauses without a collection are stalls.
-    collected = covered_ms([(b, end) for b, end, kind in e.pauses if kind == "gc"], windows)
-    if collected >= paused / 2:
-        return Verdict(Cause.PAUSE, "gc", paused)
-    return Verdict(Cause.PAUSE, "disk" if e.loop.major_faults else "stall", paused)
+    kinds = {name: covered_ms([(b, end) for b, end, kind in e.pauses if kind == name], windows) for name in PAUSES}
+    # The kernel says of a pause that has not ended only how long the loop's thread has waited.
+    kinds["starved"] = max(kinds["starved"], min(paused, max(e.loop.delayed_ms or 0.0, e.loop.throttled_ms or 0.0)))
+    # A garbage collection also delays the heartbeat, so it comes first.
+    named = next((name for name in ("gc", "starved") if kinds[name] >= paused / 2), None)
+    if named is None:
+        named = "disk" if e.loop.major_faults else max(PAUSES, key=lambda name: kinds[name])
+    return Verdict(Cause.PAUSE, named, paused)
 
 
 def _wake_verdict(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
@@ -410,13 +414,14 @@ def _deciding_ms(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     noticed = still = covered_ms(e.gaps, [(submitted, until)])
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
-    still = max(still, _starved_ms(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
+    starved = max(_starved_ms(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
+    still = max(still, starved)
     # Subtract the time in which the decoder did not run. If it is not known when that was (not a heartbeat gap),
     # subtract this time from the decision first, and the rest from the queue.
     started = e.spans.get("begun", until if queued else submitted)
     in_queue = covered_ms(e.gaps, [(submitted, started)])
     in_decide = covered_ms(e.gaps, [(started, e.spans.get("decided", until))])
-    parts["decoder_stopped"] = still
+    parts["decoder_starved" if still and 2 * starved >= still else "decoder_stopped"] = still
     parts["queued"] = max(0.0, queued - in_queue - max(0.0, still - noticed - decide))
     parts["decoder_slow"] = max(0.0, decide - in_decide - (still - noticed))
     return parts

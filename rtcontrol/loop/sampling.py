@@ -81,13 +81,13 @@ class PauseWatch(Heartbeat):
         gc.callbacks.remove(self._on_gc)
 
     def pauses(self, start_ns: int, end_ns: int) -> list[tuple[int, int, str]]:
-        """Return start, end and kind (gc, stall) of the pauses between two instants, sorted and clipped to the
-        instants. A pause that has not ended yet is included."""
+        """Return start, end and kind (gc, or the reason of a heartbeat gap) of the pauses between two instants,
+        sorted and clipped to the instants. A pause that has not ended yet is included."""
         collections = list(self._collections)
         now = time.monotonic_ns()
         if (began := self._gc_began_ns) and now - began > self.GC_MIN_NS:
             collections.append((began, now))
-        pauses = [(b, e, "gc") for b, e in collections] + [(b, e, "stall") for b, e in self.gaps(start_ns)]
+        pauses = [(b, e, "gc") for b, e in collections] + self.gaps(start_ns)
         return sorted((max(b, start_ns), min(e, end_ns), k) for b, e, k in pauses if e > start_ns and b < end_ns)
 
     def _on_gc(self, phase: str, info: dict[str, Any]) -> None:

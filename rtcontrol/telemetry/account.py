@@ -24,15 +24,21 @@ TIMES = {
 OTHER_SERIES = ("passes", "tokens", "plan_ms")  # series of decisions and of plans, which have no title
 ERROR_SUBCAUSES = ("no_observation.unreadable", "decide.error", "execute.raised")  # misses by an exception in code
 ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # how answers of the first decider end, if there is a backup
-OTHER_KINDS = ("null", "held", "overtaken", "epoch_over")  # kinds of on-time ticks that made no new call
+OTHER_KINDS = {  # kinds of on-time ticks that made no new call
+    "null": "without a call, as the model chose",
+    "held": "held back",
+    "overtaken": "overtaken by a newer tick",
+    "epoch_over": "whose episode had ended",
+}
 # Names in `Account.breakdowns`. `held_by` has the reasons confidence (too low, or null), confirm, paused, stopped.
 BREAKDOWNS = (
-    *("misses_by_cause", "misses_by_subcause", "skipped_by_cause", "acknowledged", "held_by"),
+    *("misses_by_cause", "misses_by_subcause", "skipped_by_cause", "skipped_by_subcause", "acknowledged", "held_by"),
     *("first_losses", "plans", "plan_losses", "plan_steps"),
 )
 LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics that `Account.listed` keeps
 MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum number of different errors, and of stored events per topic
-MOST_MEMBERS, OTHERS = 10_000, "(others)"  # maximum number of members with separate counts; the name for all others
+# Maximum number of members, and of instructions, with separate counts; the name for all others.
+MOST_MEMBERS, MOST_INSTRUCTIONS, OTHERS = 10_000, 1000, "(others)"
 ACK_WINDOW = 2048  # a client may acknowledge a call until this many later calls were executed
 
 
@@ -95,22 +101,24 @@ class Account:
     skipped_releases == sum of skipped_by_cause, miss_rate == (misses + skipped_releases) / releases.
 
     One thread calls `add`; any thread may read. `counts` maps names to numbers, `breakdowns` maps names to counts by
-    cause or reason, `times` has histograms, `listed` has whole events by topic, `members` has counts per crowd member.
-    `run` has the start and end events, and `origin_ns`: the CLOCK_MONOTONIC time at which t_s is 0.
+    cause or reason, `times` has histograms, `listed` has whole events by topic, `members` has counts per crowd member,
+    `instructions` those per instruction (key `called NAME`: calls of a function). `run` has the start and end events,
+    the active `instruction`, and `origin_ns`: the CLOCK_MONOTONIC time at which t_s is 0.
     """
 
     def __init__(self) -> None:
         self.header: dict[str, Any] = {}
-        self.run: dict[str, Any] = {"start": {}, "end": {}, "origin_ns": 0}
+        self.run: dict[str, Any] = {"start": {}, "end": {}, "origin_ns": 0, "instruction": ""}
         self.counts: Counter[str] = Counter()
         self.breakdowns: dict[str, Counter[Any]] = {name: Counter() for name in BREAKDOWNS}
         self.times = {name: Histogram() for name in (*TIMES, *OTHER_SERIES)}
         self.listed: dict[str, list[dict[str, Any]]] = {topic: [] for topic in LISTED}
         self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
         self.members: dict[str, Counter[str]] = {}
+        self.instructions: dict[str, Counter[str]] = {}
         self.miss_runs = MissRuns()
         self.tick_range = TickRange()
-        self._on_time_calls: dict[int, None] = {}  # recent ticks whose call was executed in time
+        self._on_time_calls: dict[int, str] = {}  # instructions of recent ticks whose call was executed in time
 
     @property
     def releases(self) -> int:
@@ -174,6 +182,10 @@ class Account:
                 self._add_times(event)
             case "/result":
                 self._count_acknowledgement(event)
+            case "/instruction":
+                self.run["instruction"] = event["instruction"]
+            case "/call" if event["why"] != "safe":
+                self._active_instruction()[f"called {event['called']}"] += 1
             case "/safe":
                 counts["safe_calls"] += event["why"] != "exit" and event.get("in_force", True)
                 counts["fallback_errors"] += "error" in event
@@ -183,6 +195,7 @@ class Account:
     def _add_run_event(self, event: Mapping[str, Any]) -> None:
         if "header" in event:
             self.header = event["header"]
+            self.run["instruction"] = str(self.header.get("instruction"))
         elif "end" in event:
             self.run["end"] = dict(event)
             self._count_skipped(event, self.tick_range.last_k + 1 + event.get("skipped", 0))
@@ -202,6 +215,9 @@ class Account:
         if "member" in event:
             self._count_member(event)
         self._count_skipped(event, k)
+        if "member" not in event:
+            of_instruction = {"ticks": 1, "misses": "cause" in event, "skipped": event.get("skipped", 0)}
+            self._active_instruction().update(of_instruction, held=event["kind"] == "held")
         if "cause" in event:
             self._count_miss(k, event["cause"], event.get("subcause"))
         else:
@@ -219,6 +235,13 @@ class Account:
         self._count_passes(event)
         self._add_times(event)
 
+    def _active_instruction(self) -> Counter[str]:
+        """Return the counts of the active instruction."""
+        text = self.run["instruction"]
+        if text not in self.instructions and len(self.instructions) >= MOST_INSTRUCTIONS:
+            text = OTHERS
+        return self.instructions.setdefault(text, Counter())
+
     def _count_on_time(self, k: int, event: Mapping[str, Any]) -> None:
         kind = event["kind"]
         self.counts["on_time"] += 1
@@ -227,7 +250,7 @@ class Account:
             if kind == "held" and "why" in event:
                 self.breakdowns["held_by"][event["why"]] += 1
         elif kind == "call":
-            self._on_time_calls[k] = None
+            self._on_time_calls[k] = self.run["instruction"]
             if len(self._on_time_calls) > ACK_WINDOW:
                 del self._on_time_calls[next(iter(self._on_time_calls))]
 
@@ -237,6 +260,8 @@ class Account:
             self.counts["skipped_releases"] += skipped
             self.counts["releases"] += skipped
             self.breakdowns["skipped_by_cause"][event["skip_cause"]] += skipped
+            if "skip_subcause" in event:
+                self.breakdowns["skipped_by_subcause"][f"{event['skip_cause']}.{event['skip_subcause']}"] += skipped
             self.miss_runs.add(k - skipped, k)
 
     def _count_further_call(self, event: Mapping[str, Any]) -> None:
@@ -268,9 +293,10 @@ class Account:
         k, status = event["ack"], event["status"]
         self.breakdowns["acknowledged"][status] += 1
         if k in self._on_time_calls and event.get("why") != "safe" and not event.get("n"):
-            del self._on_time_calls[k]
+            instruction = self._on_time_calls.pop(k)
             if status != "executed":
                 self.counts["on_time"] -= 1
+                self.instructions[instruction if instruction in self.instructions else OTHERS]["misses"] += 1
                 self._count_miss(k, "execute", status)
 
     def _store_event(self, topic: str, event: Mapping[str, Any]) -> None:

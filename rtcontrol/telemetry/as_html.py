@@ -15,15 +15,27 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rtcontrol.telemetry.causes import stylesheet
+from rtcontrol.telemetry.causes import CAUSES, NAMES, advice, stylesheet
 from rtcontrol.telemetry.recorded import Gate, RecordedRun
-from rtcontrol.telemetry.report import STATISTICS, TIME_TITLES, lines
+from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, lines
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 from rtcontrol_client.console import printable, throughout
 
 PAGE = Path(__file__).parent / "page"
 # Percentiles of the latency curves, in nines: from 0.3 (50 %) to 4.0 (99.99 %).
 NINES = tuple(n / 10 for n in range(3, 41))
+# The marks of the charts, by the name of their style in page/report.css.
+LEGEND = {
+    "on-time": "a tick on time, at its latency",
+    "miss": "a missed tick, in the colour of its cause; on the deadline if no call acted",
+    "skipped": "skipped releases: the loop itself was late",
+    "event": "an event: a person, an instruction, a safe call, the decoder",
+    "deadline": "the deadline",
+    "selected": "the selected tick",
+    "jitter": "the jitter of a tick, in the lower chart",
+    "step": "a step of the selected tick",
+    "open": "a step that had not ended",
+}
 # Limits that keep the page small enough for a browser: characters of miss details, and marks of other events.
 DETAIL_CHARS, MOST_MARKS = 4_000_000, 5_000
 
@@ -37,7 +49,9 @@ def render(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
     environment.finalize = lambda value: printable(value) if type(value) is str else value
     environment.filters["number"] = lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}"
     chars = DETAIL_CHARS // len(runs)
-    data = {"nines": NINES, "stages": STAGES, "runs": [throughout(_run_data(run, chars)) for run in runs]}
+    advices = {name: advice(name) for name in (*CAUSES, *NAMES)}
+    shown = [throughout(_run_data(run, chars)) for run in runs]
+    data = {"nines": NINES, "stages": STAGES, "advice": advices, "runs": shown}
     # Escape `<`, so that no text of a record can end the script element.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return environment.get_template("report.html").render(
@@ -47,6 +61,9 @@ def render(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
         runs=runs,
         gates=gates,
         lines=lines,
+        legend=LEGEND,
+        columns=INSTRUCTION_COLUMNS,
+        instruction_rows=instruction_rows,
         titles=TIME_TITLES,
         parts=STATISTICS,
     )

@@ -34,6 +34,7 @@ COUNTS = {
     "misses_by_cause": {str(cause) for cause in CAUSES},
     "misses_by_subcause": {f"{cause}.{sub}" for cause, entry in CAUSES.items() for sub in entry.subcauses},
     "skipped_by_cause": {str(cause) for cause in CAUSES},
+    "skipped_by_subcause": {f"{cause}.{sub}" for cause, entry in CAUSES.items() for sub in entry.subcauses},
     "acknowledged": {"executed", "expired", "refused", "failed"},
 }
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from rtcontrol.models.files import remove_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, OTHER_KINDS, TIMES, Account
-from rtcontrol.telemetry.causes import CAUSES, Cause
+from rtcontrol.telemetry.causes import advice
 from rtcontrol.telemetry.histogram import Histogram
 
 SCHEMA_VERSION = 3
-MOST_SHOWN = 5  # maximum number of instructions, errors or crowd members to show
+MOST_SHOWN, MOST_ROWS = 5, 20  # maximum number of errors, causes or crowd members, and of instructions to show
 TIME_TITLES = {name: title for name, (_, title) in TIMES.items()}
 STATISTICS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
@@ -45,7 +45,11 @@ def build(
         "ended_by": end.get("end") or ended_by or "killed",
         **{name: n[name] for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", *OTHER_KINDS)},
         "miss_rate": account.miss_rate,
-        **{name: dict(by[name]) for name in ("held_by", "misses_by_cause", "misses_by_subcause", "skipped_by_cause")},
+        "held_by": dict(by["held_by"]),
+        **{name: dict(by[name]) for name in ("misses_by_cause", "misses_by_subcause")},
+        **{name: dict(by[name]) for name in ("skipped_by_cause", "skipped_by_subcause")},
+        "advice": _advice(by),
+        "instructions": [_instruction_counts(text, counts) for text, counts in list(account.instructions.items())],
         **{name: n[name] for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
         "acknowledged": dict(by["acknowledged"]),
         "errors": list(account.errors.values()),
@@ -78,6 +82,24 @@ def build(
         },
         "outcome": {"episodes": account.listed["/episode"], "successes": n["successes"], "judged": n["judged"]},
     }
+
+
+def _advice(by: Mapping[str, Counter[Any]]) -> list[dict[str, Any]]:
+    """Return name, count, meaning and hint of each sub-cause of misses and skipped releases, the commonest first.
+    Misses of a cause without sub-causes have the cause's name."""
+    counts = by["misses_by_subcause"] + by["skipped_by_subcause"]
+    for cause, n in (by["misses_by_cause"] + by["skipped_by_cause"]).items():
+        counts[cause] = n - sum(m for name, m in counts.items() if name.startswith(f"{cause}."))
+    return [{"name": name, "count": n, **advice(name)._asdict()} for name, n in (+counts).most_common()]
+
+
+def _instruction_counts(text: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return the counts of the ticks of an instruction, and the called functions (safe calls are left out)."""
+    counts = dict(counts)
+    called = {name.removeprefix("called "): n for name, n in _by_count(counts) if name.startswith("called ")}
+    ticks, misses = counts.get("ticks", 0), counts.get("misses", 0)
+    shown = {"instruction": text, "ticks": ticks, "on_time": ticks - misses, "held": counts.get("held", 0)}
+    return {**shown, "misses": misses, "skipped": counts.get("skipped", 0), "called": called}
 
 
 def _series_total(series: Histogram) -> dict[str, float]:
@@ -129,6 +151,19 @@ class Line(NamedTuple):
     hint: str = ""
 
 
+INSTRUCTION_COLUMNS = ("instruction", "ticks", "on time", "held", "missed", "skipped", "called functions")
+
+
+def instruction_rows(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the table of instructions, with at most `MOST_ROWS` rows, as cells of text for INSTRUCTION_COLUMNS."""
+    shown = report["instructions"][:MOST_ROWS]
+    numbers = ("ticks", "on_time", "held", "misses", "skipped")
+    rows = [(i["instruction"], *(str(i[name]) for name in numbers), _counts_text(i["called"])) for i in shown]
+    if more := len(report["instructions"]) - len(rows):
+        rows.append((f"{more} further instructions, which report.json lists", *("",) * 6))
+    return rows
+
+
 def lines(report: Mapping[str, Any]) -> list[Line]:
     """Return the lines of a report that have a value. Latencies are not among them: they are a separate table."""
     every = (*_run_lines(report), *_decision_lines(report), *_miss_lines(report), *_other_lines(report))
@@ -142,7 +177,7 @@ def _run_lines(r: Mapping[str, Any]) -> Iterator[Line]:
         f"{r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
     )
     share = f"{r['on_time']} of {r['releases']} releases ({100 * (1 - r['miss_rate']):.2f} %)"
-    yield Line("on time", share, _counts_text({name.replace("_", " "): r[name] for name in OTHER_KINDS if r[name]}))
+    yield Line("on time", share, ", ".join(f"{r[name]} {text}" for name, text in OTHER_KINDS.items() if r[name]))
     changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
     later = "".join(f', from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes[:MOST_SHOWN])
     yield Line("instruction", f'"{r["instruction"]}"{later}')
@@ -169,13 +204,15 @@ def _decision_lines(r: Mapping[str, Any]) -> Iterator[Line]:
 
 def _miss_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["misses_by_cause"] or r["skipped_by_cause"]:
-        main_cause = _by_count(Counter(r["misses_by_cause"]) + Counter(r["skipped_by_cause"]))[0][0]
-        meaning = f"{main_cause}: {CAUSES[Cause(main_cause)].meaning}; " if main_cause in CAUSES else ""
-        yield Line("misses by cause", _causes_text(r) or "none", f"{meaning}docs/deadlines.md has all causes")
-        yield Line("skipped releases", _counts_text(r["skipped_by_cause"]))
-        window = f"{r['longest_miss_run']} in a row, {r['worst_window']['m']} of {r['worst_window']['k']}"
+        yield Line("misses by cause", _causes_text(r, "misses") or "none", "docs/deadlines.md has all causes")
+        yield Line("skipped releases", _causes_text(r, "skipped"), "the loop itself was late")
+        worst = r["worst_window"]
+        window = f"{r['longest_miss_run']} misses in a row, {worst['m']} of {worst['k']} releases"
         yield Line("worst", window, "to see which ticks, and why: `rtcontrol report FOLDER --format html`")
-        yield Line("late calls", f"used {r['late_used']}, dropped {r['late_dropped']}")
+        for each in r["advice"][:MOST_SHOWN]:
+            yield Line(f"{each['name']} {each['count']}", f"{each['meaning']}. Do this: {each['hint']}")
+        late = f"used {r['late_used']}, dropped {r['late_dropped']}" if r["late_used"] or r["late_dropped"] else ""
+        yield Line("late calls", late, "their decisions came after the deadline")
     for e in r["errors"][:MOST_SHOWN]:
         yield Line(f"{e['count']} x {e['cause']}", f"{e['error']} ({e['where']})" if e["where"] else e["error"])
 
@@ -206,11 +243,11 @@ def decoder_name(event: Mapping[str, Any]) -> str:
     return {"first": "first decider", "backup": "backup"}.get(which, which or "decoder")
 
 
-def _causes_text(report: Mapping[str, Any]) -> str:
-    """Return the misses by cause as a text such as `decide 12 (decoder_slow 10, queued 2), wake 1`."""
+def _causes_text(report: Mapping[str, Any], counted: str) -> str:
+    """Return the `misses` or the `skipped` releases by cause, such as `decide 12 (decoder_slow 10, queued 2)`."""
     shown = []
-    for cause, n in _by_count(report["misses_by_cause"]):
-        named = report["misses_by_subcause"].items()
+    for cause, n in _by_count(report[f"{counted}_by_cause"]):
+        named = report[f"{counted}_by_subcause"].items()
         parts = _counts_text({name.partition(".")[2]: m for name, m in named if name.startswith(f"{cause}.")})
         shown.append(f"{cause} {n}" + (f" ({parts})" if parts else ""))
     return ", ".join(shown)

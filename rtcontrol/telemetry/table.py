@@ -11,16 +11,21 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rtcontrol.telemetry.report import STATISTICS, TIME_TITLES, lines
+from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, lines
 from rtcontrol_client.console import printable, throughout
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Print the lines of the report and the table of times."""
+    """Print the lines of the report, and the tables of instructions and times."""
     shown = throughout(report)
     for label, value, hint in lines(shown):
         text = Text.assemble((label, "bold"), f": {value}", (f" ({hint})" if hint else "", "dim"))
         console.print(text, soft_wrap=True)
+    if rows := instruction_rows(shown):
+        instructions = Table(*INSTRUCTION_COLUMNS, box=None, pad_edge=False)
+        for row in rows:
+            instructions.add_row(*map(Text, row))
+        console.print(instructions)
     table = Table("ms", *(part.replace("_", ".") for part in STATISTICS), box=None, pad_edge=False)
     for name, title in TIME_TITLES.items():
         if shown[name]["p50"] is not None:

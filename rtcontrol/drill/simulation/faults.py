@@ -22,7 +22,7 @@ _NET = f"{_STALE} no_observation.none_yet"
 _WORLD = f"execute.busy execute.slow {_STALE} wake.executor"
 # If the loop hangs for longer than `guard_ns`, the actuator's watchdog replaces the waiting call by the safe call.
 _GUARD = "execute.busy"
-_KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler pause.stall"
+_KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler pause.stopped"
 # By name: the causes of misses that the fault explains (empty: the fault causes no miss), and the minimum and maximum
 # number of periods that the fault lasts (0: the fault affects one decision).
 _KINDS: dict[str, tuple[str, float, float]] = {
@@ -40,7 +40,7 @@ _KINDS: dict[str, tuple[str, float, float]] = {
     "kill_decoder": (_KILLED, 1.0, 6.0),
     "give_up": (f"host.gave_up host.lost {LATE}", 0, 0),
     # Faults of threads:
-    "stop_loop": (f"pause.stall {_GUARD}", 1.5, 4.0),
+    "stop_loop": (f"pause.stopped {_GUARD}", 1.5, 4.0),
     "gc": (f"pause.gc {_GUARD}", 1.5, 3.0),
     "starve_loop": (f"wake.scheduler {_GUARD}", 1.5, 3.0),
     "starve_actuator": ("wake.scheduler execute.busy", 1.5, 3.0),

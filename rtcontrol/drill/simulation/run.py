@@ -126,7 +126,7 @@ class SimSampler:
         run.referee.record_sample(since_ns)
         min_ns = min(max(run.settings.period_ns // 5, 2 * MS), 10 * MS)
         pauses = [(b, e, "gc") for b, e in self.collections if e > since_ns]
-        pauses += [(b, min(e, now), "stall") for b, e in run.process.frozen_spans if e > since_ns and e - b > min_ns]
+        pauses += [(b, min(e, now), "stopped") for b, e in run.process.frozen_spans if e > since_ns and e - b > min_ns]
         decoder, waits = run.host.main_decoder, "R" if run.worker.ready_ns else "S"
         state = "X" if not decoder.up else "T" if now < decoder.process.frozen_ns else "S"
         threads = [

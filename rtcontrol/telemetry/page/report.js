@@ -124,6 +124,10 @@ function told(ticks, row) {
   const kind = both(ticks.word("kind", row), ticks.word("why", row));
   const verdict = cause ? `missed: ${both(cause, ticks.word("subcause", row))}` : `on time (${kind})`;
   const head = make("h4", `Tick ${ticks.k[row]} at ${ticks.t[row].toFixed(3)} s: ${verdict}`);
+  const known_names = [both(cause, ticks.word("subcause", row)).replace(", ", "."), cause];
+  const advice = DATA.advice[known_names.find((name) => name in DATA.advice)];
+  if (advice) say("meaning", advice[0]);
+  if (advice) say("do this", advice[1]);
   say("latency", latency === latency ? `${ms(latency)} of ${ms(ticks.run.deadline_ms)}` : `no effect by ${ms(ticks.run.deadline_ms)}`);
   if (evidence.late_ms > 0) {
     const explained = evidence.explained_ms != null ? `; ${cause} accounts for ${ms(evidence.explained_ms)}` : cause === "unknown" ? "; nothing accounts for half of it" : "";
@@ -175,17 +179,22 @@ function spans(ticks, row) {
       if (took === took) known.push([name, from, (from += took)]);
     }
   if (!known.length) return null;
+  // The step that had not ended when the tick was over.
+  const names = Object.keys(DATA.stages), steps = ((ticks.run.missed[row] || {}).evidence || {}).steps_ms || {};
+  const open = names.filter((name) => name in steps).pop(), [newest, , reached] = known[known.length - 1];
+  if (open && names.indexOf(open) > names.indexOf(newest)) known.push([open, reached, reached + steps[open], true]);
   const deadline = ticks.run.deadline_ms, last = Math.max(deadline, ...known.map(([, , ends]) => ends)) * 1.04;
   const made = make("div");
   made.className = "spans";
-  for (const [name, starts, ends] of known) {
+  for (const [name, starts, ends, unfinished] of known) {
     const bar = make("span"), filled = make("b"), mark = make("s");
     bar.className = "bar";
     filled.style.left = `${(100 * Math.max(0, starts)) / last}%`;
     filled.style.width = `${(100 * Math.max(0, ends - Math.max(0, starts))) / last}%`;
     mark.style.left = `${(100 * deadline) / last}%`;
     bar.append(filled, mark);
-    made.append(make("span", name), bar, make("span", `${Math.max(0, ends - starts).toFixed(2)} ms`));
+    if (unfinished) filled.className = "open";
+    made.append(make("span", name), bar, make("span", `${unfinished ? "≥ " : ""}${Math.max(0, ends - starts).toFixed(2)} ms`));
   }
   return made;
 }

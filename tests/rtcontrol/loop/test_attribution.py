@@ -52,12 +52,15 @@ def evidences(draw: st.DrawFn) -> Evidence:
         fault=fault,
         late_ms=draw(ms) if fault is not None and fault[0] is Cause.STALE_OBSERVATION else None,
         usual=draw(st.dictionaries(st.sampled_from([name for name, _ in STEPS]), st.floats(0, 20))),
-        pauses=[(b, e, draw(st.sampled_from(["gc", "stall"]))) for b, e in draw(st.lists(spans_ms, max_size=3))],
+        pauses=[
+            (b, e, draw(st.sampled_from(["gc", "starved", "stall", "stopped"])))
+            for b, e in draw(st.lists(spans_ms, max_size=3))
+        ],
         apart=draw(st.booleans()),
         gaps=draw(st.lists(spans_ms, max_size=3)),
         decoder_busy=draw(st.booleans()),
         arrival=draw(st.booleans()),
-        host=draw(st.none() | st.sampled_from(CAUSES[Cause.HOST].subcauses)),
+        host=draw(st.none() | st.sampled_from([*CAUSES[Cause.HOST].subcauses])),
         texts=draw(st.lists(spans_ms, max_size=3)),
         acting=draw(st.lists(spans_ms, max_size=3)),
         loop=draw(kernels),
@@ -145,8 +148,9 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (asked(decoder_busy=True), "decide.queued"),
         (asked(decoder=ThreadUsage("T", 0.0)), "decide.decoder_stopped"),
         (asked(decoder=ThreadUsage("T", 0.0), decoder_busy=True), "decide.decoder_stopped"),
-        (asked(decoder=ThreadUsage("R", 5.0, 50.0)), "decide.decoder_stopped"),
-        (asked(decoder=ThreadUsage("R", 0.0, 0.0)), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("R", 5.0, 50.0)), "decide.decoder_starved"),
+        (asked(decoder=ThreadUsage("R", 0.0, 0.0)), "decide.decoder_starved"),
+        (answered(1.2, 90.0, 90.2, decoder=ThreadUsage("S", 5.0, throttled_ms=80.0)), "decide.decoder_starved"),
         (asked(decoder=ThreadUsage("R", 20.0, 0.0)), "decide.decoder_slow"),
         (
             asked(decoder=ThreadUsage("R", 0.665, 0.0), decoder_busy=True),
@@ -170,6 +174,9 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (answered(1.2, 6.0, 90.0, acting=[(5.0, 88.0)]), "wake.executor"),
         (answered(1.2, 6.0, 90.0, loop=ThreadUsage(major_faults=3)), "wake.disk"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
+        (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stopped")]), "pause.stopped"),
+        (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "starved")]), "pause.starved"),
+        (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stopped")], loop=ThreadUsage(delayed_ms=60.0)), "pause.starved"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 10.0, "gc")]), "unknown"),
         # The heartbeat stands still in a collection, too, and a little longer.
         (asked(pauses=[(10.0, 50.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.gc"),

@@ -70,11 +70,11 @@ def test_run_on_time_counts_every_release() -> None:
 def test_late_wake_skips_releases_and_keeps_the_phase() -> None:
     rig = Rig()
     rig.wakes = {100: 45.0}
-    rig.sample = EvidenceSample(pauses=((START_NS, START_NS + 148 * MS, "stall"),))
+    rig.sample = EvidenceSample(pauses=((START_NS, START_NS + 148 * MS, "stopped"),))
     rig.run(300)
     assert 5 not in rig.ticks and 6 not in rig.ticks
     late = rig.ticks[7]
-    assert (late["skipped"], late["skip_cause"], late["skip_subcause"]) == (2, "pause", "stall")
+    assert (late["skipped"], late["skip_cause"], late["skip_subcause"]) == (2, "pause", "stopped")
     assert late["t_s"] == 0.14 and late["kind"] == "call"
 
 
@@ -384,9 +384,9 @@ def test_acknowledgements_wait_for_their_tick() -> None:
 def test_call_dropped_by_the_guard_is_a_pause() -> None:
     rig = Rig(on(2, Answer(go(), 6.0)), pipeline=3, deadline_ns=60 * MS)
     rig.decide = lambda request: Answer(go()) if request.tick == 2 else Answer(Decision(None))
-    rig.sample = EvidenceSample(pauses=((START_NS + MS + 46 * MS, START_NS + MS + 69 * MS, "stall"),))
+    rig.sample = EvidenceSample(pauses=((START_NS + MS + 46 * MS, START_NS + MS + 69 * MS, "stopped"),))
     rig.at(41, lambda: rig.keep_busy(200.0)).at(70, lambda: rig.drop("too_late")).run(75)
-    assert rig.causes == {2: "pause.stall"} and rig.ticks[2]["error"].endswith("preempted by the safe call")
+    assert rig.causes == {2: "pause.stopped"} and rig.ticks[2]["error"].endswith("preempted by the safe call")
 
 
 # -- people -----------------------------------------------------------------------------------------------------------

@@ -90,12 +90,21 @@ def test_pauses_are_clipped_to_the_requested_time() -> None:
     watch = PauseWatch(62_500_000)
     base = time.monotonic_ns()
     watch._collections.extend([(base, base + 20), (base + 100, base + 110)])
-    watch._gaps.append((base + 10, base + 40))
+    watch._gaps.append((base + 10, base + 40, "stall"))
     assert watch.pauses(base + 5, base + 105) == [
         (base + 5, base + 20, "gc"),
         (base + 10, base + 40, "stall"),
         (base + 100, base + 105, "gc"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("ran_ms", "waited_ms", "reason"), [(1, 0, "stopped"), (1, 90, "starved"), (95, 0, "stall"), (95, 60, "starved")]
+)
+def test_gap_has_the_reason_that_fills_it(ran_ms: int, waited_ms: int, reason: str) -> None:
+    watch = PauseWatch(62_500_000)
+    watch._used = (5, 7)
+    assert watch._reason(100_000_000, (5 + ran_ms * 10**6, 7 + waited_ms * 10**6)) == reason
 
 
 def calls(flight: Flight) -> list[tuple[int, str]]:

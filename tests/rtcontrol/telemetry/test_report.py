@@ -17,10 +17,11 @@ from commands import call, refused
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from synthetic import header, recorded, synthetic, two_humps, written
 
+from rtcontrol.hosts.protocol import LOSSES
 from rtcontrol.records import SPANS
 from rtcontrol.telemetry import as_html, as_perfetto, timeline
 from rtcontrol.telemetry.account import Account
-from rtcontrol.telemetry.causes import CAUSES
+from rtcontrol.telemetry.causes import CAUSES, COLOURS, NAMES, advice
 from rtcontrol.telemetry.recorded import RecordedRun, as_json, load, parse
 from rtcontrol.telemetry.report import lines
 from rtcontrol_client.console import printable
@@ -144,6 +145,63 @@ def test_gates_and_page_know_causes_and_stamps() -> None:
             assert parse(f"misses_by_subcause.{name}.{subcause}==0").holds({"misses_by_subcause": {}})
         assert {*filter(None, rows[name])} == {*subcauses}
     assert timeline.SPANS == SPANS
+
+
+def test_every_subcause_has_a_meaning_and_a_hint() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "rtcontrol/loop").glob("*.py"))
+    named = {f"{cause.lower()}.{sub}" for cause, sub in re.findall(r'Cause\.([A-Z_]+), "(\w+)"', source)}
+    named |= {f"decide.{loss}" for loss in LOSSES} | {
+        f"execute.{status}" for status in ("expired", "refused", "failed")
+    }
+    assert named <= NAMES and {*COLOURS} == {*CAUSES}
+    advices = {name: advice(name) for name in (*NAMES, "unknown")}
+    assert len({*advices.values()}) == len(advices), "no two sub-causes have the same advice"
+    for meaning, hint in advices.values():
+        assert meaning and hint[0].isupper() and hint.endswith(".") and "sub-causes" not in hint
+
+
+def test_report_has_a_hint_for_each_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [*synthetic(16, 2, lambda k: 70.0 if k == 5 else 20.0)]
+    late = next(event for event in events if event.get("k") == 9 and "kind" in event)
+    late |= {"skipped": 0, "skip_cause": "pause", "skip_subcause": "stopped"}
+    late = next(event for event in events if event.get("k") == 6 and "kind" in event)
+    late |= {"k": 6, "kind": "miss", "cause": "unknown"}
+    late.pop("subcause", None)
+    folder = written(tmp_path, iter(events))
+    assert call("report", str(folder)) == 0
+    shown = capsys.readouterr().out
+    assert f"decide.decoder_slow 1: {'. Do this: '.join(advice('decide.decoder_slow'))}" in shown
+    assert f"unknown 1: {'. Do this: '.join(advice('unknown'))}" in shown
+    (run,) = load([folder])
+    assert json.loads(as_json([run], []))["advice"][0]["hint"] == advice(run.report["advice"][0]["name"]).hint
+    assert advice("decide.decoder_slow").hint in as_html.render([run], [])
+
+
+def test_each_instruction_has_a_row_of_its_ticks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = [*synthetic(16, 2, lambda k: 70.0 if k == 20 else 20.0)]
+    change = next(i for i, event in enumerate(events) if event.get("k") == 10 and "observation" in event)
+    events.insert(change, {"instruction": "go to 1", "t_s": 0.6251})
+    held = next(event for event in events if event.get("k") == 30 and "kind" in event)
+    held |= {"kind": "held", "why": "confidence"}
+    events.insert(-1, {"called": "stop", "arguments": {}, "k": 31, "why": "safe", "t_s": 2.0})
+    events.insert(-1, {"ack": 29, "status": "failed", "why": "fresh", "t_s": 1.9})
+    (run,) = load([written(tmp_path, iter(events))])
+    first, second = run.report["instructions"]
+    assert first == {"instruction": "go to 0", "ticks": 10, "on_time": 10, "held": 0, "misses": 0, "skipped": 0} | {
+        "called": {"push": 10}
+    }
+    assert (second["ticks"], second["on_time"], second["held"], second["misses"]) == (22, 20, 1, 2)
+    assert second["ticks"] + first["ticks"] == run.report["ticks"] and [*second["called"]] == ["push"]
+    assert call("report", str(tmp_path)) == 0
+    assert re.search(r"go to 1 +22 +20 +1 +2 +0 +push \d+", capsys.readouterr().out)
+    assert re.search(r">go to 1</th><td>22</td><td>20</td>", as_html.render([run], []))
+
+
+def test_legend_has_every_mark_of_the_charts(run_shown: RecordedRun) -> None:
+    page = as_html.render([run_shown], [])
+    style = (ROOT / "rtcontrol/telemetry/page/report.css").read_text()
+    for name, text in as_html.LEGEND.items():
+        assert f'<i class="{name}"></i>{text}' in page and re.search(rf"\.{name}[ ,]", style)
 
 
 def test_every_format_takes_a_record_without_first_parts(tmp_path: Path) -> None:
