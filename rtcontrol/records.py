@@ -394,11 +394,9 @@ class Instruct:
 
 @dataclass(slots=True)
 class ShowApproval:
-    """The action to show the operator a call that waits for approval; None if no call waits any more. `unanswered`: the
-    text of the previous call if the operator did not answer."""
+    """The action to show the operator a call that waits for approval; None if no call waits any more."""
 
     approval: PendingApproval | None
-    unanswered: str = ""
 
 
 @dataclass(slots=True)

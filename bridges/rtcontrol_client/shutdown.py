@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 
@@ -27,9 +27,12 @@ def _existing_signals(*names: str) -> tuple[signal.Signals, ...]:
 SIGNALS = _existing_signals("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 # By default these signals end a program as well. User code may use them for other purposes.
 OTHERS = _existing_signals(
-    "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT"
+    "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT",
+    "SIGABRT", "SIGTRAP", "SIGSYS",
 )  # fmt: skip
 SUSPENDS = signal.SIGTSTP
+# By default a terminal stops a program in the background by these signals, without its safe call.
+TERMINAL = _existing_signals("SIGTTIN", "SIGTTOU")
 # Handled even if the shell that started this program ignores them, as for a script's background jobs.
 ALWAYS = _existing_signals("SIGINT", "SIGTERM", "SIGQUIT")
 STATUS = {number.name: 128 + number for number in (*SIGNALS, *OTHERS)}
@@ -38,6 +41,7 @@ WRITING = b"still ending: the report is being written\n"
 DONE = b"ending: all is written; another signal leaves at once\n"
 # After a signal has interrupted the program, further signals do not interrupt it again for this long.
 PEACE_S = 0.5
+BACKGROUND_S = 0.5  # interval at which a program in the background checks whether it may read its terminal
 RETAKE_S = 0.1  # interval at which a waiting program restores its signal handlers
 Suspend = Callable[[Callable[[], None]], object]
 
@@ -92,7 +96,8 @@ class Shutdown:
     `stop`, and further ones do nothing.
 
     SIGTSTP calls `suspend` with a function that stops the process until it is continued. Call that function on the main
-    thread when the safe call is active. Without `suspend`, SIGTSTP stops the process at once.
+    thread when the safe call is active. Without `suspend`, SIGTSTP stops the process at once. SIGTTIN and SIGTTOU are
+    ignored, so that a terminal does not stop a program in the background.
 
     User code, or a library in C, may replace these handlers; `retake` restores them.
 
@@ -106,6 +111,7 @@ class Shutdown:
         self._stop, self._suspend, self._count, self._peace_s = stop, suspend, 0, 0.0
         self._progress_line = SAFE_CALL
         self._earlier_handlers: dict[int, Any] = {}
+        self._terminal_handlers: dict[int, Any] = {}
         self._kernel = KernelHandlers()
         self._restored: set[int] = set()  # signals that `retake` has restored
         self._unblocked_signals: list[int] = []
@@ -195,11 +201,12 @@ class Shutdown:
             before = signal.getsignal(number)
             if before is signal.SIG_IGN and number not in ALWAYS:
                 continue
-            if number in OTHERS and before is not signal.SIG_DFL:
-                continue  # other code uses this signal
+            if number in OTHERS and (before is not signal.SIG_DFL or self._kernel.handler(number) != DEFAULT):
+                continue  # other code uses this signal, as `faulthandler` does in C
             self._earlier_handlers[number] = signal.signal(number, self._handler(number))
             self._kernel.keep(number)
         self._unblocked_signals = [number for number in self._earlier_handlers if number not in OTHERS]
+        self._terminal_handlers = {number: signal.signal(number, signal.SIG_IGN) for number in TERMINAL}
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -207,7 +214,7 @@ class Shutdown:
             self._progress_line, self._count = DONE, 1
             atexit.register(_ignore_signals)
             return
-        for number, handler in self._earlier_handlers.items():
+        for number, handler in {**self._earlier_handlers, **self._terminal_handlers}.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by C code
 
 
@@ -231,6 +238,37 @@ def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:
     # not wake this thread, and the signal handler may need the lock.
     while not over() and (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(left_s, 0.1))
+
+
+def typed_lines(descriptor: int = 0) -> Iterator[str]:
+    """Yield the lines that people type on a terminal or that a pipe sends, without spaces at their ends. While this
+    program is in the background of its terminal, wait until it is in the foreground."""
+    # Do not use `sys.stdin`: at exit Python would wait for its lock, which a blocked read holds.
+    rest = b""
+    while True:
+        with contextlib.suppress(OSError):
+            while os.tcgetpgrp(descriptor) != os.getpgrp():
+                time.sleep(BACKGROUND_S)
+        try:
+            read = os.read(descriptor, 4096)
+        except OSError as error:
+            if error.errno == errno.EIO and _has_terminal(descriptor):
+                continue  # moved to the background during the read
+            return
+        *lines, rest = (rest + read).split(b"\n")
+        for line in lines if read else [rest]:
+            if text := line.decode("utf-8", "replace").strip().removeprefix("\ufeff"):
+                yield text
+        if not read:
+            return
+
+
+def _has_terminal(descriptor: int) -> bool:
+    """Return whether a descriptor is this process's terminal, and the terminal still exists."""
+    try:
+        return os.tcgetpgrp(descriptor) > 0
+    except OSError:
+        return False
 
 
 GONE = (errno.EIO, errno.EPIPE)  # errors of a write after the terminal or the reader was closed

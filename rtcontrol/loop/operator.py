@@ -19,27 +19,28 @@ from rtcontrol.models.call import Call, Decision
 DOUBT_S = 0.5  # after this time of unsure decisions, minus the time of sure decisions, an instruction is not understood
 NAMED = 3  # maximum number of unknown words that a message lists
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
-SETTLE_NS = 1_000_000_000  # how long a yes or no without a tick number may still be meant for the previous call
+READ_NS = 2_000_000_000  # for this long after a call was shown, a yes without its number may be meant for another call
 NOTHING = "No call waits for approval."
-CHANGED = "Another call waits for approval now: read it, and answer again."
+UNREAD = "{0} is a new question: read it, and then answer (/yes {1} or /no {1})."
 ANSWERS = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
 
 State = Literal["running", "paused", "stopped"]
 STATES: dict[str, State] = {"pause": "paused", "resume": "running", "stop": "stopped"}
+SUSPENDED, CONTINUED = "SIGTSTP", "SIGCONT"  # who pauses a run for Ctrl-Z, and resumes it
 
 
 class OperatorState:
     """The state that operators control: running, paused, or stopped (which is final).
 
-    At most one call waits for approval. Shortly after a call has replaced an unanswered one, a yes or no must have the
-    number of the tick that it answers."""
+    At most one call waits for approval. A yes has the number of its tick, or comes READ_NS after the call was shown. A
+    pause for Ctrl-Z ends only with `fg`, unless a person pauses meanwhile."""
 
     def __init__(self, wait_ns: int) -> None:
         self.state: State = "running"
+        self.paused_by = ""
         self.pending_approval: ev.PendingApproval | None = None
-        self._wait_ns = wait_ns
-        self._unanswered: tuple[int, str] | None = None  # the last unanswered call: its expiry time and its text
-        self._settled_ns = 0  # until then a yes or no may be meant for that call
+        self._read_ns = min(READ_NS, wait_ns // 2)
+        self._shown_ns = 0  # when the call that waits was shown
 
     def apply(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
         """Apply a command. Return a message about the result, and the command for OperatorGate (None: nothing changed).
@@ -51,29 +52,25 @@ class OperatorState:
             return "The run is stopped, which is final.", None
         if word in ("confirm", "deny"):
             return self._answer_approval(command)
-        if STATES[word] == self.state:
+        if word == "resume" and (self.paused_by == SUSPENDED) != (command.by == CONTINUED):
+            return "Ctrl-Z suspends the run: `fg` resumes it." if self.paused_by == SUSPENDED else "", None
+        if STATES[word] == self.state and self.paused_by != SUSPENDED:
             return f"The run is already {self.state}.", None
         self.state = STATES[word]
+        self.paused_by = command.by if word == "pause" else ""
         return f"{ANSWERS[word]} ({command.by})", command
 
     def show_approval(self, question: ev.ShowApproval, now_ns: int) -> None:
         """Set the call that waits for approval, or None if no call waits any more."""
-        approval = self.pending_approval = question.approval
-        if approval is None:
-            if question.unanswered:
-                self._unanswered = now_ns, question.unanswered
-            return
-        shown = approval.call.text()
-        expired_ns, before = self._unanswered or (0, shown)
-        settle_ns = min(SETTLE_NS, self._wait_ns // 2)
-        self._settled_ns = now_ns + settle_ns if before != shown and now_ns - expired_ns < settle_ns else 0
+        self.pending_approval, self._shown_ns = question.approval, now_ns
 
     def _answer_approval(self, command: ev.OperatorCommand) -> tuple[str, ev.OperatorCommand | None]:
         approval, k = self.pending_approval, command.k
-        if k is None and command.t_ns < self._settled_ns:
-            return CHANGED, None
-        if approval is None or approval.denied or k not in (None, approval.tick.k):
+        if approval is None or approval.denied:
             return NOTHING, None
+        in_time = k == approval.tick.k or (k is None and command.t_ns - self._shown_ns >= self._read_ns)
+        if not in_time and not (k is None and command.word == "deny"):
+            return UNREAD.format(approval.call.text(), approval.tick.k), None
         answer = ev.OperatorCommand(command.word, command.by, command.t_ns, approval.tick.k)
         return f"{command.word} ({command.by})", answer
 
@@ -157,7 +154,7 @@ class OperatorGate:
         self._out.append(ev.ShowApproval(self.pending_approval))
         line = {"people": "ask", "k": tick.k, "call": call.text(), "t_s": self._ledger.t_s(now_ns)}
         self._ledger.write({**line, "seconds": seconds})
-        self._out.append(ev.Notify(f"approve {call.text()}? /yes or /no within {seconds:g} s"))
+        self._out.append(ev.Notify(f"approve {call.text()}? /yes {tick.k} or /no {tick.k} within {seconds:g} s"))
         self._out.append(ev.LoopReport("changed"))
 
     def handle_command(self, command: ev.OperatorCommand, now_ns: int) -> ev.PendingApproval | None:
@@ -198,7 +195,7 @@ class OperatorGate:
         if approval is None:
             return
         text = approval.call.text()
-        self._out.append(ev.ShowApproval(None, "" if approval.denied else text))
+        self._out.append(ev.ShowApproval(None))
         if not approval.denied:
             line = {"people": "unanswered", "k": approval.tick.k, "call": text, "t_s": self._ledger.t_s(now_ns)}
             self._ledger.write(line)

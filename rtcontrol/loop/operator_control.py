@@ -12,10 +12,11 @@ from collections.abc import Callable
 from rtcontrol.loop.active import Instructions
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.actuator_core import ActuatorCore
-from rtcontrol.loop.operator import OperatorState, State
+from rtcontrol.loop.operator import CONTINUED, SUSPENDED, OperatorState, State
 from rtcontrol.records import Completion, OperatorCommand, PendingApproval, ShowApproval
 
 TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
+NUMBERED = ("/yes", "/no")  # may have the number of a tick
 HELP, GOALS = "/help", "/goals"
 # How long Ctrl-Z waits until the safe calls are active, and then until the emission has reached a remote environment.
 HALT_WAIT_S, HALT_SETTLE_S = 2.0, 0.05
@@ -74,19 +75,18 @@ class OperatorControl:
         """Suspend the process as Ctrl-Z does: pause, call `halt` when the safe calls are active, and resume afterwards.
         `collect` lets the loop handle events meanwhile. Return a message if the process was not suspended, else
         None."""
-        pauses = self.state == "running"
-        if pauses:
-            self.say("pause", "SIGTSTP")
+        self.say("pause", SUSPENDED)
         self._actuator.disarm()  # the next release arms the watchdog (guard) again
         # A lockstep world does not step during this wait, so the safe call cannot become active.
         active = self._actuator.wait_safe(HALT_SETTLE_S if lockstep else HALT_WAIT_S) or lockstep
         collect()
         if not active:
+            self.say("pause", "Ctrl-Z")  # from now on a person may resume
             return NOT_HALTED.format(HALT_WAIT_S)
         time.sleep(HALT_SETTLE_S)
         halt()
-        if pauses:
-            self.say("resume", "SIGCONT")
+        time.sleep(HALT_SETTLE_S)  # a person's pause that arrived meanwhile comes first
+        self.say("resume", CONTINUED)
         return None
 
     def end(self) -> None:
@@ -105,9 +105,10 @@ class OperatorControl:
 
 def run_typed_command(text: str, by: str, operator: OperatorControl, instructions: Instructions) -> str | None:
     """Execute a typed command (a key of TYPED, `/help` or `/goals`), and return a message about the result. Return None
-    if the text is an instruction."""
-    if text in TYPED:
-        return operator.say(TYPED[text], by)
+    if the text is an instruction. `/yes 3` and `/no 3` answer for the call of tick 3."""
+    word, _, number = text.partition(" ")
+    if word in TYPED and (not number or (word in NUMBERED and number.isdecimal())):
+        return operator.say(TYPED[word], by, int(number) if number else None)
     if not text.startswith("/"):
         return None
     goals, words = instructions.goals, ", ".join([*TYPED, HELP, GOALS])

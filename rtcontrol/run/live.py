@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import io
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import MAX_LINE, printable
+from rtcontrol_client.shutdown import typed_lines
 
 # The module that serves the page, run as a separate process so that its threads cannot delay the control loop.
 PROGRAM = "rtcontrol.gateway.view"
@@ -177,7 +177,8 @@ class LiveView(logging.Handler):
         self._thread.start()
         if self._viewer is not None:
             self._viewer.watch(loop)
-        if _can_read_stdin(self._stdin):
+        # Without the option, a script or a service may have another use for its stdin.
+        if self._stdin or os.isatty(0):
             threading.Thread(target=_read_stdin, args=(loop, self.say), name="stdin", daemon=True).start()
 
     def close(self) -> None:
@@ -234,7 +235,11 @@ class LiveView(logging.Handler):
     def _status_panel(self, loop: ControlLoop) -> Text:
         asking, state = loop.operator.pending_approval, loop.operator.state
         stopped = "" if state == "running" else f" [{state.upper()}: the safe call acts]"
-        may = "" if asking is None or asking.denied else f"allow {asking.call.text()}? /yes /no   "
+        may = (
+            ""
+            if asking is None or asking.denied
+            else f"allow {asking.call.text()}? /yes {asking.tick.k} /no {asking.tick.k}   "
+        )
         lines = (
             (f"{loop.config.env}: {loop.instruction}{stopped}", "bold"),
             (self._status_line(loop), ""),
@@ -243,28 +248,14 @@ class LiveView(logging.Handler):
         return Text("\n").join(Text(printable(line, MAX_LINE), style) for line, style in lines)
 
 
-def _can_read_stdin(piped: bool) -> bool:
-    try:
-        descriptor = sys.stdin.fileno()
-        if not os.isatty(descriptor):
-            return piped  # a script or a service may have another use for its stdin
-        # A background job that reads the terminal would be stopped by the system.
-        return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except (AttributeError, OSError, ValueError):
-        return False
-
-
 def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # an invalid byte must not raise
-    with contextlib.suppress(OSError, ValueError):
-        for text in filter(None, (line.removeprefix("\ufeff").strip() for line in sys.stdin)):
-            try:
-                answer = _handle_input(loop, text, "keyboard")
-            except UserError as error:
-                answer = str(error)
-            if answer is not None:
-                say(answer)
+    for text in typed_lines():
+        try:
+            answer = _handle_input(loop, text, "keyboard")
+        except UserError as error:
+            answer = str(error)
+        if answer is not None:
+            say(answer)
 
 
 def _handle_input(loop: ControlLoop, text: str, by: str) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.hosts.protocol import DecoderPool
+from rtcontrol.loop.operator import CONTINUED, SUSPENDED
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.crowd.session import CrowdSession
@@ -27,6 +28,7 @@ from rtcontrol_client.wire import Code, Message, WireError
 
 log = logging.getLogger("rtcontrol.serve")
 CHECK_INTERVAL_S = 0.05
+SUSPEND_S = 0.1  # how long the messages of a pause may take before the process stops
 
 
 class SessionManager(SessionOwner):
@@ -83,6 +85,20 @@ class SessionManager(SessionOwner):
         self.handle(ev.DrainStarted(round(grace_s * 1e9)))
         while any(session.life.end_reason is None for session in self.core.sessions):
             time.sleep(CHECK_INTERVAL_S)
+
+    def suspend(self, halt: Callable[[], None]) -> None:
+        """Pause all sessions, call `halt` (Ctrl-Z) when their safe calls are sent, and then resume the sessions that no
+        person has paused. For a signal handler of a main thread that only waits."""
+        self._command_running_loops("pause", SUSPENDED)
+        time.sleep(SUSPEND_S)
+        halt()
+        time.sleep(SUSPEND_S)  # a person's pause that arrived meanwhile comes first
+        self._command_running_loops("resume", CONTINUED)
+
+    def _command_running_loops(self, command: str, by: str) -> None:
+        for session in self.core.sessions:
+            if session.life.has_loop and not session.life.paused:
+                session.runner.command_loop(command, by, None)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End every session: send its safe call and a bye, and write its report. Wait at most `timeout_s`."""

@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import json
 import logging
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from rtcontrol_client import ClientError
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.options import CarlaBridgeError, DriveOptions, ServerLost
 from rtcontrol_client.console import Outbox, OutboxLog, printable
-from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal
+from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, typed_lines
 from rtcontrol_client.wire.errors import RemedyError
 
 EXAMPLES = """Let an rtcontrol server drive a car in the CARLA simulator.
@@ -144,12 +143,7 @@ def _run_drive(world: Any, ending: Shutdown) -> int:
 
 def _read_instructions(bridge: Any, supervised: bool) -> None:
     """Send each input line to the server as an instruction. With a supervisor, the end of input ends the bridge."""
-    # Read the descriptor directly: at exit Python would wait for the lock of `sys.stdin`, which a blocked read holds.
-    rest = b""
-    while read := os.read(0, 4096):
-        *lines, rest = (rest + read).split(b"\n")
-        for line in lines:
-            if text := line.decode("utf-8", "replace").strip():
-                bridge.instruct(text)
+    for text in typed_lines():
+        bridge.instruct(text)
     if supervised:
         bridge.stop()

@@ -15,6 +15,8 @@ const view = { last: null, seen: 0, socket: null, over: false };
 const gate = new Gate(() => connect());
 let session = new URLSearchParams(location.search).get("session");
 let asked = null; // the tick whose call waits for confirmation
+let askedAt = 0; // when its question was shown
+const READ_MS = 2000; // an answer before this time may be meant for the previous question
 
 /** Set an element's text if it has changed. */
 function put(id, text) {
@@ -139,6 +141,7 @@ function showState({ state, asking }) {
     const idle = { pause: state !== "running", resume: state !== "paused", stop: state === "stopped" };
     button.disabled = Boolean(idle[say]);
   }
+  if (asking?.k !== asked) askedAt = performance.now();
   asked = asking?.k ?? null;
   $("ask").hidden = asked === null;
   put("ask-call", asking?.call ?? "");
@@ -228,7 +231,8 @@ function send(what) {
 function say(word) {
   const about = word === "confirm" || word === "deny";
   if (about && asked === null) return;
-  send(about ? { say: word, k: asked } : { say: word });
+  const read = performance.now() - askedAt >= READ_MS;
+  send(about && read ? { say: word, k: asked } : { say: word });
 }
 
 for (const button of document.querySelectorAll("[data-say]")) {

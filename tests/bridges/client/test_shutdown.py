@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, Interrupted, Shutdown
+from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, TERMINAL, Interrupted, Shutdown, typed_lines
 
-ALL = (*SIGNALS, *OTHERS, SUSPENDS)
+ALL = (*SIGNALS, *OTHERS, SUSPENDS, *TERMINAL)
 LIBC = ctypes.CDLL(None)
 LIBC.signal.restype, LIBC.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
 DEFAULT = 0
@@ -98,6 +98,21 @@ def test_timer_signal_of_user_code_keeps_its_handler() -> None:
         assert ending.retake() == []
         signal.raise_signal(signal.SIGALRM)
         assert (rings, ending.status) == ([signal.SIGALRM], 0)
+
+
+def test_terminal_does_not_stop_program_in_background() -> None:
+    with Shutdown():
+        for number in TERMINAL:
+            signal.raise_signal(number)  # by default it stops this process
+    assert {signal.getsignal(number) for number in TERMINAL} == {signal.SIG_DFL}
+
+
+def test_lines_are_read_whole_and_without_spaces() -> None:
+    ours, theirs = os.pipe()
+    os.write(theirs, "\ufeffgo  to 1\n\n /pause \nlast \xff".encode("utf-8"))
+    os.close(theirs)
+    assert list(typed_lines(ours)) == ["go  to 1", "/pause", "last \xff"]
+    os.close(ours)
 
 
 def test_ctrl_z_passes_stop_function_to_suspend(monkeypatch: pytest.MonkeyPatch) -> None:

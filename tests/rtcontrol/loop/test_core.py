@@ -7,7 +7,7 @@ import json
 from collections import deque
 from dataclasses import fields, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -18,8 +18,9 @@ from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.core import Rules
 from rtcontrol.loop.loop import RunState, write_end
+from rtcontrol.loop.operator import CONTINUED, SUSPENDED, UNREAD, OperatorState
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.records import EvidenceSample, LowConfidence, ThreadReading
+from rtcontrol.records import EvidenceSample, LowConfidence, OperatorCommand, ThreadReading
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.events import schema, topic_of
 
@@ -432,8 +433,8 @@ def test_named_tool_acts_only_after_a_yes() -> None:
     rig = Rig(closing, confirm=("grip",))
     answers: list[str] = []
     rig.at(90, lambda: answers.append(rig.say("confirm", 99)))
-    rig.at(95, lambda: answers.append(rig.say("confirm"))).run(200)
-    assert answers == ["No call waits for approval.", "confirm (page)"]
+    rig.at(95, lambda: answers.append(rig.say("confirm", 1))).run(200)
+    assert answers == [UNREAD.format(GRIP.text(), 1), "confirm (page)"]
     assert [ms for ms, call in rig.acts if call == GRIP.text()] == [95.1]
     assert rig.ticks[1]["why"] == "confirm" and [line["people"] for line in rig.lines_with("people")] == [
         "ask",
@@ -466,8 +467,39 @@ def test_command_for_another_question_is_ignored() -> None:
     decide = lambda request: Answer(Decision(calls[request.tick]) if request.tick in calls else go())  # noqa: E731
     rig = Rig(decide, confirm=("grip",), confirm_ns=70 * MS)
     answers: list[str] = []
-    rig.at(110, lambda: answers.append(rig.say("confirm"))).run(200)
-    assert answers == ["Another call waits for approval now: read it, and answer again."]
+    for ms, k in ((10, None), (110, None), (111, 1), (165, None)):  # the second question is shown at 105 ms
+        rig.at(ms, lambda k=k: answers.append(rig.say("confirm", k)))  # type: ignore[misc]
+    rig.run(200)
+    unread = UNREAD.format("grip(closed=0)", 5)
+    assert answers == ["No call waits for approval.", unread, unread, "confirm (page)"]
+    assert [call for _, call in rig.acts if call.startswith("grip")] == ["grip(closed=0)"]
+
+
+def test_yes_names_its_question_or_comes_two_seconds_later() -> None:
+    state = OperatorState(10_000_000_000)
+    state.show_approval(
+        ev.ShowApproval(cast("Any", SimpleNamespace(tick=SimpleNamespace(k=3), call=GRIP, denied=False))), 0
+    )
+
+    def answered(word: str, s: float, k: int | None = None) -> bool:
+        return state.apply(OperatorCommand(word, "keyboard", round(s * 1e9), k))[1] is not None
+
+    assert not answered("confirm", 1.9) and answered("confirm", 2.0)
+    assert answered("confirm", 0.1, 3) and not answered("confirm", 5.0, 2)
+    assert answered("deny", 0.1)
+
+
+def test_pause_of_a_person_outlasts_ctrl_z() -> None:
+    def states(*commands: tuple[str, str]) -> list[str]:
+        state = OperatorState(1)
+        return [(state.apply(OperatorCommand(word, by, 0)), state.state)[1] for word, by in commands]
+
+    suspend, go_on = ("pause", SUSPENDED), ("resume", CONTINUED)
+    assert states(suspend, go_on) == ["paused", "running"]
+    assert states(suspend, ("pause", "page"), go_on, ("resume", "page")) == ["paused", "paused", "paused", "running"]
+    assert states(("pause", "page"), suspend, go_on) == ["paused", "paused", "paused"]
+    # While the process is about to stop, nothing may act.
+    assert states(suspend, ("resume", "page"), go_on) == ["paused", "paused", "running"]
 
 
 # -- several calls a tick ---------------------------------------------------------------------------------------------

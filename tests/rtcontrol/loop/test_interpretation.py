@@ -245,5 +245,6 @@ def test_slash_commands_are_answered_and_never_instructions() -> None:
         'Active: "go to 1". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
     )
     assert "accepts any text" in str(typed("/goals", free))
-    assert "/dance is not a command: use /pause" in str(typed("/dance", known))
+    for text in ("/dance", "/pause 3", "/yes 3 4", "/yes three"):
+        assert f"{text} is not a command: use /pause" in str(typed(text, known))
     assert typed("wait", known) is None

@@ -14,6 +14,7 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -162,6 +163,56 @@ def test_ctrl_z_stops_the_process_after_the_safe_call(start: Start, tmp_path: Pa
     assert process.returncode == 130, err
     words = [line["people"] for line in read_record(tmp_path / "out" / "record.mcap") if "people" in line]
     assert words[:2] == ["pause", "resume"]
+
+
+def read_all(terminal: int) -> None:
+    """Read a terminal until it is closed, so that writes to it do not block."""
+    with suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+
+
+@pytest.mark.integration
+def test_background_job_continues_and_reads_again_in_foreground(tmp_path: Path) -> None:
+    (tmp_path / "world.py").write_text(WORLD.replace("SLOW", "0"))
+    shell, terminal = pty.fork()
+    if shell == 0:
+        os.chdir(tmp_path)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environment())
+    Thread(target=read_all, args=(terminal,), daemon=True).start()
+
+    def type_line(line: str) -> None:
+        os.write(terminal, line.encode() + b"\n")
+
+    def has_said(word: str) -> bool:
+        with suppress(UserError):
+            return any(line.get("people") == word for line in read_record(tmp_path / "out" / "record.mcap"))
+        return False
+
+    try:
+        run = "run --env world.py --agent world.py --model noop --host inprocess --out out"
+        type_line(f"stty tostop; {sys.executable} -m rtcontrol {run} & echo $! >pid")
+        wait_for_ticks(tmp_path / "out", 2)
+        pid = int((tmp_path / "pid").read_text())
+        state = lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]  # noqa: E731
+        assert state() != "T"
+        type_line("fg")
+        type_line("/pause")
+        until(lambda: has_said("pause"), "not paused")
+        type_line("/resume")
+        until(lambda: has_said("resume"), "not resumed")
+        os.write(terminal, b"\x1a")
+        until(lambda: state() == "T", "not stopped")
+        type_line("bg")
+        until(lambda: state() != "T", "not continued")
+        events = lambda: len(list(read_record(tmp_path / "out" / "record.mcap")))  # noqa: E731
+        before = events()
+        until(lambda: events() > before, "no ticks in the background")
+        assert state() != "T"
+    finally:
+        type_line("kill %1; exit")
+        os.waitpid(shell, 0)
+        os.close(terminal)
 
 
 def test_signals_are_counted_not_lost() -> None:
