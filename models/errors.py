@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import select
+import stat
 from codecs import BOM_UTF8
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+WRITER_S = 5.0  # how long a pipe may have no data at first
 
 
 class UserError(Exception):
@@ -69,9 +75,34 @@ def decode_utf8(raw: bytes, where: str | Path) -> str:
         raise UserError(problem, "Save it as UTF-8.") from None
 
 
+def open_input(path: Path, pipes: bool = True) -> BinaryIO:
+    """Open a file for reading; with `pipes`, also a pipe to which a program writes, a terminal, or /dev/null. Raises
+    OSError, also for other devices and for a pipe without data, which would block the reader for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if why := _reason_not_to_read(descriptor, pipes):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, why)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
+
+
+def _reason_not_to_read(descriptor: int, pipes: bool) -> str:
+    """Return why an open file is not an input, or an empty text."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return ""
+    if stat.S_ISFIFO(mode) and pipes:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return "" if poll.poll(WRITER_S * 1e3) else "it is a pipe to which no program writes"
+    terminal_or_null = os.isatty(descriptor) or os.path.samestat(os.fstat(descriptor), Path(os.devnull).stat())
+    return "" if pipes and terminal_or_null else "it is a folder" if stat.S_ISDIR(mode) else "it is not a file"
+
+
 def read_text(path: Path) -> str:
     """Read a UTF-8 file, with line ends converted to \\n. Raises OSError, and UserError if the file is not UTF-8."""
-    return decode_utf8(path.read_bytes(), path).replace("\r\n", "\n")
+    with open_input(path) as file:
+        return decode_utf8(file.read(), path).replace("\r\n", "\n")
 
 
 def read_json(path: Path, missing: UserError, hint: str) -> dict[str, Any]:

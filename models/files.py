@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from rtcontrol.models.errors import UserError
 
@@ -35,34 +37,51 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_link(path: Path) -> Path:
-    """Remove a symbolic link at this path, so that a file can be written here and not at the link's target. Return the
-    path."""
-    with contextlib.suppress(OSError):  # the following write reports the error
-        if path.is_symlink():
-            path.unlink()
-    return path
-
-
 def part_path(path: Path) -> Path:
     """Return `PATH.part`, the name of an incomplete file."""
-    return remove_link(path.with_name(f"{path.name}.part"))
+    return path.with_name(f"{path.name}.part")
+
+
+def create_file(path: Path) -> int:
+    """Create an empty file in place of whatever has its name, such as an old file, a link or a pipe. Return a file
+    descriptor for writing. Raises OSError."""
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file atomically: after an error the old content is unchanged.
-
-    Anything but a plain file, such as a pipe, is written directly. Raises OSError.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.write_bytes(data)
-        return
+    """Write a file of a program's own folder atomically: after an error the old content is unchanged. A link, pipe or
+    socket of that name is replaced, so that a foreign folder cannot redirect or block the output. Raises OSError."""
     part = part_path(path)
     try:
-        part.write_bytes(data)
+        with os.fdopen(create_file(part), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         part.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+def write_output(path: Path, content: str) -> None:
+    """Write a file that a user named: as `replace_file`, but a link, pipe or device is written itself. Raises
+    OSError."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        with open_output(path) as file:
+            if path.is_file():
+                file.truncate(0)
+            file.write(content.encode())
+    else:
+        replace_file(path, content)
+
+
+def open_output(path: Path) -> BinaryIO:
+    """Open a file for appending, or a pipe or device for writing. Raises OSError, also if no program reads a pipe."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "it is a socket, or a pipe that no program reads") from None
+        raise
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "ab")

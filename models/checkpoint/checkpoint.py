@@ -24,6 +24,9 @@ PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 def check_folder(folder: Path) -> None:
     """Raise UserError if a checkpoint's configuration refers to code, another base model or files outside its folder,
     or if it has only pickled weights. rtcontrol never runs or opens those, and the model would differ without them."""
+    for path in folder.glob("*"):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} is a pipe, socket or device, not a file.", "Remove it from the checkpoint.")
     for path in sorted({*folder.glob("*config*.json"), *folder.glob("*.index.json")}):
         try:
             settings = json.loads(path.read_text("utf-8"))

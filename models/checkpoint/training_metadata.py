@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.models.errors import UserError, read_json
-from rtcontrol.models.files import remove_link, replace_file
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # scripts without spaces, in which each character counts as a word
@@ -185,7 +185,7 @@ class TrainingMetadata:
     def write(self, folder: Path) -> None:
         """Write the metadata next to the weights, atomically."""
         body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
-        replace_file(remove_link(folder / FILE_NAME), json.dumps(body, indent=1, ensure_ascii=False) + "\n")
+        replace_file(folder / FILE_NAME, json.dumps(body, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:

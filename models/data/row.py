@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
@@ -20,8 +21,8 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError, strict_json, without_byte_order_mark
-from rtcontrol.models.files import part_path
+from rtcontrol.models.errors import UserError, open_input, strict_json, without_byte_order_mark
+from rtcontrol.models.files import create_file, part_path
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 MAX_WEIGHT = 1e6
@@ -195,7 +196,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, bytes) of the lines that are not empty, without byte order marks, of which concatenated files
     have several. A file `*.gz` is decompressed. Raises UserError."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+        with open_input(path) as file, gzip.open(file) if path.suffix == ".gz" else file as lines:
             for line, raw in enumerate(lines, 1):
                 text = without_byte_order_mark(raw, path) if line == 1 else raw.removeprefix(BOM_UTF8)
                 if text.strip():
@@ -228,7 +229,7 @@ def atomic_writer(path: Path) -> Iterator[TextIO]:
     """
     part = part_path(path)
     try:
-        with part.open("w", encoding="utf-8") as lines:
+        with os.fdopen(create_file(part), "w", encoding="utf-8") as lines:
             yield lines
         part.replace(path)
     except OSError as error:

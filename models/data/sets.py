@@ -24,7 +24,7 @@ from rtcontrol.models.data import types
 from rtcontrol.models.data.chat import WRONG_SHAPE, chat_samples
 from rtcontrol.models.data.row import Row, json_lines, read_rows
 from rtcontrol.models.data.sample import SHAPE_ERRORS, DroppedSample, Sample, UnusableSample
-from rtcontrol.models.errors import UserError, decode_utf8, strict_json, user_path
+from rtcontrol.models.errors import UserError, decode_utf8, open_input, strict_json, user_path
 
 Samples = Iterator[Sample | DroppedSample]
 Items = Iterable[tuple[str, Any]]
@@ -78,7 +78,8 @@ def read_items(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"{path}:{line}", value
         return
     try:
-        raw = path.read_bytes()
+        with open_input(path) as file:
+            raw = file.read()
         values = strict_json(decode_utf8(gzip.decompress(raw) if path.suffix == ".gz" else raw, path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}).", "Give a file of the data set.") from None

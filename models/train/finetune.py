@@ -25,7 +25,7 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import locked, remove_link, replace_file
+from rtcontrol.models.files import locked, replace_file
 from rtcontrol.models.runners.torch_runner import choose_device
 from rtcontrol.models.runners.weights import ARCHITECTURES
 from rtcontrol.models.train.adopt import adopt_base
@@ -307,7 +307,7 @@ def _write_checkpoint(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
         copy_extra_files(base, part)
         TrainingMetadata(sets, history=rows.history, allow_null=rows.null, any_tools=has_many_sets).write(part)
         _write_model_card(part, outcome)
-    replace_file(remove_link(outcome.out / RESULT), json.dumps(outcome.to_dict(), indent=1, ensure_ascii=False) + "\n")
+    replace_file(outcome.out / RESULT, json.dumps(outcome.to_dict(), indent=1, ensure_ascii=False) + "\n")
 
 
 def _write_model_card(folder: Path, outcome: FinetuneOutcome) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import open_output, write_output
 from rtcontrol.telemetry.table import FigureTable, Terminal
 from rtcontrol_client.console import printable
 
@@ -44,7 +44,7 @@ def check_writable(path: Path) -> None:
     try:
         existed = path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
+        open_output(path).close()
         if not existed:  # a command that fails later must not leave an empty file
             path.unlink()
     except OSError as error:
@@ -62,7 +62,7 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
         sys.stdout.write(text)
         return
     try:
-        replace_file(path, text)
+        write_output(path, text)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}).", "Free some space, or give another path."

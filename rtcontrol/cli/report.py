@@ -13,7 +13,7 @@ import typer
 from rtcontrol.cli.command import CommandLine, command
 from rtcontrol.cli.figures import Progress, console_for_tables, group, save, say
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import remove_link, replace_file
+from rtcontrol.models.files import replace_file
 from rtcontrol.run.run import ERRORS, MISSED, mostly_errors
 from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
@@ -84,11 +84,8 @@ def _render_report(format: str, runs: Sequence[RecordedRun], gates: Sequence[Gat
 
 
 def _report_path(run: RecordedRun, suffix: str = ".json") -> Path:
-    """Return the path of a report next to its record, such as report-2.json for record-2.mcap.
-
-    A symbolic link at this path is removed, so that a foreign run folder cannot redirect the output.
-    """
-    return remove_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
+    """Return the path of a report next to its record, such as report-2.json for record-2.mcap."""
+    return run.record.with_name(run.record.stem.replace("record", "report") + suffix)
 
 
 def _write_output(rendered: str | bytes, out: Path) -> None:

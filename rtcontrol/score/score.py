@@ -14,7 +14,7 @@ from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.data.row import json_lines
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import write_output
 from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import adapted, gate_of, metadata_of, model_for, rate_mismatch, training_notice
 from rtcontrol.run.skills import UserSkill, skill_of
@@ -236,7 +236,7 @@ class ScoreDocument:
         if self._path is None:
             return
         try:
-            replace_file(self._path, json.dumps({**self.data, "machine": describe_machine()}, indent=1) + "\n")
+            write_output(self._path, json.dumps({**self.data, "machine": describe_machine()}, indent=1) + "\n")
         except OSError as error:
             message = f"{self._path} cannot be written ({error.strerror}); the previous content is intact."
             raise UserError(message, "Free some space.") from None

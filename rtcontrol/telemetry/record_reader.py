@@ -19,7 +19,7 @@ from mcap.stream_reader import StreamReader, breakup_chunk
 from mcap.writer import MCAP0_MAGIC
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, open_input
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, schema_name
 from rtcontrol.telemetry.run_folder import find_record, older_parts
 
@@ -58,7 +58,7 @@ def read_stamped(path: Path) -> Iterator[TimedEvent]:
         try:
             if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
                 continue  # an empty file, since the disk was full
-            with part.open("rb") as file:
+            with open_input(part, pipes=False) as file:
                 yield from _events_of_file(file, part)
         except OSError as error:
             if len(parts) > 1 and isinstance(error, FileNotFoundError):

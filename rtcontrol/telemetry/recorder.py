@@ -17,7 +17,7 @@ from typing import Any
 from mcap.writer import CompressionType, Writer
 
 from rtcontrol.envs.remote import RemotePicture
-from rtcontrol.models.files import part_path, remove_link
+from rtcontrol.models.files import create_file, part_path
 from rtcontrol.telemetry.account import LiveState
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, encode_event, schema, schema_name, topic_of
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, remove_empty, unwritable_error
@@ -30,7 +30,6 @@ PARTS = 8  # a record has at most this many files; the oldest is deleted when th
 # writing a long index would block the interpreter.
 CHUNKS = 16_384
 REPEATED_KEYS = {"header", "start", "origin_ns"}  # events with these keys are copied to the start of each part
-OPEN_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 TimedEvent = tuple[int, dict[str, Any]]  # time (UTC or monotonic) in ns, and the event
 
@@ -167,7 +166,7 @@ class RecordFile:
         """Open the file and delete older parts of an earlier run, unless it is open. Return whether it is open."""
         if self.fd < 0:
             try:
-                self.fd = os.open(remove_link(self.path), OPEN_FLAGS, 0o644)
+                self.fd = create_file(self.path)
             except OSError as error:
                 return self._set_disk_error(error)
             for part in older_parts(self.path):
@@ -182,7 +181,7 @@ class RecordFile:
             return False
         new, ended = part_path(self.path), self._parts[-1]
         try:
-            fd = os.open(new, OPEN_FLAGS, 0o644)
+            fd = create_file(new)
             try:
                 os.replace(self.path, older_part(self.path, ended.number))
                 os.replace(new, self.path)

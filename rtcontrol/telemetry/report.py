@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rtcontrol.models.files import remove_link, replace_file
+from rtcontrol.models.errors import open_input
+from rtcontrol.models.files import replace_file
 from rtcontrol.telemetry.account import ANSWERS, OTHER_KINDS, TIMES, Account
 from rtcontrol.telemetry.causes import advice
 from rtcontrol.telemetry.histogram import Histogram
@@ -271,7 +272,7 @@ def _by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 def write(report: dict[str, Any], path: Path) -> str | None:
     """Write report.json completely or not at all. Return the reason if it cannot be written, else None."""
     try:
-        replace_file(remove_link(path), json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
+        replace_file(path, json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
         return error.strerror or str(error)
     return None
@@ -280,6 +281,7 @@ def write(report: dict[str, Any], path: Path) -> str | None:
 def is_complete(path: Path) -> bool:
     """Return whether `path` is a report that the run itself wrote at its end, which may count more than its record."""
     try:
-        return bool(json.loads(path.read_text("utf-8"))["ended_by"] != "killed")
+        with open_input(path, pipes=False) as file:
+            return bool(json.load(file)["ended_by"] != "killed")
     except (OSError, ValueError, LookupError, TypeError):
         return False

@@ -184,7 +184,7 @@ def test_background_job_continues_and_reads_again_in_foreground(tmp_path: Path) 
     def type_line(line: str) -> None:
         os.write(terminal, line.encode() + b"\n")
 
-    def has_said(word: str) -> bool:
+    def has_command(word: str) -> bool:
         with suppress(UserError):
             return any(line.get("people") == word for line in read_record(tmp_path / "out" / "record.mcap"))
         return False
@@ -198,9 +198,9 @@ def test_background_job_continues_and_reads_again_in_foreground(tmp_path: Path) 
         assert state() != "T"
         type_line("fg")
         type_line("/pause")
-        until(lambda: has_said("pause"), "not paused")
+        until(lambda: has_command("pause"), "not paused")
         type_line("/resume")
-        until(lambda: has_said("resume"), "not resumed")
+        until(lambda: has_command("resume"), "not resumed")
         os.write(terminal, b"\x1a")
         until(lambda: state() == "T", "not stopped")
         type_line("bg")
@@ -340,15 +340,15 @@ def test_folder_belongs_to_one_run_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_links_in_run_folder_are_not_followed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_and_pipes_in_run_folder_are_replaced(tmp_path: Path, kind: str) -> None:
     (run := tmp_path / "run").mkdir()
     (precious := tmp_path / "precious").write_text("precious")
-    for name in ("record.mcap", "report.json", "report.json.part", "report.html", "report.html.part"):
-        (run / name).symlink_to(precious)
+    for name in ("record.mcap", "record.mcap.part", "report.json", "report.json.part", "report.html.part"):
+        (run / name).symlink_to(precious) if kind == "link" else os.mkfifo(run / name)
     short = ("--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
     assert call("run", *short, "--out", str(run), "--set", "record.overwrite=true") == 0
     assert call("report", str(run), "--format", "html") == 0
     assert precious.read_text() == "precious"
-    assert not [path for path in run.iterdir() if path.is_symlink()]
-    for name in ("report.json", "report.html"):
-        assert (run / name).stat().st_size > 1000
+    for name in ("record.mcap", "report.json", "report.html"):
+        assert not (run / name).is_symlink() and (run / name).stat().st_size > 1000
