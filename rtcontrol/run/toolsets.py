@@ -9,9 +9,10 @@ import shlex
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rtcontrol.agents import Tools, remote_tool
 from rtcontrol.agents.tool import Tool
@@ -63,14 +64,14 @@ def tools_from(source: str, skip_unsupported: bool = False) -> Tools:
 
 
 def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
-    check_size(definitions)
+    if not skip:
+        check_size(definitions)
     room, tools, errors = Allowance(), list[Tool](), list[UserError]()
     for definition in definitions:
+        left = replace(room)  # a tool that is left out uses nothing up
         try:
-            tool = remote_tool(definition, room)
-            if skip:
-                check_decodable([tool.schema], Checkpoint.open("lander").tokenizer)
-            tools.append(tool)
+            tools.append(_parse_tool(definition, left, tools) if skip else remote_tool(definition, left))
+            room = left
         except UserError as error:
             errors.append(error)
     if errors and not (skip and tools):
@@ -82,6 +83,16 @@ def _parse_tools(source: str, definitions: Sequence[Any], skip: bool) -> Tools:
     for refusal in errors:
         print(printable(f"{source}: left out: {refusal}"), file=sys.stderr)
     return Tools(tools)
+
+
+def _parse_tool(definition: Any, room: Allowance, others: Sequence[Tool]) -> Tool:
+    """Return a tool. Raises UserError if it is invalid by itself, or has the name of another one."""
+    check_size([definition])
+    tool = remote_tool(definition, room)
+    if any(tool.schema.name == other.schema.name for other in others):
+        raise UserError(f"Two tools have the name {tool.schema.name!r}.", "Rename one of them.")
+    check_decodable([tool.schema], Checkpoint.open("lander").tokenizer)
+    return tool
 
 
 # -- the cost of a tool -----------------------------------------------------------------------------------------------
@@ -149,7 +160,7 @@ def check_decodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> None
 # -- MCP servers ------------------------------------------------------------------------------------------------------
 
 
-def list_mcp_tools(server: str) -> list[dict[str, Any]]:
+def list_mcp_tools(server: str) -> list[Any]:
     """Return the definitions of all tools of an MCP server. Raises UserError if the server does not return a list."""
     if not server.strip():
         raise UserError(f"{MCP} must be followed by a server's command or address.", HINT)
@@ -209,7 +220,7 @@ def mcp_http_client(server: str) -> Any:
     return httpx2.AsyncClient(headers=ENCODING, timeout=TIMEOUT_S, event_hooks={"response": [check_response]})
 
 
-async def _list_pages(server: str, stderr: Any) -> list[dict[str, Any]]:
+async def _list_pages(server: str, stderr: Any) -> list[Any]:
     """Return the tools on all pages of an MCP server's list. A server command's stderr goes to the file `stderr`."""
     from mcp import Client, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
@@ -221,17 +232,42 @@ async def _list_pages(server: str, stderr: Any) -> list[dict[str, Any]]:
         command, *arguments = shlex.split(server)
         parameters = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")
         transport = stdio_client(parameters, errlog=stderr)
-    tools: list[dict[str, Any]] = []
-    cursor, size = None, 0
-    async with Client(transport) as client:
+    tools = list[Any]()
+    cursor, read, size = None, 0, 0
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Any]:
+        async with transport as (messages, requests):
+            yield _RawTools(messages, tools), requests
+
+    async with Client(connect()) as client:
         while len(tools) <= MAX_TOOLS and size <= MOST_BYTES:
-            page = await client.list_tools(cursor=cursor)
-            for tool in page.tools:
-                described = {"name": tool.name, "description": tool.description or ""}
-                tools.append({**described, "parameters": dict(tool.input_schema)})
-                size += len(json.dumps(tools[-1]))
-            cursor = page.next_cursor
+            cursor = (await client.list_tools(cursor=cursor)).next_cursor
             if not cursor:
                 return tools
+            size += len(json.dumps(tools[read:]))
+            read = len(tools)
     problem = f"{MCP}{server} lists more than {MAX_TOOLS} tools, or {MOST_BYTES} bytes."
     raise UserError(problem, "Give a server with a shorter list.")
+
+
+class _RawTools:
+    """The stream of an MCP server's messages, without the tools of its lists. These are moved to `tools` as the server
+    wrote them, since the library refuses a whole list for one invalid tool."""
+
+    def __init__(self, messages: Any, tools: list[Any]) -> None:
+        self._messages, self._tools = messages, tools
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._messages.aclose()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for received in self._messages:
+            result = getattr(getattr(received, "message", None), "result", None)
+            if result and isinstance(result.get("tools"), list):
+                self._tools += result["tools"]
+                result["tools"] = []
+            yield received

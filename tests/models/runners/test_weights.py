@@ -128,6 +128,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
         change(rope_parameters={"rope_type": "llama3", "factor": 8.0}),
         "embedding cannot be read (KeyEr",
     ),
+    ("rope of another form", change(rope_parameters=[1]), "config.json: the rotary embedding cannot be read"),
     (
         "rope without a base",
         change(rope_parameters=None, rope_theta=None),

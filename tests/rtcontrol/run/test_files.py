@@ -97,6 +97,33 @@ def test_endless_or_too_large_tool_list_is_refused(
         tools_from(serving(tmp_path, page))
 
 
+# Of libraries in PHP, which write an empty object as [], and of careless ones.
+BAD = [
+    '{"name": "list", "inputSchema": {"type": "object", "properties": [1]}}',
+    '{"name": "list", "inputSchema": 5}',
+    '{"name": 5}',
+    '"list"',
+    f"{{**{LISTED}, 'description': 'again'}}",
+    '{"name": "list", "inputSchema": {"anyOf": [{"type": "object", "maxProperties": i} for i in range(1001)]}}',
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_invalid_tool_of_an_mcp_server_is_left_out_by_name(
+    bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = serving(tmp_path, f"def page(n): return {{'tools': [{LISTED}, {bad}]}}")
+    assert [tool.name for tool in tools_from(place, skip_unsupported=True)] == ["t1"]
+    assert "left out: " in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"host.skip_unsupported=true|Two tools have the name|alternatives"):
+        tools_from(place)
+
+
+def test_fields_that_are_not_needed_refuse_no_mcp_tool(tmp_path: Path) -> None:
+    odd = f"{{**{LISTED}, 'annotations': [], '_meta': [], 'outputSchema': {{'properties': []}}}}"
+    assert [tool.name for tool in tools_from(serving(tmp_path, f"def page(n): return {{'tools': [{odd}]}}"))] == ["t1"]
+
+
 def test_mcp_server_gets_no_secrets_from_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
     monkeypatch.setenv("RTCONTROL_TOKEN", "a-secret")
