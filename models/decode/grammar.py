@@ -6,18 +6,21 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from pydantic_core import from_json
 
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.json_schema import to_declared_types
-from rtcontrol.models.schema.mask import FORMATS, MAX_COUNT, compile_masks, undecodable
+from rtcontrol.models.schema.mask import FORMATS, MAX_COUNT, UNIQUE, compile_masks, undecodable, without_repeats
 from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER, engine_error
 
 MAX_TOKENS = 64  # default limit for the tokens of a free value
@@ -29,6 +32,7 @@ ANY_CHARACTER, UNESCAPED = (
     "(?s:.)",
     r'[^"\\\x00-\x1f]',
 )  # any character; a character that needs no escape in JSON
+UNFINISHED_NUMBER = re.compile(rb"[-.\d]+$")  # a number at the end of JSON, which may have more digits
 PATTERN_KEYS = {"pattern", "allOf", "anyOf"}  # keywords that may restrict the characters of a string
 # The first lines of two kinds of grammars: for a plain string, and for a string in JSON without its quotes.
 PLAIN_TEXT, JSON_TEXT = "// a text\n", "// a text of JSON, without its quotes\n"
@@ -67,6 +71,7 @@ class Grammars:
             machines[vocabulary] = _TokenizerTables(tokenizer, vocabulary)
         self.tables = machines[vocabulary]
         self._first: dict[str, Any] = {}  # matchers at the start of a value by grammar, which are copied
+        self._later = lru_cache(32)(self._new_matcher)
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
         (self.quote, *_) = tokenizer.encode('"')
 
@@ -115,14 +120,32 @@ class Grammars:
         """Return llguidance's matcher at the start of a value, cached by grammar."""
         first = self._first.get(grammar)
         if first is None:
-            first = self._first[grammar] = self._library.LLMatcher(self.tables.tokens, grammar)
+            first = self._first[grammar] = self._new_matcher(grammar)
             if grammar.startswith(JSON_TEXT) and not first.is_error():
                 first.consume_tokens([self.quote])
         return first
 
-    def bounded_matchers(self, grammar: str, tokens: Sequence[int]) -> Iterator[Any]:
-        """Yield matchers after these tokens for stricter grammars, in which strings with a pattern or format have a
-        maximal length, from short to long. Without such a bound a string may never end."""
+    def _new_matcher(self, grammar: str) -> Any:
+        return self._library.LLMatcher(self.tables.tokens, grammar)
+
+    def without_repeats(self, grammar: str, tokens: Sequence[int]) -> tuple[str, Any] | None:
+        """Return the grammar in which no item of an array of unique items repeats one of the complete items in
+        `tokens`, with a matcher after these tokens; None if the grammar is the same, or does not have these tokens."""
+        before, _, written = grammar.partition("%json ")
+        text = bytes(self.tables.tokens.decode_bytes(list(tokens)))
+        try:
+            value = from_json(UNFINISHED_NUMBER.sub(b"", text), allow_partial=True)
+        except ValueError:  # nothing is complete
+            return None
+        narrowed = f"{before}%json {json.dumps(without_repeats(json.loads(written), value))}\n"
+        if narrowed == grammar:
+            return None
+        matcher = self._later(narrowed).deep_copy()
+        return (narrowed, matcher) if matcher.try_consume_tokens(list(tokens)) == len(tokens) else None
+
+    def bounded_matchers(self, grammar: str, tokens: Sequence[int]) -> Iterator[tuple[str, Any]]:
+        """Yield stricter grammars, in which strings with a pattern or format have a maximal length, from short to long,
+        with matchers after these tokens. Without such a bound a string may never end."""
         before, _, written = grammar.partition("%json ")
         inside = grammar.startswith(JSON_TEXT)
         if '"pattern"' not in written and '"format"' not in written:
@@ -130,11 +153,11 @@ class Grammars:
         text = bytes(self.tables.tokens.decode_bytes(list(tokens)))  # may end within a character
         written_so_far = len(text.decode("utf-8", "ignore")) if inside else 0
         for more in (0, *(2**k for k in range(9))):
-            bounded = json.dumps(_with_short_texts(json.loads(written), written_so_far + more))
-            matcher = self._library.LLMatcher(self.tables.tokens, f"{before}%json {bounded}\n")
+            bounded = f"{before}%json {json.dumps(_with_short_texts(json.loads(written), written_so_far + more))}\n"
+            matcher = self._new_matcher(bounded)
             consumed_tokens = [self.quote] * inside + [*tokens]
             if not matcher.is_error() and matcher.try_consume_tokens(consumed_tokens) == len(consumed_tokens):
-                yield matcher
+                yield bounded, matcher
 
 
 class FreeValue:
@@ -150,6 +173,9 @@ class FreeValue:
         self._matcher = grammars.matcher(grammar).deep_copy()
         self._where, self._unescaped = where, unescaped
         self.tokens: list[int] = []
+        self._has_sets = UNIQUE in grammar  # arrays of unique items
+        # The grammars and matchers before each complete item of such an array, and the number of tokens up to there.
+        self._before: list[tuple[int, str, Any]] = []
         self._excluded: tuple[int, int] | None = None  # (number of tokens before the excluded token, this token)
 
     def exclude(self, token: int) -> None:
@@ -193,12 +219,18 @@ class FreeValue:
     def push(self, *tokens: int) -> None:
         self._matcher.consume_tokens(tokens)
         self.tokens += tokens
+        if self._has_sets and (narrowed := self._grammars.without_repeats(self._grammar, self.tokens)):
+            self._before.append((len(self.tokens), self._grammar, self._matcher))
+            self._grammar, self._matcher = narrowed
 
     def pop(self, count: int) -> None:
         """Remove the last `count` tokens."""
+        consumed, rest = len(self.tokens), len(self.tokens) - count
+        while self._before and self._before[-1][0] > rest:
+            consumed, self._grammar, self._matcher = self._before.pop()
         if count:
-            self._matcher.rollback(count)
-            del self.tokens[-count:]
+            self._matcher.rollback(consumed - rest)
+            del self.tokens[rest:]
 
     def push_forced(self) -> list[int]:
         """Append the tokens that must follow (none if the value may end), or complete a value that has reached its
@@ -232,20 +264,26 @@ class FreeValue:
 
         llguidance does not tell how a value can end, so closing characters are tried first, then others.
         """
-        for matcher in chain([self._matcher], self._grammars.bounded_matchers(self._grammar, self.tokens)):
-            ahead, path = matcher.deep_copy(), list[int]()
-            while not self._may_end(ahead) and len(path) <= max_tokens:
-                legal = (i for i in self._grammars.tables.singles if ahead.validate_tokens([i]) == 1)
-                if self._unescaped is not None:
-                    legal = (i for i in legal if self._unescaped[i])
-                more = [*self._must_follow(ahead)] or [*islice(legal, 1)]
-                if not more:
-                    break
-                ahead.consume_tokens(more)
-                path += more
-            if self._may_end(ahead) and len(path) <= max_tokens:
-                return path
+        bounded = self._grammars.bounded_matchers(self._grammar, self.tokens)
+        for grammar, matcher in chain([(self._grammar, self._matcher)], bounded):
+            ahead = copy(self)
+            ahead.tokens, ahead._before = [*self.tokens], []
+            ahead._grammar, ahead._matcher = grammar, matcher.deep_copy()
+            if ahead._extend_to_end(len(self.tokens) + max_tokens):
+                return ahead.tokens[len(self.tokens) :]
         return None
+
+    def _extend_to_end(self, limit: int) -> bool:
+        """Append tokens until the value may end; return whether it then has at most `limit` tokens."""
+        while not self._may_end(self._matcher) and len(self.tokens) <= limit:
+            legal = (i for i in self._grammars.tables.singles if self._matcher.validate_tokens([i]) == 1)
+            if self._unescaped is not None:
+                legal = (i for i in legal if self._unescaped[i])
+            more = [*self._must_follow(self._matcher)] or [*islice(legal, 1)]
+            if not more:
+                return False
+            self.push(*more)
+        return self._may_end(self._matcher) and len(self.tokens) <= limit
 
 
 def _with_short_texts(schema: Any, size: int) -> Any:

@@ -128,7 +128,7 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     return FreeDomain(schema) if values is None else closed_domain(tuple(values), where)
 
 
-def _list_values(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
+def listed_values(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
     """Return all values of a subschema, or None if they cannot be listed."""
     if not set(schema) & {"enum", "type", "anyOf"}:
         return None  # anything
@@ -139,7 +139,7 @@ def _list_values(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
 def _list_alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     values: dict[str, Any] = {}
     for arm in schema["anyOf"]:
-        listed = _list_values(arm, where)
+        listed = listed_values(arm, where)
         if listed is None:
             return None
         values |= {sorted_json(v): v for v in listed}
@@ -157,7 +157,7 @@ def _list_whole_objects(schema: Mapping[str, Any], where: str) -> list[Any] | No
         return None
     choices: dict[str, Sequence[Any]] = {}
     for name, part in properties.items():
-        values = _list_values(part, f"{where}.{name}")
+        values = listed_values(part, f"{where}.{name}")
         if values is None or math.prod(map(len, choices.values())) > MAX_CLOSED:
             return None
         choices[name] = values
@@ -177,12 +177,12 @@ def list_objects(listed: Mapping[str, Sequence[Any] | None], required: Sequence[
 
 def _list_arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     """Return all arrays that satisfy a schema, the shortest first, or None if they cannot be listed."""
-    first = [_list_values(part, where) for part in schema.get("prefixItems", ())]
+    first = [listed_values(part, where) for part in schema.get("prefixItems", ())]
     rest = schema.get("items", True)
     min_items, max_items = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
     if max_items is None or max_items > MAX_CLOSED:
         return None
-    other = _list_values(rest, where) if isinstance(rest, Mapping) and max_items > len(first) else None
+    other = listed_values(rest, where) if isinstance(rest, Mapping) and max_items > len(first) else None
     parts = [*first, *[other] * (max_items - len(first))][:max_items]
     values: list[Any] = []
     for length in range(min_items, max_items + 1):

@@ -17,12 +17,20 @@ from math import lcm
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import FreeDomain, json_text
+from rtcontrol.models.schema.domain import FreeDomain, json_text, listed_values
 from rtcontrol.models.schema.numbers import number_range
 from rtcontrol.models.schema.references import RULE_KEYWORDS
-from rtcontrol.models.schema.validator import DATA_KEYWORDS, SCHEMA_MAPS, PatternError, byte_matcher, countable
+from rtcontrol.models.schema.validator import (
+    DATA_KEYWORDS,
+    SCHEMA_MAPS,
+    PatternError,
+    byte_matcher,
+    countable,
+    equality_key,
+)
 
 FAR_BOUND = 2**62  # bound of unbounded numbers, since bounded numbers are written without exponents
+MAX_UNIQUE = 1024  # listed items of an array of unique items, since a grammar is compiled for each item
 MAX_EXACT = 2**53  # llguidance treats bounds, and steps of floats, up to this number exactly
 MAX_COUNT = 2**32 - 1  # characters or items, the most that llguidance counts; no decoded value has as many
 LARGEST_STEP, MAX_DECIMALS = 10_000, 6  # limits of steps, since llguidance needs so many states
@@ -61,6 +69,7 @@ ANY_VALUE = {
         {"type": "object", "additionalProperties": ANY_REFERENCE},
     ]
 }
+UNIQUE = "x-unique"  # marks an array of unique listed items in a grammar: `without_repeats` enforces it
 OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True, "lenient": True}
 
 
@@ -110,7 +119,7 @@ def _compile_json(written: str, where: str, space: str, without: frozenset[str])
     """Return the mask of a schema without some keywords, and why llguidance does not compile it (None: it does)."""
     schema, rules = json.loads(written)
     options = OPTIONS | {"key_separator": f":{space}", "item_separator": f",{space}"}
-    translator = _Translator(without)
+    translator = _Translator(without, where)
     masked = translator.translate(schema)
     if masked is False:
         raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
@@ -140,8 +149,8 @@ def keywords(schema: Any) -> Iterator[str]:
 class _Translator:
     """Translates a normalised schema for llguidance, except the keywords `without`. `dropped` has dropped keywords."""
 
-    def __init__(self, without: frozenset[str]) -> None:
-        self._without = without
+    def __init__(self, without: frozenset[str], where: str) -> None:
+        self._without, self._where = without, where
         self.dropped: dict[str, None] = {}
 
     def translate(self, schema: Any, outer: Iterable[str] | None = ()) -> dict[str, Any] | bool:
@@ -173,10 +182,14 @@ class _Translator:
             masked.setdefault("items", dict(ANY_REFERENCE))
         elif masked.get("type") == "object" and outer is not None and "anyOf" not in masked:
             masked.setdefault("additionalProperties", dict(ANY_REFERENCE))
+        if masked.pop("uniqueItems", False):
+            return self._translate_unique(schema, masked)
         return self._translate_bounds(masked) if masked.get("type") in ("integer", "number") else masked
 
     def _translate_keyword(self, key: str, value: Any, outer: Iterable[str] | None) -> Any:
         """Return the translated value of a keyword, or None if the keyword is dropped."""
+        if key == "uniqueItems":
+            return value or None
         if key in self._without or key in CHECKED_KEYWORDS:
             self.dropped[key] = None
         elif key in ("items", "additionalProperties"):
@@ -198,6 +211,20 @@ class _Translator:
         elif key in ENFORCED_KEYWORDS and (key != "format" or value in FORMATS):
             return value
         return None
+
+    def _translate_unique(self, schema: Mapping[str, Any], masked: dict[str, Any]) -> dict[str, Any] | bool:
+        """Return an array of unique items; this is enforced if they are listed, and no lists, objects or floats."""
+        rest: Any = schema.get("items")
+        listable = isinstance(rest, Mapping) and masked.get("type") == "array" and "prefixItems" not in schema
+        items = listed_values(rest, self._where) if listable else None
+        if items is None or len(items) > MAX_UNIQUE or any(isinstance(v, list | Mapping | float) for v in items):
+            self.dropped["uniqueItems"] = None
+            return masked
+        items = [*{equality_key(v): v for v in items}.values()]
+        most = min(masked.get("maxItems", len(items)), len(items))
+        if masked.get("minItems", 0) > most:
+            return False
+        return {**masked, "items": {"enum": items}, "maxItems": most, UNIQUE: True}
 
     def _translate_enum(self, schema: Mapping[str, Any]) -> dict[str, Any] | bool:
         """Return the translation of an `enum`. Values that llguidance writes differently are replaced by their type."""
@@ -249,3 +276,27 @@ def _same_spelling(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(map(_same_spelling, value.values()))
     return all(map(_same_spelling, value)) if isinstance(value, list | tuple) else True
+
+
+def without_repeats(masked: Any, value: Any) -> Any:
+    """Return a schema in llguidance's form in which arrays of unique items have the complete items of `value`, and no
+    further item equals one of these."""
+    if not isinstance(masked, Mapping):
+        return masked
+    narrowed = dict(masked)
+    for key in ("anyOf", "allOf"):
+        if key in masked:
+            narrowed[key] = [without_repeats(part, value) for part in masked[key]]
+    if isinstance(value, dict) and (declared := masked.get("properties")):
+        written = {name: without_repeats(declared[name], value[name]) for name in declared.keys() & value.keys()}
+        narrowed["properties"] = {**declared, **written}
+    elif isinstance(value, list) and value and masked.get(UNIQUE):
+        keys = {equality_key(v) for v in value}
+        rest = [v for v in masked["items"]["enum"] if equality_key(v) not in keys]
+        narrowed |= {"prefixItems": [{"enum": [v]} for v in value], "items": {"enum": rest} if rest else False}
+    elif isinstance(value, list) and value and "items" in masked:
+        parts = [*masked.get("prefixItems", ()), *[masked["items"]] * len(value)]
+        last = len(value) - 1
+        if (part := without_repeats(parts[last], value[last])) != parts[last]:
+            narrowed["prefixItems"] = [*parts[:last], part, *masked.get("prefixItems", ())[last + 1 :]]
+    return narrowed

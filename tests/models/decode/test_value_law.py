@@ -199,6 +199,47 @@ def test_numbers_are_accepted_in_every_notation(grammars: Grammars, schema: Any,
         assert parse_free(domain, text) == [value]
 
 
+CARDS = {"type": "array", "items": {"enum": [f"card {i}" for i in range(20)]}, "uniqueItems": True, "minItems": 3}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**CARDS, "maxItems": 3},
+        {**CARDS, "minItems": 19},
+        {**CARDS, "items": {"type": "integer", "minimum": 1, "maximum": 11}, "minItems": 9},
+        {**CARDS, "items": {"enum": [1, True, "1", "a, b", None, '"']}, "minItems": 5},
+        {"type": "array", "items": {**CARDS, "maxItems": 4}, "minItems": 2, "maxItems": 3},
+        {"type": "object", "properties": {"n": {"type": "string", "maxLength": 2}, "c": CARDS}, "required": ["n", "c"]},
+        {"anyOf": [CARDS, {"type": "integer"}]},
+        {**CARDS, "items": {"enum": [["a", "b"], ["a"], ["b"]]}, "minItems": 1},
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 40])
+def test_listed_items_of_a_set_never_repeat(grammars: Grammars, schema: Any, limit: int) -> None:
+    grammar = grammars.compile(FreeDomain(schema), "Tool t, v")
+    for seed in range(6):
+        assert JUDGE(schema).is_valid(decoded(grammars, grammar, FreeDomain(schema), random.Random(seed), limit))
+
+
+def test_removed_item_of_a_set_may_be_written_again(grammars: Grammars) -> None:
+    value = grammars.start(grammars.compile(FreeDomain(CARDS), "Tool t, v"))
+    legal, items = value.legal([], None).copy(), grammars.tokenizer.encode('["card 1","card 2","')
+    value.push(*items)
+    value.pop(len(items))
+    assert (value.legal([], None) == legal).all()
+    value.push(*items)
+    end = value.end(64)
+    assert end is not None and value.tokens == items
+    assert len({*json.loads(grammars.tokenizer.decode([*items, *end]))}) >= 3
+
+
+@pytest.mark.parametrize("schema", [{**CARDS, "minItems": 21}, {**CARDS, "items": {"type": "boolean"}}])
+def test_set_with_too_few_listed_items_is_refused(grammars: Grammars, schema: Any) -> None:
+    with pytest.raises(UserError, match="no value satisfies its schema"):
+        grammars.compile(FreeDomain(schema), "Tool t, v")
+
+
 def test_duplicate_values_of_a_set_are_kept_once() -> None:
     names = FreeDomain({"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2})
     assert parse_free(names, '["a","b","a"]') == ["a", "b"]
