@@ -54,7 +54,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ping": {"id": 7, "t_ns": 0},
     "pong": {"id": 1},
 }
-INPUTS = {"net", "receive", "bytes", "observe", "instruct", "reset", "full", "busy", "join", "leave", "looks"}
+INPUTS = {"net", "receive", "bytes", "observe", "instruct", "reset", "full", "busy", "join", "leave", "looks", "sleeps"}
 OUTPUTS = {"sends", "pings", "acts", "active", "state", "offset_ms", "connections", "members"}
 UNCOUNTED = ("ping", "error")
 
@@ -254,6 +254,8 @@ class Shell:
     def step(self, step: dict[str, Any]) -> Seen:
         at_ns = int(step["ms"] * MS)
         observed = Seen()
+        if step.get("sleeps"):
+            self._now_ns = at_ns
         while (wake_ns := max(self._core.wake_ns(self._now_ns), self._now_ns + MS)) < at_ns:
             self._now_ns = wake_ns
             self._turn(observed)

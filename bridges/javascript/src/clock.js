@@ -3,8 +3,22 @@
 const WINDOW = 16;
 const MAX_AGE_NS = 60e9;
 
-/** Nanoseconds since the page was opened; never set back. */
-export const nowNs = () => Math.round(performance.now() * 1e6);
+// Less is how a wall clock is adjusted.
+const LEAST_SLEEP_MS = 250;
+const last = { ms: 0, wallMs: Infinity, sleptMs: 0 };
+
+/**
+ * Nanoseconds since the page was opened; never set back, and counts while the machine is suspended: the wall clock jumps
+ * ahead then, while performance.now() may stand still. A wall clock that is put forward counts, too: calls then end too
+ * early, never too late.
+ */
+export function nowNs() {
+  const [ms, wallMs] = [performance.now(), Date.now()];
+  const jumpMs = wallMs - last.wallMs - (ms - last.ms);
+  if (jumpMs > LEAST_SLEEP_MS) last.sleptMs += jumpMs;
+  Object.assign(last, { ms, wallMs });
+  return Math.round((ms + last.sleptMs) * 1e6);
+}
 
 export class ClockOffset {
   #samples = [];

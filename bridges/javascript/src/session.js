@@ -197,7 +197,7 @@ export class Session {
   }
 
   #greet() {
-    this.lastHeard = performance.now();
+    this.lastHeard = nowNs() / 1e6;
     clearInterval(this.heart);
     this.heart = setInterval(() => this.#beat(), HELLO_MS);
     this.helloNs = null;
@@ -217,7 +217,7 @@ export class Session {
 
   #beat() {
     const deadMs = this.state === "live" ? 3 * this.#beatMs + 500 : SILENCE_MS;
-    if (performance.now() - this.lastHeard > deadMs) {
+    if (nowNs() / 1e6 - this.lastHeard > deadMs) {
       this.#lost();
     } else {
       if (this.state === "opening") this.#hello();
@@ -231,7 +231,7 @@ export class Session {
 
   #receive(text) {
     const tNs = nowNs();
-    this.lastHeard = performance.now();
+    this.lastHeard = nowNs() / 1e6;
     let message;
     try {
       message = decode(text);
@@ -385,7 +385,7 @@ export class Session {
     } else if (unbound && believed) {
       this.#lost(false);
     } else if (!live && retryable) {
-      this.pauses.refuse(performance.now());
+      this.pauses.refuse(nowNs() / 1e6);
       this.#lost(false);
     } else if (fatal || foreign) {
       this.#lost();
@@ -398,7 +398,7 @@ export class Session {
     this.ended("serverLost");
     if (!this.wanted) return this.state !== "refused" && this.#become("closed");
     if (this.socket) return; // whoever carried it out opened it again
-    this.retry = setTimeout(() => this.#connect(), this.pauses.next(counts, performance.now()));
+    this.retry = setTimeout(() => this.#connect(), this.pauses.next(counts, nowNs() / 1e6));
     this.#become("waiting", { attempts: this.pauses.attempts, opened: this.opened });
   }
 

@@ -277,8 +277,8 @@ class Core:
     def wake_ns(self, now_ns: int) -> int:
         """Return when the link must wake up without an event: at the next timer, at most half a second from now."""
         times = [now_ns + S // 2]
-        if self.active.expires_ns is not None:
-            times.append(self.active.expires_ns + 1)
+        if self.active.expires_ns is not None:  # soon, since timers pause while the machine is suspended
+            times += [now_ns + S // 20, self.active.expires_ns + 1]
         if self.error is None:
             times.append(self.connection.wake_ns(bool(self.waiting)) or times[0])
         return max(now_ns, min(times))

@@ -221,7 +221,7 @@ def test_raising_safe_call_is_retried_each_period(stand: Stand, how: str, error:
 
 def test_raising_safe_call_is_not_retried_after_next_call(stand: Stand) -> None:
     motors = Motors(10**6, OSError)
-    with joined(stand, **motors.options("on_call")) as client:
+    with joined(stand, ttl_ms=LONG_MS, **motors.options("on_call")) as client:
         client.observe(text="left 1")
         observed = stand.observation()
         stand.call(observed, status="safe", call=None, cause="decide")

@@ -37,6 +37,14 @@ def test_conversation_follows_the_behaviour_table(core: Driver, case: dict[str, 
     check(case, Shell(TalkCore(core.ask, options_of(case))))
 
 
+def test_clock_counts_while_the_machine_is_suspended(shared: Path, tmp_path: Path) -> None:
+    program = "#include <rtcontrol/clock.h>\nint main() { return rtcontrol::kClock == CLOCK_BOOTTIME ? 0 : 1; }"
+    (tmp_path / "clock.cpp").write_text(program)
+    done = run("g++", "-std=c++17", *WARNINGS, f"-I{INCLUDE}", tmp_path / "clock.cpp", "-o", tmp_path / "clock")
+    assert done.returncode == 0, done.stderr
+    assert run(tmp_path / "clock").returncode == 0
+
+
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_c99_rule_gives_every_verdict(compiler: str, shared: Path, tmp_path: Path) -> None:
     """The expiry rule alone, in C99 as on a microcontroller."""

@@ -9,6 +9,7 @@ var world
 var worlds = {} # of members, by their ids
 var crowd = false
 var at_ns = 0
+var slept_ns = 0 # of it, while the machine was suspended
 var up = false
 var looks = false
 var sockets = []
@@ -63,7 +64,10 @@ class Timed:
 	extends "res://addons/rtcontrol/rtcontrol_client.gd"
 	var main
 
-	func now_ns():
+	func _ticks_ns():
+		return main.at_ns - main.slept_ns
+
+	func _wall_ns():
 		return main.at_ns
 
 	func _socket():
@@ -78,7 +82,10 @@ class TimedCrowd:
 	extends "res://addons/rtcontrol/rtcontrol_crowd.gd"
 	var main
 
-	func now_ns():
+	func _ticks_ns():
+		return main.at_ns - main.slept_ns
+
+	func _wall_ns():
 		return main.at_ns
 
 	func _socket():
@@ -161,6 +168,7 @@ func _begin(options):
 		worlds[id].free()
 	worlds = {}
 	at_ns = 1000000000
+	slept_ns = 0
 	up = false
 	sockets = []
 	connections = 0
@@ -187,6 +195,9 @@ func _on_acted(call, _cause):
 
 func _step(step):
 	var until_ns = int(step["ms"] * 1e6)
+	if step.get("sleeps"):
+		slept_ns += until_ns - at_ns
+		at_ns = until_ns
 	while at_ns + FRAME_NS < until_ns:
 		at_ns += FRAME_NS
 		_frame()

@@ -4,6 +4,7 @@
 import { createInterface } from "node:readline";
 
 let now = 0;
+let slept = 0; // of it, while the machine was suspended
 let timers = [];
 let up = false;
 let game;
@@ -21,7 +22,8 @@ const later = (run, ms, every) => {
 const never = (timer) => {
   timers = timers.filter((one) => one !== timer);
 };
-Object.defineProperty(globalThis, "performance", { value: { now: () => now } });
+Object.defineProperty(globalThis, "performance", { value: { now: () => now - slept } });
+Date.now = () => now;
 Object.assign(globalThis, {
   setTimeout: (run, ms) => later(run, ms),
   setInterval: (run, ms) => later(run, ms, ms),
@@ -65,6 +67,13 @@ function advance(ms) {
     else never(next);
     next.run();
   }
+  now = ms;
+}
+
+/** Suspend the machine: timers and performance.now() pause. */
+function sleep(ms) {
+  for (const timer of timers) timer.at += ms - now;
+  slept += ms - now;
   now = ms;
 }
 
@@ -119,6 +128,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     game ||= connect("ws://127.0.0.1:1/ws", { tools, instruction, safeCall, ttlMs, persist, WebSocket: Socket, onCall: act, onSafe: act });
     await null;
   } else {
+    if (given.sleeps) sleep(given.ms);
     advance(given.ms);
     put(given);
   }

@@ -160,6 +160,16 @@ def test_core_passes_the_vectors(core: Driver, of: Any) -> None:
     of(core.ask)
 
 
+def test_clock_counts_while_the_machine_is_suspended(core: Driver) -> None:
+    second = 1_000_000_000
+    wall = 1_790_000_000 * second
+    # The stopwatch and the wall clock: 4 s of suspension, a small adjustment, a clock that is put back, and 1 s more.
+    times = [(second, wall), (2 * second, wall + 5 * second), (3 * second, wall + 6 * second + 10**8)]
+    times += [(4 * second, wall - second), (5 * second, wall), (6 * second, wall + 2 * second)]
+    counted = core.ask(" ".join(["slept", *(str(ns) for pair in times for ns in pair)]))
+    assert counted == [s * second for s in (1, 6, 7, 8, 9, 11)]
+
+
 @cases("csharp")
 def test_conversation_follows_the_behaviour_table(core: Driver, case: dict[str, Any]) -> None:
     check(case, Shell(TalkCore(core.ask, options_of(case))))

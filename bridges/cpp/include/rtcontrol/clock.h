@@ -1,13 +1,24 @@
 // The monotonic clock, and how far the server's is from it (docs/protocol.md, section 6).
 #pragma once
 #include <stdint.h>
-#include <chrono>
+#include <time.h>
 #include <deque>
 
 namespace rtcontrol {
 
+// A clock that also counts while the machine is suspended: a call must not outlive that.
+#if defined(CLOCK_BOOTTIME)
+constexpr clockid_t kClock = CLOCK_BOOTTIME;
+#elif defined(__APPLE__)
+constexpr clockid_t kClock = CLOCK_MONOTONIC_RAW;  // mach_continuous_time()
+#else
+constexpr clockid_t kClock = CLOCK_MONOTONIC;
+#endif
+
 inline int64_t now_ns() {
-    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    timespec now;
+    clock_gettime(kClock, &now);
+    return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
 // The server's clock minus ours, by four stamps.

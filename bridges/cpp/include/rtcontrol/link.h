@@ -179,7 +179,9 @@ class Link : public std::enable_shared_from_this<Link> {
         if (talk.open || talk.ended) troubled_ns_ = now;
         if (now - troubled_ns_ > 5 * kSecond) talk.note("Not connected: " + trouble(), true), troubled_ns_ = now;
         if (talk.pending || !talk.log.empty()) changed.notify_all();
-        int64_t wake_ns = std::min(now + kSecond / 2, expires == RTC_NEVER ? expires : expires + 1);
+        // Timers stand still while the machine is suspended: look again soon while a call may expire.
+        int64_t wake_ns = now + kSecond / 2;
+        if (expires != RTC_NEVER) wake_ns = std::min(now + kSecond / 20, expires + 1);
         if (up_) wake_ns = std::min(wake_ns, talk.wake_ns());
         if (!socket_ && !talk.ended) wake_ns = std::min(wake_ns, retry_ns_);
         const bool connects = !socket_ && !talk.ended && now >= retry_ns_;

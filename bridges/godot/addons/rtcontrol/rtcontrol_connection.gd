@@ -22,6 +22,7 @@ const REFUSED_MS = 1000.0 # before a hello that was refused; doubled up to the n
 const LONGEST_REFUSED_MS = 4000.0
 const FULL_BYTES = 65536 # that wait for the server to have read them
 const LAST_TRIES = 10
+const LEAST_SLEEP_NS = 250000000 # less is how a wall clock is adjusted
 const DROPPED = 1000 # closes a WebSocket: in order; so does the server where it took us for dead, and keeps the session
 const STOPPED = [1001, 1012] # it goes, or begins anew
 const Wire = preload("rtcontrol_wire.gd")
@@ -61,6 +62,8 @@ var _clock = [] # [round trip, the server's clock minus ours, when], ns
 var _pause_ms = 100.0 # before the next connection
 var _refused_ms = REFUSED_MS # before the next hello, if this one is refused
 var _random = RandomNumberGenerator.new()
+var _last_ns = [] # the last ticks of the engine, and the wall clock's time
+var _slept_ns = 0 # how long the machine was suspended
 var _heard_ns = 0
 var _said_ns = 0
 var _hello_ns = 0 # when the next hello is due
@@ -86,9 +89,25 @@ func stop(reason = "done"):
 	_end(reason)
 
 
-# The monotonic clock of all stamps, from the start of the engine.
+# The monotonic clock of all stamps, from the start of the engine. It counts while the machine is suspended: the wall clock
+# jumps ahead then, while the engine's ticks may stand still. One that is put forward counts, too: calls end too early.
 func now_ns():
+	var ticks_ns = _ticks_ns()
+	var wall_ns = _wall_ns()
+	if not _last_ns.is_empty():
+		var jump_ns = wall_ns - _last_ns[1] - (ticks_ns - _last_ns[0])
+		if jump_ns > LEAST_SLEEP_NS:
+			_slept_ns += jump_ns
+	_last_ns = [ticks_ns, wall_ns]
+	return ticks_ns + _slept_ns
+
+
+func _ticks_ns():
 	return Time.get_ticks_usec() * 1000
+
+
+func _wall_ns():
+	return int(Time.get_unix_time_from_system() * 1e6) * 1000
 
 
 # A WebSocket that is not connected yet.

@@ -62,6 +62,11 @@ namespace RtControl.Driver
                 case "sample":
                     _offset.Add(Long(words[1]), Long(words[2]), Long(words[3]), Long(words[4]));
                     return _offset.Known ? new RtMap { { "offset_ns", _offset.OffsetNs }, { "rtt_ns", _offset.RttNs } } : null;
+                case "slept":
+                    var sleep = new SleepCounter();
+                    var times = new List<object>();
+                    for (var i = 1; i < words.Length; i += 2) times.Add(sleep.Add(Long(words[i]), Long(words[i + 1])));
+                    return times;
                 case "phase":
                     _phase = new PhaseLock();
                     _offset = new ClockOffset();

@@ -124,6 +124,8 @@ namespace RtControl
                 long wakeNs = nowNs + 500000000L;
                 if (_up) wakeNs = Math.Min(wakeNs, Talk.WakeNs());
                 else if (Talk.Rule.ExpiresNs != InForce.Never) wakeNs = Math.Min(wakeNs, Talk.Rule.ExpiresNs + 1);
+                // Timers stand still while the machine is suspended: look again soon while a call may expire.
+                if (Talk.Rule.ExpiresNs != InForce.Never) wakeNs = Math.Min(wakeNs, nowNs + 50000000L);
                 if (_transport == null && Talk.Ended == null) wakeNs = Math.Min(wakeNs, _retryNs);
                 else if (!_up && _several) wakeNs = Math.Min(wakeNs, _openedNs + ConnectNs + 1);
                 // Rounded up: a timer that fires too early would spin.
