@@ -14,8 +14,8 @@ from rtcontrol.models.errors import UserError
 
 
 def lock(folder: Path) -> int:
-    """Lock a folder for this process, and return a file descriptor; closing it releases the lock. Raises UserError if
-    another process has the lock, and OSError."""
+    """Lock a folder for this process, and return a file descriptor for `unlock`. Raises UserError if another process
+    has the lock, and OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -24,7 +24,19 @@ def lock(folder: Path) -> int:
         raise UserError(f"{folder} is in use by another run.", "Give another --out.") from None
     except OSError:
         pass  # the file system does not support locks
+    _locks.add(descriptor)
     return descriptor
+
+
+def unlock(descriptor: int) -> None:
+    """Release the lock of a folder."""
+    _locks.discard(descriptor)
+    os.close(descriptor)
+
+
+_locks: set[int] = set()  # file descriptors
+# A forked process, such as a helper of a user's world, would keep the locks after the end of this process.
+os.register_at_fork(after_in_child=lambda: [unlock(descriptor) for descriptor in tuple(_locks)])
 
 
 @contextlib.contextmanager
@@ -34,7 +46,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(descriptor)
+        unlock(descriptor)
 
 
 def part_path(path: Path) -> Path:

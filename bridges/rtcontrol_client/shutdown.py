@@ -207,6 +207,7 @@ class Shutdown:
             self._kernel.keep(number)
         self._unblocked_signals = [number for number in self._earlier_handlers if number not in OTHERS]
         self._terminal_handlers = {number: signal.signal(number, signal.SIG_IGN) for number in TERMINAL}
+        _entered.append(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -214,8 +215,25 @@ class Shutdown:
             self._progress_line, self._count = DONE, 1
             atexit.register(_ignore_signals)
             return
+        _entered.remove(self)
+        self._restore_handlers()
+
+    def _restore_handlers(self) -> None:
         for number, handler in {**self._earlier_handlers, **self._terminal_handlers}.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set by C code
+
+
+_entered: list[Shutdown] = []
+
+
+def _restore_in_child() -> None:
+    """Restore the handlers in a forked process, such as a helper of a user's world, which a signal must end."""
+    for ending in reversed(_entered):
+        ending._restore_handlers()
+    _entered.clear()
+
+
+os.register_at_fork(after_in_child=_restore_in_child)
 
 
 def write_now(fd: int, line: bytes) -> bool:

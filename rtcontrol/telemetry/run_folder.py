@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import lock
+from rtcontrol.models.files import lock, unlock
 
 RECORD = "record.mcap"
 
@@ -54,7 +54,7 @@ class RunFolder:
 
     def __exit__(self, *exc: object) -> None:
         remove_empty(self._folders)
-        os.close(self._lock)
+        unlock(self._lock)
 
 
 def find_record(folder: Path) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rtcontrol.models import errors
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.errors import UserError, open_input, read_text
-from rtcontrol.models.files import open_output, replace_file, write_output
+from rtcontrol.models.files import lock, open_output, replace_file, unlock, write_output
 from rtcontrol.telemetry.record_reader import read_record
 
 
@@ -69,3 +70,18 @@ def test_checkpoint_with_a_pipe_is_refused(tmp_path: Path) -> None:
     make("pipe", tmp_path / "tokenizer.json")
     with pytest.raises(UserError, match="tokenizer.json is a pipe"):
         resolve(str(tmp_path))
+
+
+def test_forked_helper_keeps_no_lock(tmp_path: Path) -> None:
+    descriptor = lock(tmp_path)
+    ours, theirs = os.pipe()
+    if (helper := os.fork()) == 0:
+        os.write(theirs, b"+")
+        signal.pause()
+    assert os.read(ours, 1) == b"+"
+    unlock(descriptor)
+    unlock(lock(tmp_path))
+    os.kill(helper, signal.SIGKILL)
+    os.waitpid(helper, 0)
+    os.close(ours)
+    os.close(theirs)

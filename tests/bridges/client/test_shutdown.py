@@ -100,6 +100,15 @@ def test_timer_signal_of_user_code_keeps_its_handler() -> None:
         assert (rings, ending.status) == ([signal.SIGALRM], 0)
 
 
+def test_signal_ends_a_forked_helper() -> None:
+    with Shutdown(lambda name: None):
+        if (helper := os.fork()) == 0:
+            signal.pause()
+            os._exit(0)
+        os.kill(helper, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]) == -signal.SIGTERM
+
+
 def test_terminal_does_not_stop_program_in_background() -> None:
     with Shutdown():
         for number in TERMINAL:
