@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,19 @@ def reason_without_effect(function: Callable[..., Any]) -> str | None:
 def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a user's function and return its result.
 
-    Raises UserError if the result is unfinished work: an awaitable, a future, a Ray ObjectRef or a generator.
+    Raises UserError if the result is unfinished work: an awaitable, a future, a Ray ObjectRef, an iterator such as a
+    generator, or a list or tuple with one of these.
     """
     value = function(*args, **kwargs)
-    if value is None or not is_unfinished(value):
+    if value is None:
         return value
-    if inspect.iscoroutine(value):
-        value.close()  # avoids Python's warning about a coroutine that was never awaited
-    name, kind = getattr(function, "__name__", "the function"), type(value).__name__
+    parts = value if isinstance(value, list | tuple) else (value,)
+    unfinished = [part for part in parts if is_unfinished(part)]
+    if not unfinished:
+        return value
+    for part in filter(inspect.iscoroutine, unfinished):
+        part.close()  # avoids Python's warning about a coroutine that was never awaited
+    name, kind = getattr(function, "__name__", "the function"), type(unfinished[0]).__name__
     raise UserError(
         f"{location_of(function)}: {name}() returned a {kind}, so its work has not finished.",
         f"Wait for the result inside {name}(), for example with asyncio.run(...), future.result() or ray.get(...).",
@@ -54,12 +59,11 @@ def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def is_unfinished(value: Any) -> bool:
-    """Return whether a value is an awaitable, a generator, a future or a similar handle of work in progress."""
+    """Return whether a value is an awaitable, an iterator, a future or a similar handle of work in progress."""
     kind = type(value)
     return (
         inspect.isawaitable(value)
-        or inspect.isgenerator(value)
-        or inspect.isasyncgen(value)
+        or isinstance(value, Iterator | AsyncIterator)  # such as a generator, or map(), which calls nothing by itself
         or callable(getattr(kind, "add_done_callback", None))
         or all(callable(getattr(kind, name, None)) for name in ("get", "wait", "ready"))  # AsyncResult
     )

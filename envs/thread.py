@@ -9,6 +9,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from rtcontrol.agents.signatures import run_to_completion
+
 T = TypeVar("T")
 CLOSE_S = 5.0  # maximum time for the current step and the world's close() together, in seconds
 # A signal does not wake a main thread that waits for a job, so the wait is interrupted at this interval.
@@ -130,7 +132,7 @@ class WorldThread:
 def close_world(world: Any) -> None:
     """Call the `close()` of an object if it has one."""
     if callable(close := getattr(world, "close", None)):
-        close()
+        run_to_completion(close)
 
 
 def partly_created(error: BaseException, matches: Callable[[Any], bool]) -> Any:

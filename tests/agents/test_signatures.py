@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from multiprocessing.pool import ThreadPool
 from typing import Any
 from unittest.mock import MagicMock
@@ -29,13 +29,29 @@ def steps() -> Iterator[int]:
     yield 1
 
 
+async def later_steps() -> AsyncIterator[int]:
+    yield 1
+
+
 def pool_result() -> Any:
     with ThreadPool(1) as pool:
         return pool.apply_async(int)
 
 
 @pytest.mark.filterwarnings("error")  # a coroutine that is refused leaves none
-@pytest.mark.parametrize("started", [later, steps, Reference, concurrent.futures.Future, pool_result])
+@pytest.mark.parametrize(
+    "started",
+    [
+        later,
+        steps,
+        later_steps,
+        Reference,
+        concurrent.futures.Future,
+        pool_result,
+        lambda: map(int, "12"),
+        lambda: [None, later(), later()],
+    ],
+)
 def test_unfinished_work_is_refused(started: Callable[[], Any]) -> None:
     def fly(speed: int) -> Any:
         return started()
