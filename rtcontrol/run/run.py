@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from rtcontrol.run.model_compatibility import NAME_IT, adapted, model_for, rate_
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import check_expert, check_fit, load_module, notices, tools_only_agent
+from rtcontrol.run.watchdog import GUARDED_HANG_S, HANG_S, Watchdog, guard_arguments
 from rtcontrol.settings import size
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
@@ -36,6 +37,10 @@ from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
 OK, INTERNAL, USER_ERROR, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
 ERRORS = 8  # 7 is the exit status of a bridge without a server
 ERRORS_SHARE = 0.1  # a run fails if at least this share of its ticks ended in an error
+UNGUARDED = (
+    "While code hangs in C with Python's lock, no safe call can act: then this run is killed after {:g} s. "
+    "If it moves a machine, give loop.guard=COMMAND (docs/safety.md)."
+)
 Wrap = Callable[[Agent, Environment, DeciderSource], tuple[Agent, Environment, DeciderSource]]
 
 
@@ -128,7 +133,8 @@ def run_loop(
     try:
         ending.of(loop.stop, loop.suspend)
         view.watch(loop)
-        loop.run()
+        with _watchdog(config, loop):
+            loop.run()
     except Interrupted as interrupted:
         interrupt = interrupted
     except Exception as error:
@@ -173,6 +179,26 @@ def _build_loop(config: RunConfig, parts: RunParts, view: LiveView, ending: Shut
     for warning in (*notices(agent, parts.sample), *agent.tools.warnings(), *filter(None, about_model)):
         loop.notify(warning)
     return loop
+
+
+def _watchdog(config: RunConfig, loop: ControlLoop) -> AbstractContextManager[object]:
+    """Return a watchdog for the run, or an empty context if its world does not act in real time, or acts safely by
+    itself when the run hangs. Raises UserError for a guard that cannot be run."""
+    safe_calls, guarded = loop.agent.fallback.safe_calls, config.guard is not None
+    if not guarded and (config.clock != "wall" or not config.env.endswith(".py") or not safe_calls):
+        return nullcontext()
+    try:
+        guard = guard_arguments(config.guard)
+    except ValueError as error:
+        raise UserError(f"loop.guard={config.guard!r} cannot be run: {error}.", "Give a command.") from None
+    hang_s = config.hang_s or (GUARDED_HANG_S if guarded else HANG_S)
+    if not guarded:
+        loop.notify(UNGUARDED.format(hang_s))
+    try:
+        return Watchdog(hang_s, guard, [c.to_dict() for c in safe_calls], lambda: loop.phase in ("running", "ending"))
+    except OSError as error:
+        loop.notify(f"No process watches this run ({error.strerror}): if it hangs in C, its last call stays active.")
+        return nullcontext()
 
 
 def _write_and_show_report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:

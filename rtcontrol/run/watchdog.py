@@ -1,0 +1,141 @@
+"""End a run that does not respond, because code in C holds Python's lock and does not return. Linux.
+
+No thread of such a process can run, so a second process watches it. That process runs this file as a program, so the
+file imports nothing of rtcontrol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+BEAT_S = 0.1
+HANG_S, GUARDED_HANG_S = 10.0, 1.0  # default limits, without and with a guard
+GUARD_S = 10.0  # time limit of the guard command
+SAFE_CALLS = "RTCONTROL_SAFE_CALLS"  # environment variable of the guard command: the safe calls as JSON
+PROC = Path("/proc")
+DONE, BEAT, IDLE = b"d", b".", b"i"
+
+
+class Watchdog:
+    """A context manager that watches this process while `is_running()`, such as not while a model is loaded.
+
+    If this process does not respond for `hang_s`, the watchdog's process kills it. If this process is killed, or ends
+    without leaving the context, the command `guard` (arguments; may be empty) is run. Raises OSError if the system has
+    no room for the process and its thread."""
+
+    def __init__(
+        self, hang_s: float, guard: list[str], safe_calls: list[dict[str, Any]], is_running: Callable[[], bool]
+    ) -> None:
+        self._is_running, self._stop = is_running, threading.Event()
+        run = os.pidfd_open(os.getpid())
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", __file__, str(hang_s), str(os.getpid()), str(run), *guard],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[run],
+                env={**os.environ, SAFE_CALLS: json.dumps(safe_calls)},
+                start_new_session=True,
+            )
+        finally:
+            os.close(run)
+        self._thread: Any = threading.Thread(target=self._beat, name="watchdog", daemon=True)
+        self._thread.pydev_do_not_trace = True  # a debugger must not stop this thread
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.__exit__()
+            raise OSError(0, str(error)) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(BEAT_S * 10)
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self._process.communicate(DONE, timeout=GUARD_S)
+
+    def _beat(self) -> None:
+        assert self._process.stdin is not None
+        descriptor = self._process.stdin.fileno()
+        with contextlib.suppress(OSError, ValueError):  # the watchdog's process has ended
+            while not self._stop.wait(BEAT_S):
+                os.write(descriptor, BEAT if self._is_running() else IDLE)
+
+
+def guard_arguments(command: str | None) -> list[str]:
+    """Return the arguments of a guard command. Raises ValueError if its program does not exist."""
+    words = shlex.split(command or "")
+    if words and shutil.which(words[0]) is None:
+        raise ValueError(f"no such program: {words[0]}")
+    return words
+
+
+def watch(wait: Callable[[float], bytes | None], is_stopped: Callable[[], bool], hang_s: float) -> str:
+    """Return why the watch ended: `done`, `dead`, or `hung` after `hang_s` without a beat.
+
+    `wait(seconds)` returns what the run wrote meanwhile (empty: it has ended; None: nothing). Waits are counted, not
+    seconds, since the whole machine may stop for a while. While the run is idle, or `is_stopped` by a signal, it need
+    not write."""
+    silent, last = 0, IDLE
+    while silent * BEAT_S < hang_s:
+        if (beats := wait(BEAT_S)) is not None:
+            last, silent = beats[-1:], 0
+        elif last == BEAT and not is_stopped():
+            silent += 1
+        if last in (b"", DONE):
+            return "done" if last else "dead"
+    return "hung"
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal or a debugger; True if that is unknown, as without /proc."""
+    try:
+        return (PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return True
+
+
+def _main(hang_s: float, pid: int, run: int, guard: list[str]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    poll = select.poll()
+    for file in (0, run):
+        poll.register(file, select.POLLIN)
+
+    def wait(seconds: float) -> bytes | None:
+        ready = dict(poll.poll(seconds * 1e3))
+        return os.read(0, 4096) if ready.get(0, 0) & select.POLLIN else b"" if ready else None
+
+    if (end := watch(wait, lambda: _is_stopped(pid), hang_s)) == "done":
+        return
+    lines = ["The run's process has ended without its safe call."]
+    if end == "hung":
+        os.kill(pid, signal.SIGKILL)
+        lines = [f"The run did not respond for {hang_s:g} s: code in C holds Python's lock. It was killed."]
+    if guard:
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            status = subprocess.run(guard, stdin=subprocess.DEVNULL, timeout=GUARD_S, check=False).returncode
+            lines.append(f"The guard ended with status {status}.")
+    else:
+        lines.append("Its last call is active until the machine's own time limit. Give loop.guard=COMMAND.")
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{' '.join(lines)}\n".encode())
+
+
+if __name__ == "__main__":
+    _main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
