@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ def reason_without_effect(function: Callable[..., Any]) -> str | None:
 def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a user's function and return its result.
 
-    Raises UserError if the result is unfinished work: an awaitable, a future, a Ray ObjectRef, an iterator such as a
-    generator, or a list or tuple with one of these.
+    Raises UserError if the result is unfinished work: an awaitable, a future, a Ray ObjectRef, a generator, `map()` or
+    the like, or a list or tuple with one of these.
     """
     value = function(*args, **kwargs)
     if value is None:
@@ -59,11 +59,14 @@ def run_to_completion(function: Callable[..., Any], *args: Any, **kwargs: Any) -
 
 
 def is_unfinished(value: Any) -> bool:
-    """Return whether a value is an awaitable, an iterator, a future or a similar handle of work in progress."""
+    """Return whether a value is an awaitable, a generator, a future or a similar handle of work in progress."""
     kind = type(value)
     return (
         inspect.isawaitable(value)
-        or isinstance(value, Iterator | AsyncIterator)  # such as a generator, or map(), which calls nothing by itself
+        or inspect.isgenerator(value)
+        or inspect.isasyncgen(value)
+        or isinstance(value, map | filter | zip)  # these call nothing by themselves
+        or all(callable(getattr(kind, name, None)) for name in ("completed", "__next__"))  # Ray's ObjectRefGenerator
         or callable(getattr(kind, "add_done_callback", None))
         or all(callable(getattr(kind, name, None)) for name in ("get", "wait", "ready"))  # AsyncResult
     )

@@ -34,9 +34,14 @@ def unlock(descriptor: int) -> None:
     os.close(descriptor)
 
 
+def _unlock_all() -> None:
+    """Release the locks in a forked process, such as a helper of a user's world, which may outlive this process."""
+    for descriptor in tuple(_locks):
+        unlock(descriptor)
+
+
 _locks: set[int] = set()  # file descriptors
-# A forked process, such as a helper of a user's world, would keep the locks after the end of this process.
-os.register_at_fork(after_in_child=lambda: [unlock(descriptor) for descriptor in tuple(_locks)])
+os.register_at_fork(after_in_child=_unlock_all)
 
 
 @contextlib.contextmanager

@@ -329,6 +329,10 @@ class LoopGroup(SharedOptions):
     )
     confirm: tuple[str, ...] = setting("loop", (), "These tools wait for a person's yes.")
     confirm_s: float = setting("loop", 10.0, "How long a call waits for the yes.", gt=0, le=LONGEST)
+    hang_s: float | None = setting(
+        "loop", None, "Kill a run that does not respond for so long. (default: 10; 1 with loop.guard)", gt=0, le=LONGEST
+    )
+    guard: str | None = setting("loop", None, "A command that acts safely if the run is killed (docs/safety.md).")
     warmup: int = setting("loop", 5, "Decisions before the first release, at least.", ge=0)
     warmup_s: float = setting("loop", 0.0, "Seconds of warm-up decisions, at least.", ge=0)
     first_observation_s: float = setting("loop", 10.0, "How long to wait for the first observation.", gt=0)
@@ -345,6 +349,9 @@ class ServeGroup(SharedOptions):
 
     bind: tuple[str, ...] = BIND
     keys: Path | None = KEYS
+    paused_robots: Path | None = setting(
+        "serve", None, "Folder with the names of paused robots. (default: ~/.local/state/rtcontrol/paused)"
+    )
     http: str | None = setting("serve", None, "Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")
     replicas: str | None = setting("serve", None, "Servers by Ray Serve: N, or MIN:MAX (docs/scaling.md).")
     token_file: Path | None = setting("serve", None, "Access token of other origins and machines.")

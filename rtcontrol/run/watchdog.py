@@ -51,8 +51,8 @@ class Watchdog:
             )
         finally:
             os.close(run)
-        self._thread: Any = threading.Thread(target=self._beat, name="watchdog", daemon=True)
-        self._thread.pydev_do_not_trace = True  # a debugger must not stop this thread
+        self._thread = threading.Thread(target=self._beat, name="watchdog", daemon=True)
+        self._thread.pydev_do_not_trace = True  # type: ignore[attr-defined]  # no debugger may stop this thread
         try:
             self._thread.start()
         except RuntimeError as error:

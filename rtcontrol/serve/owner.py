@@ -13,6 +13,7 @@ from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.paused import PausedRobots, default_folder
 from rtcontrol.serve.runs import ServerTotals
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import DecoderNeed, Session
@@ -46,6 +47,7 @@ class SessionOwner:
         self.opening_slots = {first: threading.Semaphore(MAX_OPENING) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = ServerTotals()
+        self.paused_robots = PausedRobots(options.paused_robots or default_folder(), log_line)
         self.lock = threading.Lock()  # locked only while the core processes an event
 
     def now_ns(self) -> int:
@@ -116,6 +118,7 @@ ACTION_HANDLERS: dict[type, Callable[[SessionOwner, Any], Any]] = {
     ev.Deliver: SessionOwner._deliver_message,
     ev.InstructLoop: SessionOwner._instruct_loop,
     ev.CommandLoop: SessionOwner._command_loop,
+    ev.KeepCommand: lambda self, action: self.paused_robots.change(action.robot, action.command, action.by),
     ev.StopLoop: SessionOwner._stop_loop,
     ev.RequestWelcome: lambda self, action: ev.WelcomeReady(
         action.session, action.session.runner.welcome(action.resumed)

@@ -87,7 +87,9 @@ class SessionThread(ABC):
         if not self.session.negotiated:
             self.terms = self.negotiate()
         self.run_instructions = None
-        should_open = self.owner.handle(ev.Negotiated(self.session))
+        robot = self.session.hello.robot
+        paused = "" if robot is None else self.owner.paused_robots.reason(robot)
+        should_open = self.owner.handle(ev.Negotiated(self.session, paused))
         return self.open(self.session.instructions.first) if should_open else None
 
     def _run(self, loop: CountedLoop) -> None:

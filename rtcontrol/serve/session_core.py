@@ -281,6 +281,9 @@ class SessionStep:
         """Let the session open with the negotiated settings, unless the client has disconnected."""
         life, instructions = event.session.life, event.session.instructions
         event.session.negotiated = True
+        if event.paused and not life.paused:
+            life.paused = True
+            self.out.append(ev.Say(f"{event.session.id} starts paused, until a person resumes it: {event.paused}"))
         if not life.client_gone:
             life.runs += 1
             instructions.first = instructions.next
@@ -381,9 +384,11 @@ class SessionStep:
     def _carry_out_command(self, session: Session, command: str, by: str, k: int | None, logged: bool) -> str | None:
         """Carry out a person's command, also while the session opens or is parked. A stopped session cannot resume.
         Return a sentence about the result, or None if the loop will return it."""
-        life = session.life
+        life, robot = session.life, session.hello.robot
         if command in ("pause", "resume", "stop"):
             life.paused = command != "resume"
+            if robot is not None and not self.rules.outlives_client:
+                self.out.append(ev.KeepCommand(robot, command, by))
         if command == "stop":
             life.end_reason = life.end_reason or PERSON_STOPPED
         if life.state == "parked" and life.end_reason is not None:

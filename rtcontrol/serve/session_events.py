@@ -58,10 +58,12 @@ class Disconnected(WithConnection):
 # -- events of a session ----------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class Negotiated(WithSession):
-    """The settings were negotiated. `Answer` is True if the session must open, with `instructions.first`."""
+    """The settings were negotiated. `Answer` is True if the session must open, with `instructions.first`. `paused`: who
+    paused or stopped the robot of this name, so that the session starts paused; empty if it may act."""
 
-    __slots__ = ()
+    paused: str = ""
 
 
 class LoopCreated(WithSession):
@@ -222,6 +224,15 @@ class CommandLoop(WithSession):
     by: str
     k: int | None
     logged: bool
+
+
+@dataclass(slots=True)
+class KeepCommand:
+    """Keep a person's pause or stop of the robot, or its end, for the robot's next program and the next server."""
+
+    robot: str
+    command: str
+    by: str
 
 
 @dataclass(slots=True)

@@ -78,6 +78,7 @@ class SessionManager(SessionOwner):
     def check(self) -> None:
         """Send due heartbeats, drop silent connections, and end expired sessions. Call this a few times a second."""
         self.handle(ev.TimerFired())
+        self.paused_robots.save()
 
     def drain(self, grace_s: float) -> None:
         """Refuse new sessions, and wait until all sessions are ending. After `grace_s` seconds the sessions end one by
@@ -108,6 +109,7 @@ class SessionManager(SessionOwner):
         for session in sessions:
             if session.thread is not None and session.thread is not threading.current_thread():
                 session.thread.join(max(0.0, give_up - time.monotonic()))
+        self.paused_robots.save()
 
     def health(self) -> dict[str, Any]:
         """Return the counts of the whole server for /health."""

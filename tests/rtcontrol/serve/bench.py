@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.owner import SessionOwner
+from rtcontrol.serve.paused import PausedRobots
 from rtcontrol.serve.session_core import SessionCore
 from rtcontrol.serve.sessions import DecoderNeed, Session, SessionRules
 from rtcontrol_client.wire import Message, WireError
@@ -143,6 +144,7 @@ class Bench(SessionOwner):
         self.done: list[tuple[Any, ...]] = []
         self.lines: list[str] = []
         self.log_line, self._create_runner, self.lock = self.lines.append, FakeRunner, threading.Lock()
+        self.paused_robots = PausedRobots(None, self.lines.append)
 
     def now_ns(self) -> int:
         return self.now
@@ -221,7 +223,7 @@ class Bench(SessionOwner):
     def _open(self, session: Session) -> bool:
         if not session.negotiated and self.refusal is not None:
             raise self.refusal
-        if not self.handle(ev.Negotiated(session)):
+        if not self.handle(ev.Negotiated(session, self.paused_robots.reason(session.hello.robot or ""))):
             return False
         self.running[session.id] = session.instructions.first or "go"
         self.handle(ev.LoopCreated(session))

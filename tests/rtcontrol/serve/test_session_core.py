@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rtcontrol.serve import session_events as ev
+from rtcontrol.serve.paused import PausedRobots
 from rtcontrol.serve.session_core import MAX_IDLE_CONNECTIONS
 from rtcontrol.serve.sessions import MAX_ENDING, SERVER_LEAVING, DecoderNeed, Peer, Session
 from rtcontrol_client.wire import Code, Message, WireError
@@ -573,6 +575,49 @@ def test_stop_without_loop_is_final(bench: Bench, when: str) -> None:
         assert [type(message) for message in wire.sent] == [ErrorMessage, Bye]
     bench.hello(back := Wire(), resume=session.token)
     assert back.code() == "state"
+
+
+@pytest.mark.parametrize("word", ["pause", "stop"])
+def test_robot_stays_paused_when_its_program_restarts(bench: Bench, word: str) -> None:
+    wire, session = bench.enter(robot="arm")
+    bench.command(session, word)
+    bench.lose(wire)
+    before = len(words(bench))
+    wire, session = bench.enter(robot="arm")
+    bench.enter(robot="leg")
+    assert words(bench)[before:] == [("pause", "before")] and session.life.paused
+    line = f"{session.id} starts paused, until a person resumes it: arm: {word} (page) at"
+    assert [each.startswith(line) for each in bench.lines].count(True) == 1
+    bench.command(session, "resume")
+    bench.lose(wire)
+    _, session = bench.enter(robot="arm")
+    assert not session.life.paused
+
+
+def test_paused_robots_outlast_the_server(tmp_path: Path) -> None:
+    lines: list[str] = []
+    names = ("arm", "../../x/y", "机" * 64)
+    first = PausedRobots(tmp_path / "paused", lines.append)
+    for name in names:
+        first.change(name, "stop", "page")
+    assert all(first.reason(name) for name in names) and not any(tmp_path.iterdir())
+    first.save()
+    second = PausedRobots(tmp_path / "paused", lines.append)
+    assert second.reason("arm").startswith("arm: stop (page) at 20") and not second.reason("Arm")
+    second.change("arm", "resume", "page")
+    second.save()
+    assert not first.reason("arm") and all(first.reason(name) for name in names[1:])
+    assert {path.parent for path in tmp_path.rglob("*") if path.is_file()} == {tmp_path / "paused"} and not lines
+
+
+def test_pause_that_cannot_be_saved_counts_and_is_reported_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    (tmp_path / "paused").write_text("no folder")
+    robots = PausedRobots(tmp_path / "paused", lines.append)
+    robots.change("arm", "pause", "wire")
+    for _ in range(2):
+        robots.save()
+    assert robots.reason("arm") and len(lines) == 1 and "not kept over a restart" in lines[0]
 
 
 # -- bye, draining, and the end ---------------------------------------------------------------------------------------
