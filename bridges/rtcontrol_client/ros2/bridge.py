@@ -59,7 +59,9 @@ class Ros2Bridge:
         outputs = {name: bus.output(topic, mapper.promise_ms(name)) for name, topic in mapper.topics.items()}
         outputs |= {name: bus.service(name, cls) for name, cls in mapper.services.items()}
         self._actuator = Ros2Actuator(mapper, {**outputs, **self._actions}, config.hz, bus.stamp_ns, self._beat)
-        self._instruction_input = None if mapper.instructions is None else bus.input(mapper.instructions, False)
+        self._instruction_input = (
+            None if mapper.instructions is None else bus.input(mapper.instructions, False, sensor=False)
+        )
         # Set by signal handlers in the main thread, so they need no lock.
         self._over = False
         self._halt_process: Callable[[], None] | None = None

@@ -7,7 +7,6 @@ cancellation until the status shows that the goal has ended, since a cancellatio
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ class ActionClient:
     `canceling`, `succeeded`, `canceled`, `aborted`, and `lost` if it is unknown how the goal ended."""
 
     def __init__(
-        self, link: ActionLink, wires: ActionWires, sweeps: bool = False, now: Callable[[], float] = time.monotonic
+        self, link: ActionLink, wires: ActionWires, sweeps: bool = False, now: Callable[[], float] = clock.now_s
     ) -> None:
         """Create a client without a goal. With `sweeps`, every cancellation is for all goals of the action. Otherwise
         only the first cancellation is for all goals, to end those of an earlier bridge."""

@@ -24,6 +24,7 @@ from rtcontrol_client import clock
 from rtcontrol_client.ros2 import Ros2BridgeError
 from rtcontrol_client.ros2.mapper import Topic
 from rtcontrol_client.ros2.observer import Delays
+from rtcontrol_client.ros2.rivals import UNKNOWN, Rivals
 
 NAME = "rtcontrol_bridge"
 PAUSE_S = 0.01  # pause after a message that rclpy cannot convert
@@ -147,11 +148,13 @@ class RosService:
 
 
 class RosNetwork:
-    """The topics and services of a node. `problems` reports a `watched` topic or service that no other node uses."""
+    """The topics and services of a node. `problems` reports a `watched` topic or service that no other node uses, and
+    other publishers of a command or a sensor."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
+        self._node, self._rivals = node, Rivals(node.get_fully_qualified_name())
         self._inputs: list[RosInput] = []
+        self._sensors: list[RosInput] = []
         self._outputs: list[RosOutput] = []
         self._services: list[RosService] = []
         self.resolved: dict[str, str] = {}  # name in the file -> name in the ROS graph
@@ -166,11 +169,12 @@ class RosNetwork:
         """Return the node's time in nanoseconds, which is that of /clock if the parameter use_sim_time is set."""
         return int(self._node.get_clock().now().nanoseconds)
 
-    def input(self, topic: Topic, watched: bool) -> RosInput:
-        """Create a subscription to a topic."""
+    def input(self, topic: Topic, watched: bool, sensor: bool = True) -> RosInput:
+        """Create a subscription to a topic; a `sensor` should have one publisher."""
         subscription = RosInput(self._node, topic)
         self.resolved[topic.name] = subscription.resolved
         self._inputs += [subscription] if watched else []
+        self._sensors += [subscription] if sensor else []
         return subscription
 
     def output(self, topic: Topic, promise_ms: float | None, lease: bool = True) -> RosOutput:
@@ -196,12 +200,27 @@ class RosNetwork:
         silent += [(o.topic.name, "subscribes to", o) for o in self._outputs if not o.readers()]
         silent += [(service.name, "serves", service) for service in self._services if not service.ready()]
         hint = "Start the robot, or correct the name, type, QoS, ROS_DOMAIN_ID or the network."
-        return {name: f"No node {does} {end.resolved}. {hint}" for name, does, end in silent}
+        return {name: f"No node {does} {end.resolved}. {hint}" for name, does, end in silent} | self._rival_problems()
+
+    def _rival_problems(self) -> dict[str, str]:
+        checks = [(end.resolved, self._rivals.of_command) for end in self._outputs]
+        checks += [(end.resolved, self._rivals.of_sensor) for end in self._sensors]
+        problems = [(topic, check(topic, self._publishers(topic), clock.now_s())) for topic, check in checks]
+        return {f"the publisher of {topic}": problem for topic, problem in problems if problem is not None}
+
+    def _publishers(self, topic: str) -> list[str]:
+        """Return the full name of the node of each publisher."""
+        ends = self._node.get_publishers_info_by_topic(topic)
+        return [end.node_name if end.node_name == UNKNOWN else _full_name(end) for end in ends]
 
     def flush(self, seconds: float) -> None:
         """Wait until the messages of all publishers have arrived, for each publisher at most this time."""
         for output in self._outputs:
             output.flush(seconds)
+
+
+def _full_name(end: Any) -> str:
+    return f"{end.node_namespace.rstrip('/')}/{end.node_name}"
 
 
 def _qos(topic: Topic, usual: str) -> QoSProfile:

@@ -4,7 +4,8 @@ Run `python -m tests.bridges.ros2.robot [X]` with ROS's Python to start X metres
 differential-drive robot obeys /cmd_vel without a watchdog, so that only the bridge stops it. It publishes /odom at 50
 Hz, /scan and /battery_state at 10 Hz. Lines on stdin: `report` prints the robot's figures as JSON, `mute TOPIC` and
 `unmute TOPIC`, `poison NUMBER` adds a number to the odometry's place, `instruct TEXT` publishes an instruction, `clock
-START RATE` publishes /clock from now on. This program imports nothing from rtcontrol.
+START RATE` publishes /clock from now on, `rival TOPIC` adds a node that publishes it, `alone` removes this node. This
+program imports nothing from rtcontrol.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Robot:
         self.commands: list[tuple[float, float, float]] = []
         self.alive = 0  # number of live publishers, seen by a subscriber that watches their lease
         self.clock: tuple[float, float, float] | None = None
+        self.rival: Node | None = None
         node = self.node = Node("robot")
         kinds = {"/odom": (Odometry, 10), "/scan": (LaserScan, qos_profile_sensor_data), "/clock": (Clock, 10)}
         kinds |= {"/battery_state": (BatteryState, 10), "/rtcontrol/instruction": (String, 10)}
@@ -117,6 +119,11 @@ class Robot:
             self.place = float(rest)
         elif verb == "instruct":
             self.outputs["/rtcontrol/instruction"].publish(String(data=rest))
+        elif verb == "rival":
+            self.rival = Node("teleop")
+            self.rival.create_publisher(Twist if rest == "/cmd_vel" else LaserScan, rest, 10)
+        elif verb == "alone" and self.rival is not None:
+            self.rival.destroy_node()
         elif verb == "clock":
             start, rate = map(float, rest.split())
             self.clock = start, rate, time.monotonic()

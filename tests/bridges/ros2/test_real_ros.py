@@ -90,6 +90,17 @@ def test_silent_sensor_or_server_leads_to_the_safe_call(module_brain: Brain, dri
     robot.until_it_moves()
 
 
+def test_other_publishers_are_reported_while_they_last(driven: DrivenRobot) -> None:
+    for topic, problem in {
+        "/cmd_vel": "/teleop publishes this command, too",
+        "/scan": "/robot and /teleop publish this sensor",
+    }.items():
+        driven.robot.tell(f"rival {topic}")
+        driven.running.says(f"{topic}: {problem}")
+        driven.robot.tell("alone")
+        driven.running.says(f"the publisher of {topic} is in order")
+
+
 def test_guard_stops_the_robot_of_a_killed_bridge(driven: DrivenRobot) -> None:
     until(lambda: driven.robot.report()["alive"] == 1, "the watching subscriber finds no publisher")
     (guard,) = guards(driven.running)

@@ -156,7 +156,7 @@ class Net:
         self.fails: Exception | None = None
         self.stuck = self.jumped = False
 
-    def input(self, topic: Topic, watched: bool) -> Any:
+    def input(self, topic: Topic, watched: bool, sensor: bool = True) -> Any:
         message = SENSES.get(topic.name)
 
         def poll() -> tuple[Any, int] | None:
