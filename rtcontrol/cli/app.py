@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import platform
 import re
@@ -14,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from rtcontrol.cli.command import LAZY, command, split_global_options
+from rtcontrol.hosts.processes import task_limit
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
@@ -197,10 +199,25 @@ def main() -> None:
     except (Exception, SystemExit) as error:  # a user's file may call exit()
         if hasattr(error, "format_message"):
             status = _print_error(_usage_message(error), 2)
+        elif text := _shortage(error):
+            status = _print_error(text, 2)
         else:
             text = f"Internal error: {errors.text(error)} ({errors.where(error)}). Run again with --debug."
             status = _print_error(text, 1)
     sys.exit(status)
+
+
+def _shortage(error: BaseException) -> str:
+    """Return the message for an error of a system that allows no more threads, processes or files; else an empty
+    text."""
+    code = error.errno if isinstance(error, OSError) else None
+    if "can't start new thread" in str(error) or code == errno.EAGAIN:
+        limit = task_limit()
+        count = "no more" if limit is None else f"only {limit}"
+        return f"This system allows {count} processes and threads. Raise docker --pids-limit, TasksMax or `ulimit -u`."
+    if code in (errno.EMFILE, errno.ENFILE):
+        return "This system allows no more open files. Raise the limit: `ulimit -n 4096`."
+    return ""
 
 
 def _usage_message(error: Any) -> str:

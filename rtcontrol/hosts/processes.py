@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
 import select
 import shutil
 import signal
@@ -93,6 +94,32 @@ def _processor_time(statistics: int | None) -> tuple[int, int]:
     ns."""
     waited = 0 if statistics is None else int(os.pread(statistics, 96, 0).split()[1])
     return time.process_time_ns(), waited
+
+
+def task_limit() -> int | None:
+    """Return how many processes and threads the container (cgroup) or the user may have, or None without a limit."""
+    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0]] if os.geteuid() else []
+    with contextlib.suppress(OSError, ValueError):
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        for _, controllers, path in lines:
+            if controllers in ("", "pids"):
+                for folder in (f"/sys/fs/cgroup/{controllers}{path}", f"/sys/fs/cgroup/{controllers}"):
+                    with contextlib.suppress(OSError, ValueError):  # no limit: "max"
+                        limits.append(int(Path(folder, "pids.max").read_text()))
+    return min((limit for limit in limits if limit >= 0), default=None)
+
+
+def restrictions(tasks: int) -> list[str]:
+    """Return what this system denies to programs, which they rarely report: as containers and systemd units do."""
+    limit = task_limit()
+    checks = {
+        "/proc/meminfo cannot be read (systemd: ProcSubset=pid)": not os.access("/proc/meminfo", os.R_OK),
+        "/dev/shm cannot be written (docker: --ipc, --tmpfs /dev/shm)": not os.access("/dev/shm", os.W_OK),
+        f"it allows {limit} processes and threads (docker: --pids-limit, systemd: TasksMax, ulimit -u)": (
+            limit is not None and limit < tasks
+        ),
+    }
+    return [text for text, holds in checks.items() if holds]
 
 
 def keep_loaded() -> None:

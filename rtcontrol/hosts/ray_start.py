@@ -13,7 +13,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.processes import Guardian
+from rtcontrol.hosts.processes import Guardian, restrictions
 from rtcontrol.hosts.ray_environment import keep_sigterm_handler, marked_processes, set_environment, silence_notices
 from rtcontrol.models.errors import UserError
 
@@ -27,6 +27,7 @@ ESSENTIAL = ("gcs_server", "raylet")
 END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 LOOPBACK = "127.0.0.1"
+RAY_TASKS = 400  # processes and threads of a Ray with one actor, about
 
 
 class StartCancelled(Exception):
@@ -133,4 +134,5 @@ class RaySession:
 
 def _start_error(error: BaseException) -> UserError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return UserError(f"Ray cannot start: {reason.rstrip('.')}.", HINT)
+    lacks = "".join(f" This system restricts programs: {text}." for text in restrictions(RAY_TASKS)[:1])
+    return UserError(f"Ray cannot start: {reason.rstrip('.')}.{lacks}", HINT)

@@ -244,7 +244,9 @@ def started(ros: Sequence[str], services: bool = True) -> Iterator[Node]:
     except (RuntimeError, ValueError) as error:
         rclpy.try_shutdown()
         what = f"ROS 2 cannot start a node with {' '.join(ros) or 'these environment variables'} ({error})."
-        raise Ros2BridgeError(what, "Correct what follows --ros-args, ROS_DOMAIN_ID or RMW_IMPLEMENTATION.") from None
+        hint = "Correct what follows --ros-args, ROS_DOMAIN_ID or RMW_IMPLEMENTATION"
+        hint = f"{hint}; or end other nodes, since DDS allows about 120 participants of a domain on a machine."
+        raise Ros2BridgeError(what, hint) from None
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     thread = threading.Thread(target=_spin_executor, args=(executor,), daemon=True)

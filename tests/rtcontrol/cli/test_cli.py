@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 import subprocess
@@ -90,6 +91,25 @@ def test_internal_error_has_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (RuntimeError("can't start new thread"), "processes and threads. Raise docker --pids-limit"),
+        (BlockingIOError(errno.EAGAIN, "fork"), "processes and threads. Raise"),
+        (OSError(errno.EMFILE, "open"), "no more open files. Raise"),
+    ],
+)
+def test_limit_of_the_system_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, text: str
+) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(assembly, "bundled_agents", fail)
+    assert call("agents") == 2
+    assert text in capsys.readouterr().err
+
+
 def test_too_many_misses_give_exit_status_3(tmp_path: Path) -> None:
     # A deadline of a microsecond is always missed.
     arguments = (*EXPERT, "--duration", "0.5", "--set", "loop.deadline_ms=0.001", "--out", str(tmp_path))

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rtcontrol.hosts.processes import MARK, Guardian
+import pytest
+
+from rtcontrol.hosts import processes
+from rtcontrol.hosts.processes import MARK, Guardian, restrictions
 from tests.helpers.processes import until
 
 
@@ -33,6 +36,16 @@ def test_guardian_ends_only_marked_processes() -> None:
         for process in others + ours:
             process.kill()
             process.wait()
+
+
+def test_restrictions_name_denied_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert restrictions(0) == []
+    monkeypatch.setattr(processes, "task_limit", lambda: 50)
+    denied = ("/dev/shm", "/proc/meminfo")
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in denied)
+    texts = restrictions(51)
+    assert [text.split()[0] for text in texts] == ["/proc/meminfo", "/dev/shm", "it"] and "allows 50 " in texts[2]
+    assert len(restrictions(50)) == 2
 
 
 HOLDER = """
