@@ -91,8 +91,8 @@ class RayPool(Pool):
     def _watch_process(self, process_info: dict[str, Any] | None) -> None:
         try:
             while process_info is not None:
-                self._serve_sessions(process_info)
-                process_info = None if self.closed else self._replace_process(process_info["pid"])
+                loss = self._serve_sessions(process_info)
+                process_info = None if self.closed else self._replace_process(process_info["pid"], loss)
         except Exception as error:
             why = error.what if isinstance(error, DecoderUnavailable) else f"{type(error).__name__}: {error}"
             log.error("the decoder cannot be restarted: %s", why)
@@ -100,8 +100,9 @@ class RayPool(Pool):
                 self.end(why)
                 self._notify_waiters()
 
-    def _serve_sessions(self, process_info: dict[str, Any]) -> None:
-        """Build the deciders of sessions in this incarnation of the process, until it is lost or the pool is closed."""
+    def _serve_sessions(self, process_info: dict[str, Any]) -> str:
+        """Build the deciders of sessions in this incarnation of the process, until it is lost or the pool is closed.
+        Return how it was lost."""
         import ray
 
         lost = ray.exceptions.RayError, ProcessLookupError
@@ -109,10 +110,11 @@ class RayPool(Pool):
             while not self.closed and self.process_info is process_info:
                 with self.changed:
                     missing = self.hosts_to_build(time.monotonic_ns())
-                if watch.lost(0 if missing else PING_EVERY_S):
-                    return
+                if loss := watch.loss(0 if missing else PING_EVERY_S):
+                    return loss
                 for host in missing[:1]:
                     self._build_decider(host, process_info, watch)
+        return "has ended"
 
     def _build_decider(self, host: RayHost, process_info: dict[str, Any], watch: ProcessWatch) -> None:
         """Build a host's decider in the process, and connect the host to the process."""
@@ -124,7 +126,7 @@ class RayPool(Pool):
             while (info := self.process.result(call)) is None:
                 if self.closed or host not in self.sessions:
                     return
-                if watch.lost(0.01):
+                if watch.loss(0.01):
                     raise ray.exceptions.RayActorError
             host.connect(process_info)
             host.info = {**info, "pid": process_info["pid"], "endpoint": process_info["endpoint"]}
@@ -141,9 +143,9 @@ class RayPool(Pool):
                 self.mark_failed(host, failure, time.monotonic_ns())
             self._notify_waiters()
 
-    def _replace_process(self, pid: int) -> dict[str, Any] | None:
+    def _replace_process(self, pid: int, loss: str) -> dict[str, Any] | None:
         """Start a new process after a loss. Return what its `start` returns, or None if the pool is closed."""
-        log.warning("the decoder process (pid %d) was lost; a new one is being started", pid)
+        log.warning("the decoder's process (pid %d) %s; a new one is being started", pid, loss)
         with self.changed:
             self.mark_lost(time.monotonic_ns())
         process_info = self.process.replace(lambda: self.closed)

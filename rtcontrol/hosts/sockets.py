@@ -78,8 +78,8 @@ class ProcessWatch:
         self._next_s = 0.0
         self._silent = 0  # rounds without an answer to a ping
 
-    def lost(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` for an event. Return whether the process or a part of Ray is lost."""
+    def loss(self, timeout_s: float) -> str:
+        """Wait at most `timeout_s` for an event. Return how the process was lost, or an empty text if it was not."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PING_EVERY_S
             self._silent += 1
@@ -88,7 +88,12 @@ class ProcessWatch:
         ready = {file for file, _ in self._poll.poll(max(1, int(1e3 * timeout_s)))}
         if self._wake.fd in ready:
             self._wake.clear()
-        return bool(ready - {self._wake.fd}) or self._silent > SILENT_ROUNDS
+        if self._end in ready:
+            return "has ended"
+        if ready - {self._wake.fd}:
+            return "was lost with a part of Ray"
+        hangs = self._silent > SILENT_ROUNDS
+        return f"did not answer for {PING_EVERY_S * self._silent:g} s (it hangs), and is killed" if hangs else ""
 
     def close(self) -> None:
         os.close(self._end)

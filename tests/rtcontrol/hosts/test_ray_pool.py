@@ -176,11 +176,12 @@ def test_killed_process_comes_back_with_all_sessions(ray_pool: RayPool, sources:
     until(lambda: ray.get(free.remote(b"none")) == 0, seconds=20.0)
 
 
-def test_process_that_hangs_is_replaced(ray_pool: RayPool) -> None:
+def test_process_that_hangs_is_replaced(ray_pool: RayPool, caplog: pytest.LogCaptureFixture) -> None:
     host = ray_pool.open("a", naming("left"))
     os.kill(kept_pid(ray_pool), signal.SIGSTOP)
     until(lambda: host.incarnation == 1, seconds=30.0)
     assert called(host, 1) == 'left(at="x 1")'
+    assert "did not answer for 10 s (it hangs), and is killed" in caplog.text
 
 
 def test_build_that_kills_process_is_given_up(ray_pool: RayPool) -> None:
