@@ -26,6 +26,12 @@ def stopped_error() -> WireError:
     return WireError(Code.STATE, "A person stopped the session. A stop is final.", hint, fatal=True)
 
 
+def other_client_error() -> WireError:
+    """Return the error for a new client of a run whose client was lost: only that one has the session's token."""
+    problem = "This run waits for its client, whose connection was lost; a program that starts again is another client."
+    return WireError(Code.STATE, problem, "Start the run again, or use `rtcontrol serve`.", fatal=True)
+
+
 def busy_error(problem: str, field: str | None = None, hint: str = RETRY_HINT) -> WireError:
     """Return the error for a hello that the server cannot admit at the moment."""
     return WireError(Code.BUSY, problem, hint, field=field, retryable=True, fatal=True)

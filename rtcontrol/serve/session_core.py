@@ -260,6 +260,8 @@ class SessionStep:
 
     def _start_session(self, peer: Peer, hello: Hello) -> None:
         """Start a new session."""
+        if self.rules.outlives_client and any(session.peer is None for session in self.sessions):
+            raise refusals.other_client_error()
         self.sessions.check_room()
         for other in self.sessions.parked_with_robot(hello.robot):
             self.sessions.remove(other)

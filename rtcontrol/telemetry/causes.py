@@ -62,7 +62,10 @@ _PAUSE = {
 }
 _STANDBY = "With host.standby=true a second decoder takes over at once."
 _HOST = {
-    "lost": Advice("the decoder's process ended, or hung and was killed", f"Look for its reason in the log and in `dmesg`. {_STANDBY}"),
+    "lost": Advice(
+        "the decoder's process ended or hung",
+        f"Look for its reason in the log and in `dmesg`. {_STANDBY}",
+    ),
     "restarting": Advice("the decoder's process was starting again after its loss", _STANDBY),
     "gave_up": Advice("the decoder's process could not start again", "Correct the error in the log, and start again."),
 }
