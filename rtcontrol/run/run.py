@@ -26,13 +26,13 @@ from rtcontrol.run.model_compatibility import NAME_IT, adapted, model_for, rate_
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import check_expert, check_fit, load_module, notices, tools_only_agent
-from rtcontrol.run.watchdog import GUARDED_HANG_S, HANG_S, Watchdog, guard_arguments
 from rtcontrol.settings import size
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
+from rtcontrol_client.watchdog import GUARDED_HANG_S, HANG_S, Watchdog, guard_arguments
 
 OK, INTERNAL, USER_ERROR, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
 ERRORS = 8  # 7 is the exit status of a bridge without a server

@@ -90,7 +90,6 @@ def test_internal_error_has_exit_status_1(monkeypatch: pytest.MonkeyPatch, capsy
     assert "ZeroDivisionError" in said and "Traceback" not in said
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -110,6 +109,7 @@ def test_limit_of_the_system_is_named(
     assert text in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_too_many_misses_give_exit_status_3(tmp_path: Path) -> None:
     # A deadline of a microsecond is always missed.
     arguments = (*EXPERT, "--duration", "0.5", "--set", "loop.deadline_ms=0.001", "--out", str(tmp_path))

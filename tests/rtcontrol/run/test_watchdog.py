@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.run import watchdog
-from rtcontrol.run.watchdog import BEAT, DONE, IDLE, guard_arguments, watch
+from rtcontrol_client import watchdog
+from rtcontrol_client.watchdog import BEAT, DONE, IDLE, guard_arguments, watch
 from tests.helpers.processes import environment, until
 from tests.rtcontrol.run.test_process import WORLD
 

@@ -244,11 +244,8 @@ def test_outliving_session_continues_and_returns_by_token() -> None:
     assert bench.states_of() == {"live": 1}, "it continues while its client is away"
     bench.hello(other := Wire())
     error = other.only(ErrorMessage)
-    assert (error.code, error.fatal, error.retryable) == (
-        "state",
-        True,
-        False,
-    ) and "waits for its client" in error.message
+    assert (error.code, error.fatal, error.retryable) == ("state", True, False)
+    assert "waits for its client" in error.message
     bench.hello(wire := Wire(), resume=session.token)
     assert wire.only(Welcome).resumed and session.life.runs == 1
     bench.hello(other := Wire())

@@ -1,7 +1,7 @@
-"""End a run that does not respond, because code in C holds Python's lock and does not return. Linux.
+"""End a process that does not respond, because code in C holds Python's lock and does not return. Linux.
 
 No thread of such a process can run, so a second process watches it. That process runs this file as a program, so the
-file imports nothing of rtcontrol.
+file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +36,11 @@ class Watchdog:
     no room for the process and its thread."""
 
     def __init__(
-        self, hang_s: float, guard: list[str], safe_calls: list[dict[str, Any]], is_running: Callable[[], bool]
+        self,
+        hang_s: float,
+        guard: Sequence[str] = (),
+        safe_calls: Sequence[Mapping[str, Any]] = (),
+        is_running: Callable[[], bool] = lambda: True,
     ) -> None:
         self._is_running, self._stop = is_running, threading.Event()
         run = os.pidfd_open(os.getpid())
@@ -46,7 +50,7 @@ class Watchdog:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[run],
-                env={**os.environ, SAFE_CALLS: json.dumps(safe_calls)},
+                env={**os.environ, SAFE_CALLS: json.dumps(list(safe_calls))},
                 start_new_session=True,
             )
         finally:
@@ -123,16 +127,16 @@ def _main(hang_s: float, pid: int, run: int, guard: list[str]) -> None:
 
     if (end := watch(wait, lambda: _is_stopped(pid), hang_s)) == "done":
         return
-    lines = ["The run's process has ended without its safe call."]
+    lines = [f"Process {pid} has ended without its safe call."]
     if end == "hung":
         os.kill(pid, signal.SIGKILL)
-        lines = [f"The run did not respond for {hang_s:g} s: code in C holds Python's lock. It was killed."]
+        lines = [f"Process {pid} did not respond for {hang_s:g} s: code in C holds Python's lock. It was killed."]
     if guard:
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
             status = subprocess.run(guard, stdin=subprocess.DEVNULL, timeout=GUARD_S, check=False).returncode
             lines.append(f"The guard ended with status {status}.")
     else:
-        lines.append("Its last call is active until the machine's own time limit. Give loop.guard=COMMAND.")
+        lines.append("Its last call is active until the machine's own time limit. A guard acts then (docs/safety.md).")
     with contextlib.suppress(OSError):
         os.write(2, f"\n{' '.join(lines)}\n".encode())
 
