@@ -150,18 +150,16 @@ class ChatPlan:
         """Return the position where the k-th value is chosen. `then(is_string)` returns the choice after the value."""
         p, quoted = tool.parameters[k], self._is_quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
-        if isinstance(p.domain, FreeDomain):
-            if p.nullable:
-                raise UserError(
-                    f"{where}: a chat model cannot decode a value that may be null, unless all values are listed.",
-                    "List its values, set bounds, or do not allow null.",
-                )
-            grammar = self._grammars.compile(p.domain, where, quoted and self.syntax.escaped, self.syntax.space)
-            ends = np.array([token for token, _ in then(quoted).children(())])
-            self.free.append(free := FreeText(i, k + 1, p.domain, grammar, ends, then(quoted)))
-            return free, ()
         choice = Choice(i, k + 1, is_value=True)
-        values = [*p.domain.values, *[None] * p.nullable]
+        if isinstance(p.domain, FreeDomain):
+            free = self._free_text(i, k, p, where, then)
+            if quoted or not p.domain.is_string:
+                return free, ()
+            quote = encode_value(self._tokenizer, f"{self.syntax.space}{self.syntax.quote}", self.syntax)
+            choice.insert(quote, None, (free, ()))
+            values: list[Any] = [None]
+        else:
+            values = [*p.domain.values, *[None] * p.nullable]
         for value in values:
             text = call_value_text(self.syntax, value, quoted)
             follow = then(isinstance(value, str))
@@ -174,6 +172,18 @@ class ChatPlan:
                     )
         self.all.append(choice)
         return choice, ()
+
+    def _free_text(self, i: int, k: int, p: Parameter, where: str, then: Callable[[bool], Choice]) -> FreeText:
+        """Return a value that is not listed. Its grammar includes null if the value may be null and is not a string."""
+        domain = p.domain
+        assert isinstance(domain, FreeDomain)
+        text = domain.is_string
+        if p.nullable and not text:
+            domain = FreeDomain({"anyOf": [domain.schema, {"type": "null"}]}, rules=p.rules)
+        grammar = self._grammars.compile(domain, where, text and self.syntax.escaped, self.syntax.space)
+        ends = np.array([token for token, _ in then(text).children(())])
+        self.free.append(free := FreeText(i, k + 1, domain, grammar, ends, then(text)))
+        return free
 
 
 def _escaped(syntax: CallSyntax, name: str) -> str:

@@ -118,6 +118,38 @@ def test_free_values_end_at_the_syntax_of_the_call(model: Any) -> None:
         assert isinstance(call.arguments["number"], int | float) and isinstance(call.arguments["list"], list)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": ["string", "null"], "minLength": 1, "maxLength": 8},
+        {"anyOf": [{"type": "integer", "maximum": 5}, {"type": "null"}], "default": None},
+        {"type": ["array", "null"], "items": {"type": "string", "maxLength": 3}, "maxItems": 2, "uniqueItems": True},
+        {"type": ["string", "integer", "null"], "maxLength": 3, "maximum": 99, "minimum": 0},
+        {"oneOf": [{"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}}, {"type": "null"}]},
+        {"type": ["number", "null"], "minimum": 0, "maximum": 999, "multipleOf": 0.01},
+    ],
+)
+@pytest.mark.parametrize("required", [True, False])
+def test_null_is_an_alternative_of_a_free_value(model: Any, part: dict[str, Any], required: bool) -> None:
+    _, folder, _ = model
+    root = {"properties": {"a": part, "b": {"enum": [1, 2]}}, "required": ["a", "b"] if required else ["b"]}
+    decider = build(folder, [{"name": "go", "parameters": root}], value_tokens=24)
+    single = build(folder, [{"name": "go", "parameters": root}], value_tokens=24, budget_per_head=1)
+    for text in ("a", "x 1", "", "go"):
+        call = decider.decide(text, "go").call
+        assert call is not None and call == single.decide(text, "go").call
+        jsonschema.Draft202012Validator(root).validate(dict(call.arguments))
+    (free,) = decider.plan.free
+    choices = [choice for choice in decider.plan.all if choice.is_value and choice.decides == free.decides]
+    leaves = [choice.leaf(path) for choice in choices for path in choice.trie.leaves]
+    if free.domain.is_string:
+        assert (None, (free, ())) in leaves and len(leaves) > 1
+    else:
+        null = decider.tokenizer.encode(f"{decider.plan.syntax.space}null")
+        matcher = decider.decoding.core.grammars.matcher(free.grammar)
+        assert matcher.validate_tokens(null) == len(null) and parse_free(free.domain, " null") is None
+
+
 # A chat model answers questions in its template's words, with the probabilities of Hugging Face's forwards.
 
 
