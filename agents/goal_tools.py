@@ -65,7 +65,8 @@ class GoalTools:
         self.recognise, self._examples = recognise, examples
         self._by_kind = {kind.kind: kind for kind in self.kinds}
         self._by_name = {kind.name: kind for kind in self.kinds}
-        assert len(self._by_name) == len(self.kinds), f"{name}: two kinds of goals have the same name"
+        if len(self._by_name) != len(self.kinds):
+            raise ValueError(f"{name}: two kinds of goals have the same name")
 
     @cached_property
     def definitions(self) -> tuple[dict[str, Any], ...]:

@@ -15,6 +15,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic_core import PydanticSerializationError
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.docstrings import docstring
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, FreeDomain
 from rtcontrol.models.schema.json_schema import normalise
@@ -149,7 +150,7 @@ def tool(function: Callable[..., Any]) -> Tool:
             properties[parameter.name]["default"] = _to_json_value(parameter.default, where)
     body = {
         "name": name,
-        "description": inspect.cleandoc(function.__doc__ or ""),
+        "description": docstring(function),
         "parameters": {"type": "object", "properties": properties, "required": required},
     }
     schema = ToolSchema.from_openai(body)
@@ -253,7 +254,7 @@ def _tool_of(source: Any, room: Allowance) -> Tool:
         return remote_tool(source, room)
     if isinstance(source, type) and issubclass(source, pydantic.BaseModel):
         schema = source.model_json_schema()
-        about = schema.get("description") or inspect.cleandoc(source.__dict__.get("__doc__") or "")
+        about = schema.get("description") or docstring(source)
         return remote_tool({"name": source.__name__, "description": about, "parameters": schema}, room)
     if not callable(source) or not hasattr(source, "__name__"):
         raise UserError(

@@ -197,7 +197,8 @@ def decide_together_in_steps(
     requests: Sequence[tuple[STDecider, Situation]],
 ) -> Generator[None, None, list[Decision | Exception]]:
     """Do the same as `decide_together`, as a generator that yields between forward passes."""
-    assert len({id(decider) for decider, _ in requests}) == len(requests), "a session has one decision at a time"
+    if len({id(decider) for decider, _ in requests}) != len(requests):
+        raise ValueError("a session has one decision at a time")
     decodes = [result_or_error(decider.start, *situation) for decider, situation in requests]
     for runner in dict.fromkeys(decider.runner for decider, _ in requests):
         shared = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]

@@ -203,3 +203,56 @@ def test_dev_container_installs_the_packages_of_readme() -> None:
     packages = re.search(r"torch==\S+ -e \./bridges -e '\.\[dev\]'", (ROOT / "README.md").read_text())
     assert packages is not None
     assert packages[0] in command
+
+
+def _narrows_a_type(test: ast.expr) -> bool:
+    """Return whether an asserted expression only shows the type checker the type of a value."""
+    if isinstance(test, ast.BoolOp):
+        return isinstance(test.op, ast.And) and all(map(_narrows_a_type, test.values))
+    if isinstance(test, ast.Call):
+        return isinstance(test.func, ast.Name) and test.func.id == "isinstance"
+    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)
+
+
+def test_no_check_is_lost_without_assertions() -> None:
+    # `python -O` removes assertions, so they may only narrow types.
+    checks = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for folder in HOUSE
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert) and not _narrows_a_type(node.test)
+    ]
+    assert not checks
+
+
+OPTIMIZED = """
+import json, sys, typer
+from pydantic import BaseModel
+from rtcontrol.cli.app import app
+from rtcontrol.run import assembly
+sys.path.insert(0, sys.argv[1])
+import tools_of_a_robot
+from rtcontrol.agents import Tools
+
+def texts(command, name):
+    yield name, command.help
+    for inner in getattr(command, "list_commands", lambda context: ())(None):
+        yield from texts(command.get_command(None, inner), f"{name} {inner}")
+
+tools = [assembly.load_agent(name).tools for name in ("lander", "driver", "paddle")]
+tools.append(Tools([tools_of_a_robot.drive, tools_of_a_robot.Stop]))
+print(json.dumps([dict(texts(typer.main.get_command(app), "")), [each.openai() for each in tools]]))
+"""
+
+
+@pytest.mark.integration
+def test_help_and_tools_are_the_same_without_docstrings(tmp_path: Path) -> None:
+    (tmp_path / "tools_of_a_robot.py").write_text(
+        "from pydantic import BaseModel\n\ndef drive(way: bool) -> None:\n    '''Drive a step.\n\n    Not far.'''\n\n"
+        "class Stop(BaseModel):\n    '''Stop at once.'''\n    hard: bool\n"
+    )
+    plain, optimized = (python(*flags, "-c", OPTIMIZED, str(tmp_path)) for flags in ((), ("-OO",)))
+    assert plain.returncode == optimized.returncode == 0, optimized.stderr
+    assert json.loads(optimized.stdout) == json.loads(plain.stdout)
+    assert "Drive a step." in plain.stdout and all(json.loads(plain.stdout)[0].values())

@@ -87,7 +87,8 @@ class RoadGoal:
 
     def __post_init__(self) -> None:
         allowed = VALUES.get(self.kind, (None,))
-        assert self.value in allowed, f"RoadGoal({self.kind!r}, {self.value!r}): one of {allowed}"
+        if self.value not in allowed:
+            raise ValueError(f"RoadGoal({self.kind!r}, {self.value!r}): the value must be in {allowed}")
 
     def text(self) -> str:
         """Return the canonical instruction, shared by `recognise` and the training data."""

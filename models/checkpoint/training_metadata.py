@@ -208,7 +208,7 @@ class TrainingMetadata:
         try:
             sets = tuple(tuple(definitions) for definitions in fields.pop("tool_sets"))
             metadata = cls(sets, **fields)
-            assert metadata._known_sets is not None  # raises if the tools are not valid definitions
+            _ = metadata._known_sets  # raises if the tools are not valid definitions
             if isinstance(metadata.history, bool) or not isinstance(metadata.history, int) or metadata.history < 0:
                 raise ValueError(f"history is {metadata.history!r}")
             if (

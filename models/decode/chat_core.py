@@ -69,7 +69,8 @@ class DecisionNodes:
     def tree(self, next_pass: NextPass, columns: Sequence[int]) -> Tree:
         asks = [Ask([n - next_pass.base for n in next_pass.scored], columns)] if next_pass.scored else []
         asks += [Ask([n - next_pass.base], masks=legal[None]) for n, legal in next_pass.masked]
-        assert next_pass.tokens, "every pass has nodes"
+        if not next_pass.tokens:
+            raise RuntimeError("every pass has nodes")
         return Tree(next_pass.tokens, next_pass.parents, self._depths[next_pass.base :], asks)
 
     def store_answers(self, next_pass: NextPass, answers: Sequence[Any]) -> None:

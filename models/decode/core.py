@@ -185,7 +185,8 @@ class HeadSteps(DecisionSteps):
         walks, tool = walker.start, None
         while True:
             tree, handlers = self._build_tree(walker.next_nodes(heads, tool, walks) if self.nodes else walker.first)
-            assert tree.tokens or not self.passes, "every later pass has nodes"
+            if not tree.tokens and self.passes:
+                raise RuntimeError("every later pass has nodes")
             if tree.tokens:
                 answers = yield tree
                 for handle_answer, answer in zip(handlers, answers, strict=True):
@@ -268,7 +269,8 @@ class HeadSteps(DecisionSteps):
     def _build_asks(self, stops: Sequence[tuple[int, Any, ChoicePoint]], bests: dict[Any, Best]) -> Iterator[Request]:
         """Yield asks for (node, key, choice point): for all scores if few tokens are legal, else for the best token."""
         base = self.nodes
-        assert all(node >= base for node, _, _ in stops), "asks are about nodes of this pass"
+        if any(node < base for node, _, _ in stops):
+            raise RuntimeError("asks are about nodes of this pass")
         if few := [entry for entry in stops if entry[2].few]:
             ids = sorted({i for _, _, stop in few for i in stop.few})
 

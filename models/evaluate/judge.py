@@ -64,7 +64,8 @@ class Judgement:
 
 def judge(calls: Sequence[Call], row: Row, rule: str) -> Judgement:
     """Judge the calls of an answer to a row. If the row has no call, the right answer has none."""
-    assert rule in RULES, rule
+    if rule not in RULES:
+        raise ValueError(f"{rule!r} is not in {RULES}")
     if row.call is None:
         return Judgement(not calls, not calls, "a call where none is right" if calls else "")
     candidates = [right for right in (row.call, *row.allowed) if calls and right.name == calls[0].name]

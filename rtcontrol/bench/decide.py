@@ -185,7 +185,8 @@ class JsonWriter:
                 return written
             token = self._tokenizer.encode(text[len(self._tokenizer.decode(written)) :])[0]
             stop = ChoicePoint(legal_tokens(matcher))
-            assert stop.legal[token], f"{text!r} is no text of the grammar at {token}"
+            if not stop.legal[token]:
+                raise ValueError(f"{text!r} is not a text of the grammar at {token}")
             self._pass(chain, token, stop.few)
             matcher.consume_token(token)
             written.append(token)
@@ -203,7 +204,8 @@ class JsonWriter:
             ask = Ask(last, masks=mask)
         tree = Tree(chain, range(first - 1, end - 1), range(first, end), [ask])
         ((found,),) = self._runner.run([Work(self._handle, tree)])[0]
-        assert len(found) == len(few) if few else found[0] == token
+        if len(found) != len(few) if few else found[0] != token:
+            raise ValueError(f"the runner returned no scores of {few}, or not the token {token}")
         self.passes += 1
 
 
@@ -212,7 +214,8 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
     matching = llguidance.LLMatcher(Grammars(tokenizer, vocabulary).tables.tokens, grammar)
-    assert not matching.get_error(), matching.get_error()
+    if error := matching.get_error():
+        raise ValueError(error)
     return matching
 
 

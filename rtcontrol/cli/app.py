@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from rtcontrol.cli.command import LAZY, command, split_global_options
+from rtcontrol.cli.figures import group_options
 from rtcontrol.hosts.processes import task_limit
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
@@ -78,7 +79,7 @@ def _print_versions(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@group_options(app)
 def _global_options(
     set: Annotated[list[str] | None, typer.Option(help="A setting, such as loop.hold_ms=300; may be repeated.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; flags and --set override it.")] = None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import console_for_tables, group, save, say
+from rtcontrol.cli.figures import console_for_tables, group, group_options, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import setting
 
@@ -88,7 +88,7 @@ def check(
     print(f"{world}: no errors")
 
 
-@tools.callback()
+@group_options(tools)
 def _tools_group() -> None:
     """Show what a call of each tool costs, and how to make it cheaper."""
 

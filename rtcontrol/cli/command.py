@@ -14,6 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from rtcontrol.cli.figures import check_writable
+from rtcontrol.models.docstrings import docstring
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import GROUPS, Setting, read_file, required, settings_of
 
@@ -149,7 +150,7 @@ def command(
         run_command.__annotations__ = {entry.name: entry.annotation for entry in (context, *parameters)}
         run_command.settings = settings  # type: ignore[attr-defined]
         also = " ".join(text for text, on in ((ALSO, settings), (FIGURES, figures)) if on)
-        text = help or inspect.getdoc(function)
+        text = help or docstring(function)
         app.command(name or function.__name__, help=text, epilog=also or None)(run_command)
         if settings:
             SOURCES.append(source)

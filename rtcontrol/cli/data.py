@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import check_writable, console_for_tables, count_rows, group, save, say
+from rtcontrol.cli.figures import check_writable, console_for_tables, count_rows, group, group_options, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MISSING, setting
 
@@ -25,7 +25,7 @@ BALANCE = "Shares of calls with 1 to 6 arguments (or 0 to 6), or `paper`: 18,20,
 app = group()
 
 
-@app.callback()
+@group_options(app)
 def data() -> None:
     """Make training rows, each with instruction, observation, tools, history and call."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +14,7 @@ from rich import progress
 from rich.console import Console
 from rich.table import Table
 
+from rtcontrol.models.docstrings import docstring
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import open_output, write_output
 from rtcontrol.telemetry.table import FigureTable, Terminal
@@ -35,6 +36,11 @@ def group(**more: Any) -> typer.Typer:
         pretty_exceptions_enable=False,
         **more,
     )
+
+
+def group_options(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator for the function with the options of a group, whose docstring is the group's help."""
+    return lambda function: app.callback(help=docstring(function))(function)
 
 
 def check_writable(path: Path) -> None:

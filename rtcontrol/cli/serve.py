@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from rtcontrol.cli.command import command
-from rtcontrol.cli.figures import group
+from rtcontrol.cli.figures import group, group_options
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import timestamped_folder
 from rtcontrol.serve import key_files
@@ -107,7 +107,7 @@ command(app, FLAGS, options=ServeOptions, name="serve", help=EXAMPLES)(_serve)
 bridges = group()
 
 
-@bridges.callback()
+@group_options(bridges)
 def bridge() -> None:
     """Connect a robot or a simulator to a server.
 

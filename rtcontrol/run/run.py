@@ -208,7 +208,8 @@ def _write_and_show_report(config: RunConfig, loop: ControlLoop, recorder: Recor
     consistent = True
     try:
         loop.account.assert_consistent()
-        assert recorder.live_state.fault is None, recorder.live_state.fault
+        if recorder.live_state.fault is not None:
+            raise AssertionError(recorder.live_state.fault)
     except AssertionError as error:
         print(f"Internal error: the counts of the report are inconsistent ({error}).", file=sys.stderr)
         consistent = False

@@ -133,7 +133,8 @@ def write_report(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str |
                 record.parent.rmdir()
             return None
         account.assert_consistent()
-        assert recorder.live_state.fault is None, recorder.live_state.fault
+        if recorder.live_state.fault is not None:
+            raise AssertionError(recorder.live_state.fault)
         result = report.build(account, record.name, recorder.lost_events, ticks_from=recorder.file.first_k)
         name = record.name.replace("record", "report").replace(".mcap", ".json")
         problem = report.write({**result, "wire": wire}, record.with_name(name))

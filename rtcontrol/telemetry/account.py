@@ -149,12 +149,17 @@ class Account:
     def assert_consistent(self) -> None:
         """Raise AssertionError, with the equation that does not hold, if the counts are inconsistent."""
         n, by = self.counts, self.breakdowns
-        assert n["releases"] == n["ticks"] + n["skipped_releases"], "releases == ticks + skipped_releases"
-        assert n["ticks"] == n["on_time"] + n["misses"], "ticks == on_time + misses"
-        assert n["misses"] == sum(by["misses_by_cause"].values()), "misses == sum(misses_by_cause)"
-        assert n["skipped_releases"] == sum(by["skipped_by_cause"].values()), "skipped == sum(skipped_by_cause)"
-        assert n["decided_by_first"] + n["decided_by_backup"] <= n["ticks"], "at most one decider per tick"
-        assert sum(n[kind] for kind in OTHER_KINDS) <= n["on_time"], "ticks without a new call are on time"
+        equations = {
+            "releases == ticks + skipped_releases": n["releases"] == n["ticks"] + n["skipped_releases"],
+            "ticks == on_time + misses": n["ticks"] == n["on_time"] + n["misses"],
+            "misses == sum(misses_by_cause)": n["misses"] == sum(by["misses_by_cause"].values()),
+            "skipped == sum(skipped_by_cause)": n["skipped_releases"] == sum(by["skipped_by_cause"].values()),
+            "at most one decider per tick": n["decided_by_first"] + n["decided_by_backup"] <= n["ticks"],
+            "ticks without a new call are on time": sum(n[kind] for kind in OTHER_KINDS) <= n["on_time"],
+        }
+        for equation, holds in equations.items():
+            if not holds:
+                raise AssertionError(equation)
 
     def add(self, event: Mapping[str, Any]) -> None:
         """Count an event of the record. `telemetry/events.py` lists the kinds of events and their fields."""
