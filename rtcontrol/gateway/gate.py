@@ -23,6 +23,7 @@ MAX_BODY_BYTES = 1 << 18
 # These paths need the token, because they control or show sessions. WebSockets need the token, too. All other paths are
 # the page's files, which are public.
 GUARDED_PATHS = ("/ws", "/view/", "/v1/", "/metrics", "/health")
+UNIQUE_HEADERS = ("host", "origin", "authorization", "content-length", "transfer-encoding")
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -93,6 +94,7 @@ class AccessGate:
 
     def _check(self, request: HTTPConnection) -> None:
         """Raise Refusal if the request is not allowed."""
+        check_headers(request)
         self._check_host(request)
         trusted = self._is_same_origin(request) and self._is_local(request)
         guarded = request.scope["type"] == "websocket" or request.scope["path"].startswith(GUARDED_PATHS)
@@ -127,6 +129,14 @@ class AccessGate:
         here = client is not None and is_loopback(client.host) and is_loopback(_host(headers.get("host", "")))
         # A proxy on this machine may forward requests of other machines.
         return here and not any(name in headers for name in PROXY_HEADERS)
+
+
+def check_headers(request: HTTPConnection) -> None:
+    """Raise Refusal if proxies and servers may read the request's headers differently."""
+    repeated = [name for name in UNIQUE_HEADERS if len(request.headers.getlist(name)) > 1]
+    if repeated or {"content-length", "transfer-encoding"} <= {*request.headers}:
+        problem = f"The header {repeated[0]} occurs twice." if repeated else "The body's length is given in two ways."
+        raise Refusal(400, "headers", problem, "Send one of them.")
 
 
 def check_token(request: HTTPConnection, options: GatewayOptions) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -39,6 +40,16 @@ class LimitedHTTP(H11Protocol):
             min(idle, key=lambda c: c.connected_s).transport.abort()
         super().connection_made(transport)  # type: ignore[arg-type]
         self.loop.call_later(IDLE_S, self._close_if_idle, None)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are not HTTP, and end the request that they belong to. uvicorn would answer it again."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # a response was started
+            self.transport.abort()
 
     def is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

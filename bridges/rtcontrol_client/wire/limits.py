@@ -25,6 +25,7 @@ class Limits:
 
 
 LIMITS = Limits()
+Path = tuple[Any, str | int] | None  # the place of a value in a message: the path of its container, and its key or index
 SUPPORTED_TYPES = "Send null, booleans, numbers, strings, lists and maps; raw bytes go into separate parts."
 
 
@@ -39,60 +40,74 @@ def check_size(sizes: list[int], limits: Limits) -> None:
 def check_value(root: Any, limits: Limits) -> int:
     """Return the number of items in a decoded value. Raises WireError, with the path of the value, if the value exceeds
     a limit, a number is not finite, an integer does not fit 64 bits, or a map key is not a string."""
-    stack: list[tuple[Any, str, int]] = [(root, "", 1)]
+    if not isinstance(root, (dict, list)):
+        _check_scalar(root, None, limits)
+        return 0
     total = 0
+    stack: list[tuple[Any, Path, int]] = [(root, None, 1)]
     while stack:
         value, path, depth = stack.pop()
-        if isinstance(value, str):
-            _check_string(value, path, limits)
-        elif isinstance(value, int):  # also a boolean
-            if not -(1 << 63) <= value < 1 << 64:
-                problem = f"{path}: an integer beyond 64 bits."
-                raise WireError(Code.INVALID, problem, "Send a smaller integer.", field=path)
-        elif isinstance(value, float):
-            if not math.isfinite(value):
-                raise WireError(Code.INVALID, f"{path}: {value} is not finite.", "Send a finite number.", field=path)
-        elif isinstance(value, (dict, list)):
-            total += len(value)
-            if depth > limits.max_depth:
-                raise too_large(f"{path}: nesting deeper than {limits.max_depth}", "max_depth", limits, path)
-            if len(value) > limits.max_items:
-                raise too_large(f"{path}: {len(value)} items", "max_items", limits, path)
-            if total > limits.max_total_items:
-                raise too_large("the total number of items in the message", "max_total_items", limits)
-            if isinstance(value, list):
-                stack.extend((v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value) if not _is_valid(v, limits))
-                continue
-            for key, inner in value.items():
+        total += len(value)
+        if depth > limits.max_depth:
+            raise too_large(f"{_path_text(path)}: nesting deeper than {limits.max_depth}", "max_depth", limits, path)
+        if len(value) > limits.max_items:
+            raise too_large(f"{_path_text(path)}: {len(value)} items", "max_items", limits, path)
+        if total > limits.max_total_items:
+            raise too_large("the total number of items in the message", "max_total_items", limits)
+        if isinstance(value, dict):
+            for key in value:
                 if not isinstance(key, str):
-                    text = f"{path or 'header'}: a map key is not a string."
+                    text = f"{_path_text(path) or 'header'}: a map key is not a string."
                     raise WireError(Code.MALFORMED, text, "Use string keys.")
-                if not _is_valid(key, limits):
-                    _check_string(key, path, limits)
-                if not _is_valid(inner, limits):
-                    stack.append((inner, f"{path}.{key[:40]}" if path else key[:40], depth + 1))
-        elif value is not None:
-            problem = f"{path}: a value of type {type(value).__name__}."
-            raise WireError(Code.MALFORMED, problem, SUPPORTED_TYPES, field=path)
+                _check_scalar(key, path, limits)
+        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(inner, (dict, list)):
+                if inner or depth == limits.max_depth:
+                    stack.append((inner, (path, step), depth + 1))
+            elif inner is not None:
+                _check_scalar(inner, (path, step), limits)
     return total
 
 
-def _is_valid(value: Any, limits: Limits) -> bool:
-    """Return whether a value is certainly valid, so that `check_value` can skip the slower checks."""
+def _check_scalar(value: Any, path: Path, limits: Limits) -> None:
     if isinstance(value, str):
-        return 4 * len(value) <= limits.max_string_bytes and value.isascii()
-    return value is None or isinstance(value, bool)
+        # A character has at most four bytes, so only long strings need to be encoded to get their size.
+        if 4 * len(value) > limits.max_string_bytes and len(value.encode("utf-8", "replace")) > limits.max_string_bytes:
+            problem = f"{_path_text(path)}: a string of {len(value)} characters"
+            raise too_large(problem, "max_string_bytes", limits, path)
+        if not value.isascii() and not _is_unicode(value):
+            raise _refusal(Code.MALFORMED, path, "a lone surrogate", "Send valid Unicode.")
+    elif isinstance(value, int):  # also a boolean
+        if not -(1 << 63) <= value < 1 << 64:
+            raise _refusal(Code.INVALID, path, "an integer beyond 64 bits", "Send a smaller integer.")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise _refusal(Code.INVALID, path, f"{value} is not finite", "Send a finite number.")
+    elif value is not None:
+        raise _refusal(Code.MALFORMED, path, f"a value of type {type(value).__name__}", SUPPORTED_TYPES)
 
 
-def _check_string(text: str, path: str, limits: Limits) -> None:
-    # A character has at most four bytes, so only long strings need to be encoded to get their size.
-    if 4 * len(text) > limits.max_string_bytes and len(text.encode("utf-8", "replace")) > limits.max_string_bytes:
-        raise too_large(f"{path}: a string of {len(text)} characters", "max_string_bytes", limits, path)
-    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-        raise WireError(Code.MALFORMED, f"{path}: a lone surrogate.", "Send valid Unicode.", field=path)
+def _is_unicode(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
 
 
-def too_large(subject: str, limit: str, limits: Limits, path: str | None = None) -> WireError:
+def _path_text(path: Path) -> str:
+    """Return a path as text, such as `data.x[1]`. It is written only for errors, since most values have none."""
+    if path is None:
+        return ""
+    before, step = _path_text(path[0]), path[1]
+    return f"{before}[{step}]" if isinstance(step, int) else f"{before}.{step[:40]}".lstrip(".")
+
+
+def _refusal(code: Code, path: Path, problem: str, hint: str) -> WireError:
+    text = _path_text(path)
+    return WireError(code, f"{text}: {problem}.", hint, field=text)
+
+
+def too_large(subject: str, limit: str, limits: Limits, path: Path = None) -> WireError:
     """Return the error for a message in which `subject` exceeds the limit with the name `limit`."""
     problem = f"{subject}: above the limit {limit} = {getattr(limits, limit)}."
-    return WireError(Code.TOO_LARGE, problem, "Send a smaller message.", field=path)
+    return WireError(Code.TOO_LARGE, problem, "Send a smaller message.", field=_path_text(path) or None)

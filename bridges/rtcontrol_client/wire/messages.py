@@ -8,7 +8,7 @@ milliseconds. Client and server use the lower of their minor versions; version 1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
@@ -75,7 +75,9 @@ class MessagePart(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        if isinstance(value, dict) and None in value.values():
+            return {k: v for k, v in value.items() if v is not None}
+        return value
 
 
 class SessionMessage(MessagePart):
@@ -115,6 +117,7 @@ class CallFields(MessagePart):
 
 MEMBERS = 4096  # maximum number of members in a crowd
 PARTS = 1024  # maximum number of parts in a received message
+MAX_FAULTS = 64  # a message with more wrong parts is refused whole, since an error takes much longer than a right part
 # Limits for the messages that we send, so that these never exceed the receiver's limits.
 BATCH_PARTS, BATCH_BYTES = 256, 32_000
 Members = Annotated[Whole, Field(ge=1, le=MEMBERS)]
@@ -199,6 +202,12 @@ class RefusedPart:
         return MemberError(id=self.id, code=error.code.value, field=field, seq=self.seq, **words)
 
 
+def too_many_faults(faults: Sequence[RefusedPart]) -> WireError:
+    """Return the error for a message with more than MAX_FAULTS wrong parts, with the reason of the last one."""
+    problem = f"More than {MAX_FAULTS} parts of the message are wrong; the last one: {faults[-1].error.message}"
+    return WireError(Code.INVALID, problem, faults[-1].error.remedy)
+
+
 class MessageWithParts(SessionMessage):
     """Base class of messages with a part for each member: the field named `parts_field` is a list of `part` objects."""
 
@@ -228,6 +237,8 @@ class MessageWithParts(SessionMessage):
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 faults.append(RefusedPart.of(part, refusal_of(first, first["loc"], cls.model_fields["type"].default)))
+            if len(faults) > MAX_FAULTS:
+                raise too_many_faults(faults)
         message = handler({**value, cls.parts_field: valid})
         message._faults = tuple(faults)
         return message
@@ -558,12 +569,15 @@ def check_parts(header: dict[str, Any], field: str, limits: Limits) -> None:
     limit by a RefusedPart. Raises WireError if the whole message is too large, or wrong in another field."""
     parts: list[Any] = header[field]
     total = check_value({**header, field: [None] * len(parts)}, limits)
-    inner = replace(limits, max_depth=limits.max_depth - 2)
+    inner, faults = replace(limits, max_depth=limits.max_depth - 2), list[RefusedPart]()
     for i, part in enumerate(parts):
         try:
             total += check_value(part, inner)
         except WireError as error:
             parts[i] = RefusedPart.of(part, error)
+            faults.append(parts[i])
+        if len(faults) > MAX_FAULTS:
+            raise too_many_faults(faults)
         if total > limits.max_total_items:
             raise too_large("the message's items together", "max_total_items", limits)
 

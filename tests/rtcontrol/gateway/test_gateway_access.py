@@ -244,3 +244,27 @@ def test_weak_or_readable_token_is_refused(tmp_path: Path, text: str, mode: int,
 def test_invalid_origin_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="not an origin"):
         normalize_origin(text)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Origin: http://127.0.0.1:{port}", "Origin: http://evil.example"),
+        ("Authorization: Bearer x", "Authorization: Bearer y"),
+        ("Content-Length: 5", "Transfer-Encoding: chunked"),
+    ],
+)
+def test_ambiguous_headers_are_refused(guarded: Served, headers: tuple[str, ...]) -> None:
+    named = [header.format(port=guarded.gateway.port) for header in headers]
+    answer = raw(guarded, head(guarded, "GET /v1/models", *named) + "0\r\n\r\n" + head(guarded, "GET /v1/models"))
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("chunk", ["-1\r\n\r\n", "5\r\nhelloXX\r\n", "0x2\r\nxx\r\n"])
+def test_broken_chunk_ends_request_without_error(
+    guarded: Served, caplog: pytest.LogCaptureFixture, chunk: str
+) -> None:
+    for path in ("/v1/chat/completions", "/nothing", "/v1/models"):
+        answer = raw(guarded, head(guarded, f"POST {path}", "Transfer-Encoding: chunked") + chunk)
+        assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1, answer
+    assert "Traceback" not in caplog.text
