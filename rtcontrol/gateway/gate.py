@@ -8,6 +8,7 @@ of both HTTP requests and WebSockets.
 from __future__ import annotations
 
 import hmac
+import re
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -25,6 +26,7 @@ MAX_BODY_BYTES = 1 << 18
 GUARDED_PATHS = ("/ws", "/view/", "/v1/", "/metrics", "/health")
 UNIQUE_HEADERS = ("host", "origin", "authorization", "content-length", "transfer-encoding")
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+NETLOC = re.compile(r"(?:\[(?P<ipv6>[0-9a-f:.]+)\]|(?P<name>[0-9a-z._-]+))(?::\d*)?")
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -178,8 +180,6 @@ def with_headers(scope: Scope, send: Send) -> Send:
 
 
 def _host(netloc: str) -> str:
-    """Return the host of `netloc` in lower case, without port and brackets; an empty string if there is none."""
-    try:
-        return (urlsplit(f"//{netloc}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""
+    """Return the host of `netloc` in lower case, without port and brackets; an empty string if it is not valid."""
+    match = NETLOC.fullmatch(netloc.lower())
+    return (match["ipv6"] or match["name"]).rstrip(".") if match else ""

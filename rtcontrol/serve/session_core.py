@@ -18,16 +18,19 @@ from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import (
     CLIENT_BYE,
     CLIENT_LOST,
+    COMMON_SHARE,
     HELLOS_PER_S,
     PERSON_STOPPED,
     SERVER_LEAVING,
     SERVER_STOPPED,
+    SESSIONS_SHARE,
     Connection,
     DecoderNeed,
     Peer,
     Session,
     SessionRules,
     Sessions,
+    TimeBudget,
     TokenBucket,
     overload_error,
     same_secret,
@@ -58,6 +61,7 @@ IDLE_CONNECTION_NS = 120_000_000_000  # a connection without a session is closed
 LEAVE_INTERVAL_NS, LEAVE_TOTAL_NS = 100_000_000, 2_000_000_000
 LAST_CALL_WAIT_NS = 500_000_000  # while the server drains: how long a session waits for its last call
 LOG_LINES_PER_S = 2.0
+READING_HINT = "Send fewer, smaller or simpler messages."
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
 CONTROL = "control"  # the capability of a client that handles control messages
 CROWD_MESSAGES = (Join, Leave, ObserveMany)
@@ -77,6 +81,7 @@ class SessionCore:
         self.closing = self.draining = False  # the server shuts down at once, or after its sessions have left
         self.seed, self.last_number = seed, last_number
         self.log_limit = TokenBucket(LOG_LINES_PER_S, 20.0, now_ns)
+        self.reading = TimeBudget(now_ns)  # for connections without a session, and messages beyond a session's share
 
     def advance(self, event: Any, now_ns: int) -> list[Any]:
         """Process an event at `now_ns`. Return the actions to carry out, in order."""
@@ -117,7 +122,7 @@ class SessionCore:
         kind = type(event)
         if kind is ev.Received:
             return type(event.message) not in LOCKED_MESSAGES and event.connection in self.peers
-        return kind is ev.LoopMessage or (kind is ev.Arrived and event.connection in self.peers)
+        return kind in (ev.LoopMessage, ev.TimeSpent) or (kind is ev.Arrived and event.connection in self.peers)
 
 
 class SessionStep:
@@ -134,10 +139,25 @@ class SessionStep:
         peer = self._peer_of(event.connection)
         if peer.disconnected:
             return
-        if peer.messages.take(self.now_ns):
+        if not peer.messages.take(self.now_ns):
+            self._refuse(peer, refusals.rate_error(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
+        elif self._admits_reading(peer):
             self.out.append(ev.Answer(True))
         else:
-            self._refuse(peer, refusals.rate_error(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
+            self._refuse(peer, refusals.rate_error("this client's share of the server's time", READING_HINT))
+
+    def _admits_reading(self, peer: Peer) -> bool:
+        """Return whether a budget can pay for another message of the connection: its session's, or the common one."""
+        share = SESSIONS_SHARE / max(1, len(self.sessions))
+        peer.payer = peer.reading
+        if peer.session is not None and peer.reading.admits(share, self.now_ns):
+            return True
+        peer.payer = self.core.reading
+        return peer.payer.admits(COMMON_SHARE, self.now_ns)
+
+    def _on_time_spent(self, event: ev.TimeSpent) -> None:
+        if (peer := self.core.peers.get(event.connection)) is not None:
+            peer.payer.pay(event.ns)
 
     def _on_received(self, event: ev.Received) -> None:
         """Process a message of the client. Send an error if the message is refused."""
@@ -567,6 +587,7 @@ def add_reference(error: WireError, message: Message | None) -> WireError:
 EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
     ev.Arrived: SessionStep._on_arrived,
     ev.Received: SessionStep._on_received,
+    ev.TimeSpent: SessionStep._on_time_spent,
     ev.Failed: SessionStep._on_failed,
     ev.Disconnected: SessionStep._on_disconnected,
     ev.Negotiated: SessionStep._on_negotiated,

@@ -28,7 +28,7 @@ class WithSession:
 
 
 class Arrived(WithConnection):
-    """A message has arrived, and is not decoded yet. `Answer` is True if the rate limit is not exceeded."""
+    """A message has arrived, and is not decoded yet. `Answer` is True if no limit of rate and time is exceeded."""
 
     __slots__ = ()
 
@@ -38,6 +38,13 @@ class Received(WithConnection):
     """A message was decoded."""
 
     message: Message
+
+
+@dataclass(slots=True)
+class TimeSpent(WithConnection):
+    """Reading and processing a message took this processor time."""
+
+    ns: int
 
 
 @dataclass(slots=True)

@@ -52,12 +52,13 @@ class SessionManager(SessionOwner):
         )
 
     def receive(self, connection: Connection, decode: Callable[[], Message]) -> None:
-        """Process a message of the connection, unless a rate limit is exceeded. `decode` returns the decoded message,
-        or raises WireError. Errors are sent to the client."""
+        """Process a message of the connection, unless a limit of rate or time is exceeded. `decode` returns the decoded
+        message, or raises WireError. Errors are sent to the client."""
+        if not self.handle(ev.Arrived(connection)):
+            return
         message: Message | None = None
+        started_ns = time.thread_time_ns()
         try:
-            if not self.handle(ev.Arrived(connection)):
-                return
             message = decode()
             self.handle(ev.Received(connection, message))
         except WireError as error:
@@ -66,6 +67,8 @@ class SessionManager(SessionOwner):
             log.exception("a message of type %s failed", getattr(message, "type", "unknown"))
             problem = f"The server failed to process the message ({type(error).__name__})."
             self.handle(ev.Failed(connection, WireError(Code.INTERNAL, problem, "Report this error."), message))
+        finally:
+            self.handle(ev.TimeSpent(connection, time.thread_time_ns() - started_ns))
 
     def disconnected(self, connection: Connection, revoked: bool = False) -> None:
         """Park the session of a connection that was lost, or whose CURVE key was `revoked`."""

@@ -16,6 +16,10 @@ from rtcontrol_client.wire.pictures import PICTURES
 # A client may send hello and bye repeatedly, and each hello makes the server open a session, so hellos are limited.
 HELLOS_PER_S, HELLO_BURST = 5.0, 20.0
 MAX_ENDING = 16  # sessions that may be ending at the same time, in addition to the limit of running sessions
+# The shares of the time of the thread that reads messages: all sessions together have the first, in equal parts; the
+# second is for connections without a session, and for messages beyond a session's part.
+SESSIONS_SHARE, COMMON_SHARE = 0.5, 0.25
+TIME_BURST_NS = 100_000_000  # the most unused time that a budget keeps
 GRACE_S = 30.0  # how long a session is kept for its lost client
 MAX_STOPPED = 256  # stored tokens of sessions that a person stopped
 CLIENT_LOST, CLIENT_BYE, SERVER_STOPPED, PERSON_STOPPED = (
@@ -76,6 +80,24 @@ class TokenBucket:
                 return False
         self._tokens -= 1.0
         return True
+
+
+class TimeBudget:
+    """A budget of processor time, which pays for messages after they were read. While it is in debt, it admits none."""
+
+    __slots__ = ("_filled_ns", "_left_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self._left_ns, self._filled_ns = TIME_BURST_NS, now_ns
+
+    def admits(self, share: float, now_ns: int) -> bool:
+        """Return whether time is left. Since the last call, the budget has received this share of the time."""
+        self._left_ns = min(TIME_BURST_NS, self._left_ns + int(share * (now_ns - self._filled_ns)))
+        self._filled_ns = now_ns
+        return self._left_ns > 0
+
+    def pay(self, ns: int) -> None:
+        self._left_ns -= ns
 
 
 @dataclass(frozen=True)
@@ -201,6 +223,8 @@ class Peer:
     messages: TokenBucket
     hellos: TokenBucket
     errors: TokenBucket
+    reading: TimeBudget  # of the connection's session
+    payer: TimeBudget  # which pays for the message that is being read
     received_ns: int  # when the last message was received
     sent_ns: int  # when the last message was sent
     session: Session | None = None
@@ -215,7 +239,8 @@ class Peer:
         messages = TokenBucket(rules.messages_per_s, rules.messages_per_s, now_ns)
         hellos = TokenBucket(HELLOS_PER_S, HELLO_BURST, now_ns)
         errors = TokenBucket(rules.errors_per_s, 2 * rules.errors_per_s, now_ns)
-        return cls(connection, messages, hellos, errors, now_ns, now_ns)
+        reading = TimeBudget(now_ns)
+        return cls(connection, messages, hellos, errors, reading, reading, now_ns, now_ns)
 
     def join(self, session: Session) -> None:
         """Make this the connection of the session, in place of the previous one. The welcome must be sent again."""
@@ -240,6 +265,9 @@ class Sessions:
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
+
+    def __len__(self) -> int:
+        return len(self._sessions)
 
     def states(self) -> dict[str, int]:
         """Return how many sessions are opening, live and parked."""

@@ -38,7 +38,8 @@ def plain(value: Any, name: str) -> Any:
 
 def _to_plain(value: Any, path: str, depth: int) -> Any:
     if depth > LIMITS.max_depth + 1:  # stop here, since the value may contain itself
-        raise too_large(f"{path[:200]}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, path[:200])
+        path = path[:200]
+        raise too_large(f"{path}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, (None, path))
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
     # For numpy's dates and durations, `tolist` would return an integer.

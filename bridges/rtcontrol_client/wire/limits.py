@@ -25,7 +25,9 @@ class Limits:
 
 
 LIMITS = Limits()
-Path = tuple[Any, str | int] | None  # the place of a value in a message: the path of its container, and its key or index
+Path = (
+    tuple[Any, str | int] | None
+)  # the place of a value in a message: the path of its container, and its key or index
 SUPPORTED_TYPES = "Send null, booleans, numbers, strings, lists and maps; raw bytes go into separate parts."
 
 
@@ -99,7 +101,7 @@ def _path_text(path: Path) -> str:
     if path is None:
         return ""
     before, step = _path_text(path[0]), path[1]
-    return f"{before}[{step}]" if isinstance(step, int) else f"{before}.{step[:40]}".lstrip(".")
+    return f"{before}[{step}]" if isinstance(step, int) else f"{before}.{step[:200]}".lstrip(".")
 
 
 def _refusal(code: Code, path: Path, problem: str, hint: str) -> WireError:

@@ -28,7 +28,7 @@ from rtcontrol_client.wire import (
     encode_msgpack,
 )
 from rtcontrol_client.wire.endpoint import Endpoint, EndpointError, host_port, is_local, is_loopback
-from rtcontrol_client.wire.messages import Message, Observe
+from rtcontrol_client.wire.messages import MAX_FAULTS, Message, Observe
 from tests.conformance import load
 from tests.helpers.processes import Program, full_pipe, until
 
@@ -172,6 +172,15 @@ def test_each_limit_holds_in_both_encodings(name: str, data: Any) -> None:
         assert f"{name} = {getattr(SMALL, name)}" in error.message
     fits = {**SEEN, "data": {"a": {"b": 1}, "c": [0] * 9, "d": "é" * 20}}
     assert decode_msgpack(pack(fits), SMALL) == decode_json(json.dumps(fits), SMALL)
+
+
+@pytest.mark.parametrize("part", [{"id": 1}, 1, {"id": "a", "x": json.loads("[" * 20 + "]" * 20)}])
+def test_message_of_wrong_parts_is_refused_early(part: Any) -> None:
+    header = {"type": "observe_many", "session": TOKEN, "looks": [part] * 1024}
+    error = refusal(pack(header))
+    assert error.code == Code.INVALID and f"More than {MAX_FAULTS} parts" in error.message
+    few = decode_msgpack(pack({**header, "looks": [part] * MAX_FAULTS}))
+    assert len(few.faults) == MAX_FAULTS  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ def test_rebound_host_name_is_refused(served: Served, path: str) -> None:
     # As a browser would send it from a page of that name: same origin, by its own light.
     both = {"host": "evil.example", "origin": "http://evil.example"}
     assert httpx.get(served.url.rstrip("/") + path, headers=both).status_code == 421
+    for host in ("[::1].evil.example", "localhost/..", "me@localhost", "127.0.0.1:80:80"):
+        assert raw(served, head(served, f"GET {path}", "Connection: close", host=host)).startswith(b"HTTP/1.1 421")
 
 
 def test_proxied_request_is_not_local(guarded: Served) -> None:
@@ -261,9 +263,7 @@ def test_ambiguous_headers_are_refused(guarded: Served, headers: tuple[str, ...]
 
 
 @pytest.mark.parametrize("chunk", ["-1\r\n\r\n", "5\r\nhelloXX\r\n", "0x2\r\nxx\r\n"])
-def test_broken_chunk_ends_request_without_error(
-    guarded: Served, caplog: pytest.LogCaptureFixture, chunk: str
-) -> None:
+def test_broken_chunk_ends_request_without_error(guarded: Served, caplog: pytest.LogCaptureFixture, chunk: str) -> None:
     for path in ("/v1/chat/completions", "/nothing", "/v1/models"):
         answer = raw(guarded, head(guarded, f"POST {path}", "Transfer-Encoding: chunked") + chunk)
         assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1, answer

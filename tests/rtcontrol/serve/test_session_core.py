@@ -338,6 +338,36 @@ def test_messages_beyond_rate_are_ignored_undecoded() -> None:
     assert bench.handle(ev.Arrived(wire))
 
 
+def read(bench: Bench, wire: Wire, cost_ms: float, count: int) -> int:
+    """Let messages arrive that each cost so much processor time. Return how many are read."""
+    taken = 0
+    for _ in range(count):
+        if bench.handle(ev.Arrived(wire)):
+            bench.handle(ev.TimeSpent(wire, round(cost_ms * 1e6)))
+            taken += 1
+    return taken
+
+
+def test_dear_messages_leave_time_for_other_sessions(bench: Bench) -> None:
+    robot, hostile, outside = bench.enter()[0], bench.enter()[0], [Wire() for _ in range(40)]
+    spent_ms = 0.0
+    for _ in range(100):
+        bench.now += S // 20
+        assert read(bench, robot, 0.5, 5) == 5
+        spent_ms += 20 * read(bench, hostile, 20, 10) + 20 * sum(read(bench, wire, 20, 1) for wire in outside)
+    assert spent_ms < 0.55 * 5_000  # of five seconds
+    assert bench.core.refused["rate"] > 1000
+
+
+def test_time_budget_in_debt_recovers(bench: Bench) -> None:
+    wire, _ = bench.enter()
+    assert read(bench, wire, 3_000, 3) == 2  # its session's budget, and the common one
+    bench.now += 3 * S
+    assert read(bench, wire, 1, 1) == 0
+    bench.now += 4 * S
+    assert read(bench, wire, 1, 1) == 1
+
+
 def test_errors_are_rate_limited_and_unsent_ones_counted(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
