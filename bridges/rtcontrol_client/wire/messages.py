@@ -205,7 +205,7 @@ class RefusedPart:
 def too_many_faults(faults: Sequence[RefusedPart]) -> WireError:
     """Return the error for a message with more than MAX_FAULTS wrong parts, with the reason of the last one."""
     problem = f"More than {MAX_FAULTS} parts of the message are wrong; the last one: {faults[-1].error.message}"
-    return WireError(Code.INVALID, problem, faults[-1].error.remedy)
+    return WireError(Code.INVALID, problem, "Correct the parts; of fewer wrong parts each gets its reason.")
 
 
 class MessageWithParts(SessionMessage):
