@@ -57,8 +57,10 @@ class CrowdDecoder:
             decodes = [result_or_error(self._start_decision, prompt) for prompt in batch_prompts]
             yield from evaluate(self.decider.runner, [each for each in decodes if isinstance(each, InFlightDecode)])
             decisions += [
-                d if isinstance(d, Exception) else result_or_error(self.decider.result_of, d, prompt.instruction)
-                for d, prompt in zip(decodes, batch_prompts, strict=True)
+                d
+                if isinstance(d, Exception)
+                else result_or_error(self.decider.result_of, d, p.observation, p.instruction)
+                for d, p in zip(decodes, batch_prompts, strict=True)
             ]
         return decisions
 

@@ -134,7 +134,7 @@ class STDecider:
         computed in several passes."""
         decode = self.start(observation, instruction, history, active_call)
         yield from self.decoding.evaluate_in_steps(decode, sliced)
-        return self.result_of(decode, instruction)
+        return self.result_of(decode, observation, instruction)
 
     def start(
         self, observation: str, instruction: str, history: Sequence[str] = (), active_call: Call | None = None
@@ -142,23 +142,27 @@ class STDecider:
         """Start a decision, which `in_flight.evaluate` can finish together with others in shared passes."""
         return self.decoding.start(self.suffix(observation, instruction, history), active_call)
 
-    def result_of(self, decode: InFlightDecode, instruction: str) -> Decision:
+    def result_of(self, decode: InFlightDecode, observation: str, instruction: str) -> Decision:
         """Return a finished decision, or raise its error. Each word of the instruction that is not in the training data
-        lowers the function's confidence."""
-        decision = decode.decision()
-        unknown = () if self._metadata is None else self._unknown_words(instruction)
-        if self._metadata is None or not unknown:
+        lowers the function's confidence, and so does an unfamiliar observation."""
+        decision, metadata = decode.decision(), self._metadata
+        if metadata is None:
             return decision
+        unknown, unfamiliar = self._unknown_words(instruction), metadata.unfamiliar(observation)
+        if not unknown and not unfamiliar:
+            return decision
+        factor = metadata.unfamiliar_factor if unfamiliar else 1.0
+        if decision.call is not None:
+            factor *= metadata.unknown_word_factor ** len(unknown)
         confidence = decision.confidence
-        if decision.call is not None and "function" in confidence:
-            factor = self._metadata.unknown_word_factor ** len(unknown)
+        if "function" in confidence and (decision.call is not None or metadata.null_keeps):
             confidence = {**confidence, "function": confidence["function"] * factor}
-        return replace(decision, confidence=confidence, unknown=unknown)
+        return replace(decision, confidence=confidence, unknown=unknown, unfamiliar=unfamiliar)
 
     def decide_many(self, situations: Sequence[tuple[str, str] | tuple[str, str, Sequence[str]]]) -> list[Decision]:
         """Return a decision for each (observation, instruction[, history]), computed in shared forward passes."""
         decided = self.decoding.decide_all([self.suffix(*situation) for situation in situations])
-        return [self.result_of(d, s[1]) for d, s in zip(decided, situations, strict=True)]
+        return [self.result_of(d, s[0], s[1]) for d, s in zip(decided, situations, strict=True)]
 
     def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
         """Return the prompt tokens after the prefix: instruction, history and observation."""
@@ -205,7 +209,7 @@ def decide_together_in_steps(
         yield from evaluate(runner, [decode for decode in shared if isinstance(decode, InFlightDecode)])
     pairs = zip(requests, decodes, strict=True)
     return [
-        decode if isinstance(decode, Exception) else result_or_error(decider.result_of, decode, situation[1])
+        decode if isinstance(decode, Exception) else result_or_error(decider.result_of, decode, *situation[:2])
         for (decider, situation), decode in pairs
     ]
 

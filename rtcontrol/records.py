@@ -418,7 +418,7 @@ class LoopReport:
     """The action to call the run's `Listener`: the instruction `text` was accepted, refused or doubted (`why`: the
     reason), or what the operator sees has changed."""
 
-    kind: Literal["accepted", "refused", "doubted", "changed"]
+    kind: Literal["accepted", "refused", "doubted", "unfamiliar", "changed"]
     text: str = ""
     why: str = ""
 

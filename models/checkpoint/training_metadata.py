@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+from rtcontrol.models.checkpoint.observations import KnownObservations
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.files import replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
@@ -127,7 +128,9 @@ class TrainingMetadata:
     `gate`, the instruction counts as not understood, and the call is not executed.
 
     `words` are the known words, separated by spaces. Each other word of an instruction lowers the confidence, so that
-    it is below the gate if there are more than `unknown_words` of them. None means that a value is unknown.
+    it is below the gate if there are more than `unknown_words` of them. `observed` describes the observations, as
+    KnownObservations; an unfamiliar one lowers the confidence, too. With `null_keeps`, no call means that the active
+    call stays; else the instruction is not understood. None means that a value is unknown.
     """
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
@@ -140,6 +143,26 @@ class TrainingMetadata:
     any_tools: bool = False
     words: str | None = None
     unknown_words: int = 0
+    observed: Mapping[str, Any] | None = None
+    null_keeps: bool = False
+
+    def unfamiliar(self, observation: str) -> tuple[str, ...]:
+        """Return what no training observation had (nothing if those are not stored)."""
+        return () if self._known_observations is None else self._known_observations.unfamiliar(observation)
+
+    @property
+    def null_is_doubt(self) -> bool:
+        """Return whether a decision for no call means that the instruction is not understood."""
+        return self.allow_null and self.gate is not None and not self.null_keeps
+
+    @property
+    def unfamiliar_factor(self) -> float:
+        """Return the factor by which an unfamiliar observation lowers the function head's confidence."""
+        return GATE_MARGIN * self.gate if self.gate else DEFAULT_WORD_FACTOR
+
+    @cached_property
+    def _known_observations(self) -> KnownObservations | None:
+        return None if self.observed is None else KnownObservations.from_dict(self.observed)
 
     def unknown(self, instruction: str) -> tuple[str, ...]:
         """Return the words of an instruction that are not among the training words (none if those are not stored)."""
@@ -209,6 +232,7 @@ class TrainingMetadata:
             sets = tuple(tuple(definitions) for definitions in fields.pop("tool_sets"))
             metadata = cls(sets, **fields)
             _ = metadata._known_sets  # raises if the tools are not valid definitions
+            metadata.unfamiliar("")  # raises if the observations are not valid
             if isinstance(metadata.history, bool) or not isinstance(metadata.history, int) or metadata.history < 0:
                 raise ValueError(f"history is {metadata.history!r}")
             if (
@@ -217,6 +241,6 @@ class TrainingMetadata:
                 or metadata.unknown_words < 0
             ):
                 raise ValueError(f"unknown_words is {metadata.unknown_words!r}, words {str(metadata.words)[:40]!r}")
-        except (KeyError, TypeError, ValueError, UserError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, UserError) as error:
             raise UserError(f"{path} is not valid training metadata ({error}).", RESTORE_HINT) from None
         return metadata

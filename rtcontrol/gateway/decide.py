@@ -28,7 +28,6 @@ from rtcontrol.hosts.protocol import (
     Host,
 )
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
-from rtcontrol.loop.operator import unknown_words_text
 from rtcontrol.loop.rules import ConfidenceGate
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import DecodeError
@@ -100,8 +99,7 @@ class CheckpointGate:
         learnt = metadata_of(model_for(tools, model, START_HINT)) if tools else None
         learnt = learnt if learnt is not None and learnt.knows(tools) else None
         gate = None if learnt is None else learnt.gate
-        # If a model with a gate was trained to call nothing, no call means that it did not understand the instruction.
-        doubt = learnt is not None and gate is not None and learnt.allow_null and not allow_null
+        doubt = learnt is not None and learnt.null_is_doubt and not allow_null
         self.allow_null = allow_null or doubt
         self._gate = ConfidenceGate({} if gate is None else {"function": gate}, (), doubt)
         plain = model is not None and (model in SCRIPTED or is_endpoint(model))
@@ -116,8 +114,7 @@ class CheckpointGate:
         """Return the reason why the decision's call must be withheld; None if the call may be executed."""
         if (doubt := self._gate.doubt(decision)) is None:
             return None
-        unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
-        return f"No call: {held_reason(doubt, doubt.head, decision.call)}{unknown}."
+        return f"No call: {held_reason(doubt, doubt.head, decision)}."
 
     def instruction(self, system_text: str, sentence: str) -> str:
         """Return the instruction for the model: `sentence`, after `system_text` if the model was not trained on the

@@ -115,7 +115,7 @@ def restrictions(tasks: int) -> list[str]:
     checks = {
         "/proc/meminfo cannot be read (systemd: ProcSubset=pid)": not os.access("/proc/meminfo", os.R_OK),
         "/dev/shm cannot be written (docker: --ipc, --tmpfs /dev/shm)": not os.access("/dev/shm", os.W_OK),
-        f"it allows {limit} processes and threads (docker: --pids-limit, systemd: TasksMax, ulimit -u)": (
+        f"only {limit} processes and threads are allowed (docker: --pids-limit, systemd: TasksMax, ulimit -u)": (
             limit is not None and limit < tasks
         ),
     }

@@ -134,5 +134,6 @@ class RaySession:
 
 def _start_error(error: BaseException) -> UserError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    lacks = "".join(f" This system restricts programs: {text}." for text in restrictions(RAY_TASKS)[:1])
-    return UserError(f"Ray cannot start: {reason.rstrip('.')}.{lacks}", HINT)
+    for text in restrictions(RAY_TASKS):
+        return UserError(f"Ray cannot start: {text}. Ray says: {reason.rstrip('.')}.", HINT)
+    return UserError(f"Ray cannot start: {reason.rstrip('.')}.", HINT)

@@ -417,7 +417,10 @@ class LoopCore:
     def _accept_reply(self, tick: ev.Tick, reply: DecisionReply) -> None:
         instructions = self.requests.instructions
         if instructions.proven != instructions.now:
-            unsure = reply.decision is not None and self.operator.unsure(reply.decision)
+            decision = reply.decision
+            unsure = decision is not None and self.operator.unsure(decision)
+            if decision is not None and decision.unfamiliar:  # which says nothing about the instruction
+                unsure = unsure and bool(decision.unknown)
             instructions.judge(tick, reply, unsure, self.now_ns)
         tick.replied_ns = self.now_ns
         if (older := reply.older_request) is not None:  # a step of a plan, which was made for an older observation

@@ -116,6 +116,8 @@ class Ledger:
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
             line["reused"] = decision.reused_tokens
             line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
+            if decision.unfamiliar:
+                line["unfamiliar"] = list(decision.unfamiliar)
         return line
 
     def observed(self, request: DecisionRequest, observation: Observation, captured_ns: int, data: Any) -> None:

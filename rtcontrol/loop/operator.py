@@ -84,14 +84,22 @@ class ConfidenceMonitor:
         self._instruction: str | None = None
         self._doubt, self._notified = 0, False
 
-    def count_decision(self, instruction: str, unsure: bool, unknown: Sequence[str] = ()) -> None:
+    def count_decision(
+        self, instruction: str, unsure: bool, unknown: Sequence[str] = (), unfamiliar: Sequence[str] = ()
+    ) -> None:
         """Count a decision. `unsure`: the decision was not confident enough to act. `unknown`: words of the instruction
-        that are not in the model's training data."""
+        that are not in the model's training data. `unfamiliar`: what no observation in training had."""
         if instruction != self._instruction:
             self._instruction, self._doubt, self._notified = instruction, 0, False
         self._doubt = self._doubt + 1 if unsure else max(0, self._doubt - 1)
-        if self._doubt >= self._ticks and not self._notified:
-            self._notified = True
+        if self._doubt < self._ticks or self._notified:
+            return
+        self._notified = True
+        if unfamiliar:
+            text = f"The decisions are held: {unfamiliar_text(unfamiliar)}."
+            self._out.append(ev.Notify(text))
+            self._out.append(ev.LoopReport("unfamiliar", instruction, text))
+        else:
             reason = f"{unknown_words_text(unknown)}, and " if unknown else ""
             text = f'"{echo(instruction)}" is not understood: {reason}the decisions are too unsure to act.'
             self._out.append(ev.Notify(f"{text} Try other words."))
@@ -103,6 +111,11 @@ def unknown_words_text(unknown: Sequence[str]) -> str:
     named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
     more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
     return f"the model does not know the word{'s' * (len(unknown) > 1)} {named}{more}"
+
+
+def unfamiliar_text(reasons: Sequence[str]) -> str:
+    """Return a text for the user that lists what no observation in the model's training had."""
+    return f"the observation is unlike those of training: {'; '.join(reasons)}"
 
 
 class OperatorGate:
@@ -132,7 +145,9 @@ class OperatorGate:
         """Return whether the confidence gate withholds the decision."""
         return self._doubt is not None and self._doubt(decision) is not None
 
-    def reason_to_hold(self, tick: ev.Tick, decision: Decision) -> Literal["state", "confidence", "confirm"] | None:
+    def reason_to_hold(
+        self, tick: ev.Tick, decision: Decision
+    ) -> Literal["state", "confidence", "unfamiliar", "confirm"] | None:
         """Return why the call of a decision must not act, or not yet, or None if it may act."""
         if self.state != "running" or (tick.requested_ns or tick.woke_ns) < self.open_ns:
             return "state"
@@ -140,9 +155,9 @@ class OperatorGate:
             return None
         unsure = self.unsure(decision)
         if not tick.calls:
-            self._monitor.count_decision(tick.request.instruction, unsure, decision.unknown)
+            self._monitor.count_decision(tick.request.instruction, unsure, decision.unknown, decision.unfamiliar)
         if unsure:
-            return "confidence"
+            return "unfamiliar" if decision.unfamiliar else "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self._named else None
 
     def request_approval(self, tick: ev.Tick, reply: DecisionReply, call: Call, now_ns: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.envs.registry import BY_AGENT
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.operator import unknown_words_text
+from rtcontrol.loop.operator import unfamiliar_text, unknown_words_text
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.loop.rules import ConfidenceGate, heads_of
 from rtcontrol.models.call import Call, Decision
@@ -191,8 +191,7 @@ class ModelSession:
         if doubt is None:
             return SessionDecision(**values)
         head = names.get(doubt.head, doubt.head)
-        unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
-        held = held_reason(doubt, head, call) + unknown
+        held = held_reason(doubt, head, decision)
         return SessionDecision(**values | {"call": self.safe_call}, held=held, unsure=call)
 
     def execute(self, call: Call) -> Any:
@@ -217,11 +216,14 @@ class ModelSession:
         return self.decider.info()
 
 
-def held_reason(doubt: LowConfidence, head: str, call: Call | None) -> str:
+def held_reason(doubt: LowConfidence, head: str, decision: Decision) -> str:
     """Return the reason why a decision is held, as a sentence for people."""
-    if call is None:
-        return "the instruction is not understood: the model cannot relate it to a goal of these tools"
-    return f"the confidence of {head} is {doubt.confidence:.3f}, and must be at least {doubt.least:.3f} to act"
+    reason = f"the confidence of {head} is {doubt.confidence:.3f}, and must be at least {doubt.least:.3f} to act"
+    if decision.call is None and doubt.least == 1:
+        reason = "the instruction is not understood: the model cannot relate it to a goal of these tools"
+    unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
+    unfamiliar = f"; {unfamiliar_text(decision.unfamiliar)}" if decision.unfamiliar else ""
+    return f"{reason}{unknown}{unfamiliar}"
 
 
 def confidence_gate(
@@ -229,7 +231,7 @@ def confidence_gate(
 ) -> ConfidenceGate:
     """Return the gate with the limits `least`; if None, with the limit of the checkpoint. Raises UserError."""
     if least is None and learnt is not None and learnt.gate is not None:
-        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null)
+        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.null_is_doubt)
     floors: Any = least if isinstance(least, Mapping) else {"": least or 0.0}
     known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
     for head, floor in floors.items():

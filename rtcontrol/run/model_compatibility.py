@@ -53,7 +53,7 @@ def adapted(agent: Agent, model: str) -> Agent:
     history = min(agent.history, learnt.history)
     if not learnt.knows(agent.tools.schemas):  # the model may return null only with the tools of its training
         return replace(agent, history=history)
-    doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
+    doubt = learnt.null_is_doubt and not agent.allow_null
     allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
     return replace(agent, history=history, allow_null=allow_null, null_is_doubt=doubt)
 

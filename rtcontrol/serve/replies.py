@@ -36,6 +36,9 @@ class LoopReports(Listener):
             # The instruction stays active, but the calls that the model derives from it are withheld.
             error = WireError(Code.UNSURE, report.why, "Use other words.", field="instruction")
             owner.handle(ev.LoopError(session, error))
+        elif report.kind == "unfamiliar":
+            error = WireError(Code.UNSURE, report.why, "Send what the training showed.", field="observation")
+            owner.handle(ev.LoopError(session, error))
         else:
             self._thread.send(control_message(loop.operator, session.token))
 

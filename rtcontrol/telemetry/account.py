@@ -30,12 +30,15 @@ OTHER_KINDS = {  # kinds of on-time ticks that made no new call
     "overtaken": "overtaken by a newer tick",
     "epoch_over": "whose episode had ended",
 }
-# Names in `Account.breakdowns`. `held_by` has the reasons confidence (too low, or null), confirm, paused, stopped.
+# Names in `Account.breakdowns`. `held_by` has the reasons confidence (too low, or null), unfamiliar (an observation
+# unlike those of training), confirm, paused, stopped; `unfamiliar` has examples of such parts of observations.
 BREAKDOWNS = (
     *("misses_by_cause", "misses_by_subcause", "skipped_by_cause", "skipped_by_subcause", "acknowledged", "held_by"),
+    "unfamiliar",
     *("first_losses", "plans", "plan_losses", "plan_steps"),
 )
 LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics that `Account.listed` keeps
+MAX_EXAMPLES = 20  # maximum number of different parts of observations in a report
 MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum number of different errors, and of stored events per topic
 # Maximum number of members, and of instructions, with separate counts; the name for all others.
 MOST_MEMBERS, MOST_INSTRUCTIONS, OTHERS = 10_000, 1000, "(others)"
@@ -254,6 +257,10 @@ class Account:
             self.counts[kind] += 1
             if kind == "held" and "why" in event:
                 self.breakdowns["held_by"][event["why"]] += 1
+                examples = self.breakdowns["unfamiliar"]
+                examples.update(
+                    e for e in event.get("unfamiliar", ())[:1] if e in examples or len(examples) < MAX_EXAMPLES
+                )
         elif kind == "call":
             self._on_time_calls[k] = self.run["instruction"]
             if len(self._on_time_calls) > ACK_WINDOW:

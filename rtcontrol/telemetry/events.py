@@ -31,12 +31,12 @@ _TYPES: dict[str, dict[str, Any]] = {
     "safe_in_force": {"type": ["boolean", "null"]},
     "answer": {"type": ["object", "null"]},
     "in_force": {"type": ["object", "boolean"]},
-    "history": {"type": "array", "items": {"type": "string"}},
+    **{name: {"type": "array", "items": {"type": "string"}} for name in ("history", "unfamiliar")},
     "data": {},
     "result": {},
 }
 _DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
-_SCORED = "passes tokens reused confidence kept decided_by"
+_SCORED = "passes tokens reused confidence unfamiliar kept decided_by"
 # Topic: (keys that identify its events, further fields). docs/record.md explains the fields.
 CHANNELS: dict[str, tuple[str, str]] = {
     "/tick": (

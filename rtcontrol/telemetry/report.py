@@ -46,6 +46,7 @@ def build(
         "ended_by": end.get("end") or ended_by or "killed",
         **{name: n[name] for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", *OTHER_KINDS)},
         "miss_rate": account.miss_rate,
+        **({"unfamiliar": dict(by["unfamiliar"])} if by["unfamiliar"] else {}),
         "held_by": dict(by["held_by"]),
         **{name: dict(by[name]) for name in ("misses_by_cause", "misses_by_subcause")},
         **{name: dict(by[name]) for name in ("skipped_by_cause", "skipped_by_subcause")},
@@ -193,6 +194,8 @@ def _decision_lines(r: Mapping[str, Any]) -> Iterator[Line]:
         mostly_withheld = 2 * r["held_by"].get("confidence", 0) >= r["ticks"]
         share = f"{r['held']} of {r['ticks']} decisions: {_counts_text(r['held_by'])}"
         yield Line("held back", share, "the instruction is NOT UNDERSTOOD" if mostly_withheld else "")
+    if unfamiliar := r.get("unfamiliar"):
+        yield Line("unlike training", _counts_text(unfamiliar), "the model was not trained on such observations")
     if r["backup"]:
         yield Line("decided", _counts_text(r["decided_by"]), f"backup: {r['backup']}")
         answers = f"{_counts_text(r['first_answers'])}{_duration_text(r['answer_ms'])}"

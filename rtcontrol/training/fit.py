@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 from collections import Counter
@@ -21,11 +22,13 @@ from rtcontrol.agents.phrasing import FILLERS
 from rtcontrol.agents.signatures import location_of
 from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
+from rtcontrol.models.checkpoint.observations import KnownObservations
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.data.row import Row, raw_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import locked
 from rtcontrol.models.train.export import export, markdown_table, save_error, write_card
+from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.models.train.scratch import WORD, Words, count_words, learner_from_base, new_learner
 from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
@@ -34,7 +37,8 @@ from rtcontrol.run.user_files import file_digests, is_gym
 from rtcontrol.training import examples, fit_run
 from rtcontrol.training.examples import is_text
 from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, HeldOutResults, Share
-from rtcontrol.training.gate import fit_gate
+from rtcontrol.training.gaps import GapFiller, gap_notices
+from rtcontrol.training.gate import fit_familiar_gate, fit_gate, spare_words
 from rtcontrol.training.world_rows import world_data
 
 SAMPLED = 8_000  # situations from which the vocabulary and the held-out rows come
@@ -48,9 +52,10 @@ SOURCES = (  # arguments of `fit` that belong together: (required, optional)
 TRAINING = "training"  # subfolder of the checkpoint's folder for the state of the training
 ELSEWHERE = "Give another folder with --out."
 MOST_WORDS = 400  # maximum number of observed words that a checkpoint lists
-NO_GATE = (
-    "No training row has a meaningless instruction, so the model has no confidence gate and follows any instruction. "
-    "To hold calls of low confidence, set `loop.min_confidence`. A fit from a world learns to hold meaningless ones."
+OBSERVED = 8_192  # new rows of an endless stream that show what the trained model observes
+NO_NONSENSE = (
+    "No training row has a meaningless instruction, so the model may follow one that has only known words. "
+    "A fit from a world learns to hold meaningless ones."
 )
 
 
@@ -188,19 +193,26 @@ def _row_data(rows: Any, tools: Tools | None, goal: str | None) -> FitData:
 def _function_data(function: Any, situations: Any, tools: Tools, goal: str | None, seed: int) -> FitData:
     """Return the training data of a labelling function. A list of situations gives fixed rows, a function new rows."""
     label = partial(examples.label_situation, function, tools)
-    sample = partial(examples.situations_of, situations, goal)
+    sample: examples.Sample = partial(examples.situations_of, situations, goal)
+    filled: list[str] = []
+    if callable(situations):
+        sample = filler = GapFiller.of(sample, label, random.Random(f"{seed}/gaps"))
+        filled = filler.names()
     max_count = SAMPLED if callable(situations) else MOST_SITUATIONS
     rows = examples.distinct_rows(label, sample(random.Random(f"{seed}/situations")), max_count)
     if len(rows) < examples.LEAST_ROWS:
         raise examples.too_few_error(len(rows), "different situations")
-    data = _split_data(f"The teacher at {location_of(function)}", tools, rows, goal)
+    data = _split_data(f"The teacher at {location_of(function)}", tools, rows, goal, filled)
     if not callable(situations):
         return data
     return replace(data, stream=partial(examples.endless_rows, label, sample, data.held), count=None)
 
 
-def _split_data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None) -> FitData:
+def _split_data(
+    source: str, tools: Tools, rows: Sequence[Row], goal: str | None, filled: Sequence[str] = ()
+) -> FitData:
     note = examples.contradiction_notice(rows)
+    gaps = gap_notices((row.observation for row in rows), filled)
     known, held = fit_run.split(rows)
     digest = hashlib.sha256()
     for row in rows:
@@ -216,7 +228,7 @@ def _split_data(source: str, tools: Tools, rows: Sequence[Row], goal: str | None
         {"rows": f"{len(rows)} rows, {digest.hexdigest()[:16]}", "goal": goal},
         allow_null=any(row.call is None for row in rows),
         probes=fit_run.instructions_name_things(known),
-        notes=() if note is None else (note,),
+        notes=tuple(filter(None, (note, *gaps))),
     )
 
 
@@ -268,10 +280,13 @@ def _size_text(model: Any) -> str:
 
 def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], object]) -> Fitted:
     data, learner = run.data, run.learner
-    truth, gate = judge.evaluate(fit_run.MOST), None
+    truth = judge.evaluate(fit_run.MOST)
     if data.nonsense:  # the gate is fitted on held-out rows
         rows = [replace(row, instruction=row.meant) for row in data.held if row.meant]
         gate = fit_gate(judge.decide, rows, data.nonsense, data.seed)
+    else:
+        gate = fit_familiar_gate(judge.decide, data.held)
+    observations = _known_observations(data)
     observed = Counter(word for row in data.known for word in WORD.findall(row.observation))
     learnt = TrainingMetadata(
         (tuple(data.tools.openai()),),
@@ -282,8 +297,13 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
         observation=dict.fromkeys(word for word, _ in observed.most_common(MOST_WORDS)),
         rate_hz=data.rate_hz,
         words=_instruction_words(data),
+        unknown_words=0 if data.nonsense else spare_words(data.known),
+        observed=None if observations is None else observations.to_dict(),
+        null_keeps=data.allow_null,
     )
-    note = NO_GATE if gate is None else f"The model holds meaningless instructions, by a confidence gate of {gate:g}."
+    note = (
+        f"The model holds meaningless instructions, by a confidence gate of {gate:g}." if data.nonsense else NO_NONSENSE
+    )
     fitted = Fitted(folder, truth, (*data.notes, note), data.instruction, data.tools)
     try:
         export(learner.model, learner.tokenizer, learner.template, folder, end=learner.end)
@@ -293,6 +313,17 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
         raise save_error(folder, error) from None
     say(note)
     return fitted
+
+
+def _known_observations(data: FitData) -> KnownObservations | None:
+    """Return what observations of training have in common; None if the instruction alone decides."""
+    counts = ObservationCounts()
+    for row in data.known:
+        counts.add(row.observation)
+    if data.count is None:
+        for row in itertools.islice(data.stream(random.Random(f"{data.seed}/observed")), OBSERVED):
+            counts.add(row.observation)
+    return counts.known() if any(row.observation for row in data.known) else None
 
 
 def _write_card(fitted: Fitted, run: FitRun) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -20,11 +21,13 @@ from typing import Any
 from rtcontrol.agents.phrasing import Phrasings, nonsense, normalised, table_words, with_typing_noise
 from rtcontrol.envs import registry
 from rtcontrol.models.call import Decision
+from rtcontrol.models.checkpoint.training_metadata import words
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.train.policy import TreeDecider
 
 HELD = 0.95  # minimum share of nonsense that the gate must hold
 SPARED = 0.02  # maximum share of canonical instructions that the gate may hold
+FAMILIAR, MIN_GATE = 0.5, 0.01  # the gate of a model without nonsense, unless it would hold too much; its minimum
 ROWS = 1024  # rows with nonsense, and rows with canonical instructions
 WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.WORLDS.items()}
 RUN = 4  # rows that share a nonsense sentence, as training groups rows by instruction
@@ -53,6 +56,24 @@ def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], 
     nonsense_rows = [replace(row, instruction=rng.choice(nonsense)) for row in rows]
     confidences = ([function_confidence(d) for d in decide.decisions(changed)] for changed in (nonsense_rows, rows))
     return gate_from_confidences(*confidences)
+
+
+def fit_familiar_gate(decide: TreeDecider, rows: Sequence[Row]) -> float:
+    """Return the gate of a model without nonsense in training. It holds what lowers the confidence (unknown words, an
+    unfamiliar observation), and at most the share SPARED of held-out rows."""
+    answers = (decision for decision in decide.decisions(rows) if isinstance(decision, Decision))
+    confidences = sorted(decision.confidence.get("function", 1.0) for decision in answers)
+    lowest = confidences[math.floor(SPARED * len(confidences))] if confidences else 1.0
+    return round(max(MIN_GATE, min(FAMILIAR, lowest)), 4)
+
+
+def spare_words(rows: Sequence[Row]) -> int:
+    """Return how many unknown words an instruction may have: as many as all but the share SPARED of the rows have, if a
+    word counts as unknown that no other row has."""
+    instructions = [frozenset(words(row.instruction)) for row in rows]
+    counts = Counter(word for each in instructions for word in each)
+    unknown = sorted((sum(counts[word] == 1 for word in each) for each in instructions), reverse=True)
+    return unknown[math.floor(SPARED * len(unknown))] if unknown else 0
 
 
 @dataclass(frozen=True)

@@ -330,7 +330,7 @@ class CrowdCore:
     def _hold_reason(self, decision: Decision) -> str | None:
         """Return why a decision's call must be withheld, or None. A crowd cannot confirm calls."""
         if self.rules.doubt is not None and self.rules.doubt(decision) is not None:
-            return "confidence"
+            return "unfamiliar" if decision.unfamiliar else "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
 
     def _activate_call(self, tick: MemberTick, call: Call | None, text: str | None) -> None:

@@ -86,6 +86,31 @@ def test_each_unknown_word_lowers_the_confidence_to_the_gate(most: int, tmp_path
     assert most == 0 or learnt.unknown_word_factor**most > learnt.gate
 
 
+@pytest.mark.parametrize("gate", [0.5, None])
+def test_unfamiliar_observation_lowers_the_confidence_below_the_gate(gate: float | None, tmp_path: Path) -> None:
+    folder = build_checkpoint(tmp_path / "model")
+    observed = {"numbers": {"x#1": {"forms": ["0"], "spans": "0 to 2, 5", "step": "1", "decimals": 0}}}
+    learnt = replace(KNOWN, gate=gate, observed=observed | {"counts": {"x": "1"}, "followers": {}})
+    learnt.write(folder)
+    decider = build(folder, TOOLS)
+    known, gap, empty = decider.decide_many([("x 2", "go"), ("x 4", "go"), ("", "go")])
+    assert (known.unfamiliar, gap.unfamiliar, empty.unfamiliar) == ((), ("x 4 (in training 0 to 2, 5)",), ('no "x"',))
+    assert gap.confidence["function"] <= 0.5 < known.confidence["function"] and gap.call is not None
+    (together,) = decide_together([(decider, ("x 4", "go", ()))])
+    assert isinstance(together, Decision) and together.unfamiliar == gap.unfamiliar
+    assert build(folder, TOOLS[::-1]).decide("x 4", "go").unfamiliar == ()  # of other tools it says nothing
+    for damage in ({"numbers": {"x#1": {"spans": "0"}}}, {"counts": {"x": "many"}}, {"followers": []}, []):
+        replace(KNOWN, observed=observed | damage if damage else damage).write(folder)  # type: ignore[arg-type, operator]
+        with pytest.raises(UserError, match="is not valid training metadata"):
+            TrainingMetadata.load(folder)
+
+
+def test_null_that_keeps_the_active_call_is_no_doubt() -> None:
+    learnt = replace(KNOWN, allow_null=True)
+    assert learnt.null_is_doubt and not replace(learnt, null_keeps=True).null_is_doubt
+    assert not replace(learnt, gate=None).null_is_doubt
+
+
 # Words that training never had are detected, unlike forms and misspellings of known words, and quickly.
 
 

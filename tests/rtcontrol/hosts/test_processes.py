@@ -44,7 +44,7 @@ def test_restrictions_name_denied_parts(monkeypatch: pytest.MonkeyPatch) -> None
     denied = ("/dev/shm", "/proc/meminfo")
     monkeypatch.setattr(os, "access", lambda path, mode: path not in denied)
     texts = restrictions(51)
-    assert [text.split()[0] for text in texts] == ["/proc/meminfo", "/dev/shm", "it"] and "allows 50 " in texts[2]
+    assert [text.split()[0] for text in texts] == ["/proc/meminfo", "/dev/shm", "only"] and "only 50 " in texts[2]
     assert len(restrictions(50)) == 2
 
 

@@ -283,6 +283,18 @@ def test_unsure_for_half_a_second_notifies_once() -> None:
     assert len(doubted) == 1 and sum("is not understood" in note for note in rig.notes) == 1
 
 
+def test_unfamiliar_observation_is_the_reason_of_a_held_call() -> None:
+    decision = replace(go(sure=0.4), unfamiliar=("stock 4 (in training 0 to 2)",))
+    rig = Rig(lambda request: Answer(decision), doubt=gate(0.5)).run(1500)
+    assert {(t["why"], *t["unfamiliar"]) for t in rig.ticks.values()} == {("unfamiliar", *decision.unfamiliar)}
+    assert [a.kind for a in rig.actions if isinstance(a, ev.LoopReport)] == ["unfamiliar"]
+    assert sum("unlike those of training: stock 4" in note for note in rig.notes) == 1
+    account = counted(rig)
+    assert account.breakdowns["unfamiliar"] == {decision.unfamiliar[0]: len(rig.ticks)}
+    sure = Rig(lambda request: Answer(replace(decision, confidence={})), doubt=gate(0.5)).run(100)
+    assert set(sure.kinds) == {"call"}
+
+
 # -- execute ----------------------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
 from rtcontrol.training.examples import LEAST_ROWS, checked, endless_rows, label_situation, situations_of, tools_of
-from rtcontrol.training.fit import NO_GATE, Fitted
+from rtcontrol.training.fit import NO_NONSENSE, Fitted
 from rtcontrol.training.fit_run import LEARNING_RATE, FitRun, HeldOut, Share
 from tests.helpers.disks import files_of
 from tests.helpers.processes import ROOT
@@ -37,7 +37,7 @@ from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher
 
 def test_the_model_decides_as_the_rows_do(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
     result, _ = fitted
-    assert result.score.value > 0.95 and result.notes == (NO_GATE,)
+    assert result.score.value > 0.95 and result.notes == (NO_NONSENSE,)
     rng = random.Random(99)
     right = 0
     for _ in range(40):

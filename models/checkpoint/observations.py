@@ -1,0 +1,207 @@
+"""Describe the observations that a model was trained on, and name what is unfamiliar in another observation.
+
+A text is read as words, numbers and other characters. A number belongs to a field, which is named after the word before
+it and the number's place after that word: `legs 0 1` has the fields `legs#1` and `legs#2`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, Self
+
+START, END = "<start>", "<end>"  # stand for the start and the end of a text among its tokens
+LENGTH = "<length>"  # the number of all tokens, among the counts of tokens
+MAX_PLACE = 8  # numbers at later places after a word share a field
+MAX_NAME = 40  # maximum number of characters of a word in a reason
+MAX_REASONS = 4  # maximum number of reasons that are named
+MAX_SPANS = 6  # maximum number of spans in a reason
+MAX_DECIMALS = 24
+EXACT_LENGTH = 15  # numbers with fewer characters are exact as floats
+_TOKENS = re.compile(r"([+-]?[0-9]{1,24}(?:\.[0-9]{1,24})?(?:[eE][+-]?[0-9]{1,3})?)|([^\W\d]\w*)|\S")
+
+
+def read_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Yield the tokens of a text with their matches: words, other characters, and the fields of numbers."""
+    word, place = "", 0
+    for match in _TOKENS.finditer(text):
+        kind, token = match.lastindex, match[0]
+        if kind == 1:
+            place += 1
+            token = f"{word}#{min(place, MAX_PLACE)}"
+        elif kind == 2:
+            word, place = token, 0
+        yield token, match
+
+
+def is_field(token: str) -> bool:
+    """Return whether a token is the field of a number."""
+    return "#" in token and len(token) > 1
+
+
+def with_number(text: str, name: str, number: str) -> str | None:
+    """Return the text with another number in the first place of a field; None if the text has no such number."""
+    for token, match in read_tokens(text):
+        if token == name and match.lastindex == 1:
+            return text[: match.start()] + number + text[match.end() :]
+    return None
+
+
+def form_of(number: str) -> str:
+    """Return how a number is written: the count of its decimals, after marks for a plus, leading zeros, an exponent."""
+    whole, _, fraction = number.partition(".")
+    digits = whole.lstrip("+-")
+    marks = "+" * (whole[0] == "+") + "0" * (digits[0] == "0" and digits[1:2].isdigit())
+    return marks + ("e" if "e" in number.lower() else str(len(fraction)))
+
+
+def scaled(number: str, decimals: int) -> int:
+    """Return a number as a count of its last decimal, as 25 for "0.25" or for "0.250" with two decimals."""
+    if len(number) < EXACT_LENGTH and "e" not in number and "E" not in number:
+        return round(float(number) * 10**decimals)
+    return round(Decimal(number).scaleb(decimals))
+
+
+@dataclass(frozen=True)
+class KnownNumbers:
+    """The numbers of a field in training: their `forms` of writing, and `spans` of values, as "0 to 2, 5, 9". Values in
+    a span are multiples of `step` away from its start. `decimals` is the maximum number of decimals."""
+
+    forms: Sequence[str]
+    spans: str
+    step: str
+    decimals: int
+
+    def is_known(self, number: str) -> bool:
+        """Return whether a number is like those in training."""
+        if form_of(number) not in self.forms:
+            return False
+        lows, highs, step = self._bounds
+        value = scaled(number, self.decimals)
+        i = bisect_right(lows, value) - 1
+        return i >= 0 and value <= highs[i] and (value - lows[i]) % step == 0
+
+    @cached_property
+    def _bounds(self) -> tuple[list[int], list[int], int]:
+        pairs = [span.partition(" to ") for span in self.spans.split(", ")]
+        lows = [scaled(low, self.decimals) for low, _, _ in pairs]
+        highs = [scaled(high or low, self.decimals) for low, _, high in pairs]
+        return lows, highs, max(1, scaled(self.step, self.decimals))
+
+    def gaps(self, limit: int) -> list[str]:
+        """Return at most `limit` numbers between the spans, spread evenly over all of them."""
+        lows, highs, step = self._bounds
+        between = [range(high + step, low, step) for high, low in zip(highs, lows[1:], strict=False)]
+        ends = [*itertools.accumulate(map(len, between))]
+        count = min(limit, ends[-1] if ends else 0)
+        places = [i * ends[-1] // count for i in range(count)]
+        values = (between[(i := bisect_right(ends, place))][place - ends[i]] for place in places)
+        return [f"{Decimal(value).scaleb(-self.decimals):f}" for value in values]
+
+    def message(self) -> str:
+        """Return the spans for people."""
+        spans = [[_short(end) for end in span.split(" to ")] for span in self.spans.split(", ")]
+        steps = f" in steps of {self.step}" if self._bounds[2] > 1 else ""
+        if len(spans) > MAX_SPANS:
+            return f"{spans[0][0]} to {spans[-1][-1]}{steps} with gaps"
+        return ", ".join(map(" to ".join, spans)) + steps
+
+
+@dataclass(frozen=True)
+class KnownObservations:
+    """The observations of a training set. `numbers` has the fields. `counts` has the minimum and maximum count of
+    tokens in a text, as "1", "2+" or "2 to 30". `followers` lists the tokens that followed a token, separated by
+    spaces. Other tokens may occur any number of times, and be followed by any token."""
+
+    numbers: Mapping[str, KnownNumbers]
+    counts: Mapping[str, str]
+    followers: Mapping[str, str]
+
+    @cached_property
+    def _next(self) -> dict[str, frozenset[str]]:
+        return {token: frozenset(text.split()) for token, text in self.followers.items()}
+
+    @cached_property
+    def _limits(self) -> list[tuple[str, int, int]]:
+        ends = ((token, span.endswith("+"), span.rstrip("+").split(" to ")) for token, span in self.counts.items())
+        return [(token, int(span[0]), sys.maxsize if more else int(span[-1])) for token, more, span in ends]
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return frozenset().union(self.followers, *self._next.values())
+
+    def unfamiliar(self, text: str) -> tuple[str, ...]:
+        """Return what no training observation had, as short texts for people; empty for a familiar observation."""
+        unseen: dict[str, None] = {}
+        counts: Counter[str] = Counter()
+        before = START
+        for token, match in read_tokens(text):
+            counts[token] += 1
+            if (known := self.numbers.get(token)) is not None and not known.is_known(match[0]):
+                unseen[f"{token.partition('#')[0]} {match[0]} (in training {known.message()})".lstrip()] = None
+            if token not in self._next.get(before, (token,)):
+                unseen[self._order_reason(before, token)] = None
+            before = token
+        counts[LENGTH] = counts.total()
+        wrong = [token for token, low, high in self._limits if not low <= counts[token] <= high]
+        if END not in self._next.get(before, (END,)) and not unseen and wrong in ([], [LENGTH]):
+            unseen[f"the end after {_name(before)}"] = None
+        if wrong == [LENGTH] and not unseen:
+            return (f"{counts[LENGTH]} words and numbers (in training {self.counts[LENGTH]})",)
+        reasons = (_count_reason(token, counts) for token in wrong)
+        return (*filter(None, reasons), *unseen)[:MAX_REASONS]
+
+    def _order_reason(self, before: str, token: str) -> str:
+        if token not in self._words and not is_field(token):
+            return f"the word {_name(token)}"
+        return f"{_name(token)} at the start" if before == START else f"{_name(token)} after {_name(before)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        names = [part.name for part in fields(KnownNumbers)]
+        numbers = {token: {name: getattr(known, name) for name in names} for token, known in self.numbers.items()}
+        return {"numbers": numbers, "counts": dict(self.counts), "followers": dict(self.followers)}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Self:
+        """Return the observations of `to_dict`. Raises ValueError, TypeError or KeyError for invalid values."""
+        numbers = {token: KnownNumbers(**known) for token, known in value["numbers"].items()}
+        if not all(0 <= known.decimals <= MAX_DECIMALS for known in numbers.values()):
+            raise ValueError("a field has too many decimals")
+        known = cls(numbers, value["counts"], value["followers"])
+        known.unfamiliar(" ".join(f"{token.partition('#')[0]} 0" for token in numbers))  # reads all values
+        return known
+
+
+def _name(token: str) -> str:
+    if not is_field(token):
+        return f'"{token[:MAX_NAME]}"'
+    word = token.partition("#")[0]
+    return f'the number after "{word[:MAX_NAME]}"' if word else "a number"
+
+
+def _short(number: str) -> str:
+    return number if len(number) < EXACT_LENGTH else f"{float(number):.6g}"
+
+
+def _count_reason(token: str, counts: Counter[str]) -> str | None:
+    """Return how the count of a token differs from training; None if another token says the same."""
+    word = token.partition("#")[0]
+    if token == LENGTH or (word and is_field(token) and not counts[word]):
+        return None
+    if (count := counts[token]) == 0:
+        return f"no {_name(token).removeprefix('the ').removeprefix('a ')}"
+    return f"{_name(token)} {count} time{'s' * (count > 1)}"
+
+
+def span_texts(spans: Sequence[tuple[int, int]], decimals: int) -> str:
+    """Return spans of scaled values as a text such as "0 to 2, 5, 9"."""
+    texts = [tuple(f"{Decimal(value).scaleb(-decimals):f}" for value in span) for span in spans]
+    return ", ".join(low if low == high else f"{low} to {high}" for low, high in texts)

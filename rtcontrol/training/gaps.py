@@ -1,0 +1,82 @@
+"""Name the numbers that training observations leave out, and make situations with such numbers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rtcontrol.models.checkpoint.observations import KnownNumbers, with_number
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.observations import ObservationCounts
+from rtcontrol.training.examples import Label, Sample
+
+SAMPLED = 2_000  # situations in which gaps are looked for
+FILLED = 0.25  # share of the situations that get a number from a gap
+TRIED = 32  # situations with numbers from a field's gaps, of which the function must label one
+MAX_NUMBERS = 200  # maximum number of random numbers from the gaps of a field
+NAMED = 4  # maximum number of fields in a notice
+
+
+def gap_notices(observations: Iterable[str], filled: Iterable[str] = ()) -> list[str]:
+    """Return notices about fields of which some numbers are never observed, and about the `filled` fields."""
+    notices = [f"{name}: the numbers between those of `situations` are trained, too." for name in filled]
+    sparse = _sparse_numbers(observations)
+    listed = "; ".join(f"{_name(name)} {known.message()}" for name, known in [*sparse.items()][:NAMED])
+    if sparse:
+        notices.append(f"Some numbers between others are never observed, and are held: the model knows {listed}.")
+    return notices
+
+
+@dataclass(frozen=True)
+class GapFiller:
+    """Situations of `sample`, some with a number that `sample` never yields. `numbers` are those numbers by field."""
+
+    sample: Sample
+    label: Label
+    numbers: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, sample: Sample, label: Label, rng: random.Random) -> GapFiller:
+        """Return a filler for the gaps in `sample`. Leave out fields for whose gaps the function has no call."""
+        situations = [*itertools.islice(sample(rng), SAMPLED)]
+        sparse = _sparse_numbers(observation for _, observation in situations)
+        tried = cls(sample, label, {name: known.gaps(MAX_NUMBERS) for name, known in sparse.items()})
+        some = situations[:TRIED]
+        works = {name: any(tried._fill(each, name, rng) for each in some) for name in sparse}
+        return cls(sample, label, {name: each for name, each in tried.numbers.items() if works[name]})
+
+    def __call__(self, rng: random.Random) -> Iterator[tuple[str, str]]:
+        """Yield situations endlessly."""
+        names = [*self.numbers]
+        for situation in self.sample(rng):
+            filled = self._fill(situation, rng.choice(names), rng) if names and rng.random() < FILLED else None
+            yield filled or situation
+
+    def _fill(self, situation: tuple[str, str], name: str, rng: random.Random) -> tuple[str, str] | None:
+        """Return a situation with a number from a field's gaps; None if it has no such field or no right call."""
+        instruction, observation = situation
+        if (text := with_number(observation, name, rng.choice(self.numbers[name]))) is None:
+            return None
+        try:
+            self.label(instruction, text)
+        except UserError:
+            return None
+        return instruction, text
+
+    def names(self) -> list[str]:
+        """Return the names of the filled fields for people."""
+        return [_name(name) for name in self.numbers]
+
+
+def _sparse_numbers(observations: Iterable[str]) -> dict[str, KnownNumbers]:
+    counts = ObservationCounts()
+    for observation in observations:
+        counts.add(observation)
+    return counts.sparse_numbers()
+
+
+def _name(field: str) -> str:
+    word, _, place = field.partition("#")
+    return word if word and place == "1" else f"number {place}{' after ' * bool(word)}{word}"
