@@ -224,6 +224,15 @@ class Shutdown:
 
 
 _entered: list[Shutdown] = []
+_forking = threading.local()
+
+
+def _block_signals() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*SIGNALS, *OTHERS] if _entered else [])
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _restore_in_child() -> None:
@@ -231,9 +240,11 @@ def _restore_in_child() -> None:
     for ending in reversed(_entered):
         ending._restore_handlers()
     _entered.clear()
+    _unblock_signals()
 
 
-os.register_at_fork(after_in_child=_restore_in_child)
+# Signals are blocked during a fork, since Python discards those that reach the new process before its handlers are set.
+os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_restore_in_child)
 
 
 def write_now(fd: int, line: bytes) -> bool:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -103,7 +104,7 @@ def test_timer_signal_of_user_code_keeps_its_handler() -> None:
 def test_signal_ends_a_forked_helper() -> None:
     with Shutdown(lambda name: None):
         if (helper := os.fork()) == 0:
-            signal.pause()
+            time.sleep(5)
             os._exit(0)
         os.kill(helper, signal.SIGTERM)
         assert os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]) == -signal.SIGTERM
