@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -80,6 +81,9 @@ FAMILIES = (
     ("<tool_call>", HERMES),
     ('"parameters":', LLAMA3),
 )
+# An example call, and how a template that only dumps a message starts it.
+NAME, KEY, VALUE, RAW_CALLS = "a_tool", "its_argument", "the value", '[{"id":'
+OTHER_FORMS = ("<function=", "<arg_key>", "<tool_sep>")  # of Qwen3-Coder, GLM 4.5, Hunyuan
 
 
 def syntax_of(chat_template: str, where: str) -> CallSyntax:
@@ -90,8 +94,13 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
             return syntax
     if "tools" not in chat_template:
         raise UserError(f"{where}: its chat template ignores tools.", "Use a checkpoint that can call tools.")
-    raise UserError(
-        f"{where}: its chat template writes tool calls in none of the known forms (Qwen, Llama 3, Mistral, "
+    raise _unknown_form(where, "tool calls")
+
+
+def _unknown_form(where: str, calls: str) -> UserError:
+    """Return the error of a template that writes `calls` in an unknown form."""
+    return UserError(
+        f"{where}: its chat template writes {calls} in none of the known forms (Qwen 2.5 and 3, Llama 3, Mistral, "
         "FunctionGemma).",
         "Use such a checkpoint, or run this one on a server: --model chat:URL#NAME (docs/engines.md).",
     )
@@ -157,7 +166,32 @@ class ChatTemplate:
     @cached_property
     def syntax(self) -> CallSyntax:
         """Return the syntax of a tool call. Raises UserError if it is unknown."""
-        return syntax_of(self._template, self._where)
+        syntax = syntax_of(self._template, self._where)
+        written = self._example_call()
+        value = call_value_text(syntax, VALUE, False)
+        start = f"{syntax.opening}{NAME}{syntax.arguments}{syntax.key.replace('{}', KEY)}{value}{syntax.quote}"
+        known = [re.sub(r"\s", "", form) for form in (start, RAW_CALLS)]
+        if written and not re.sub(r"\s", "", written).startswith(tuple(known)):
+            raise _unknown_form(self._where, f"a tool call as {written[:80]!r},")
+        if not written and any(mark in self._template for mark in OTHER_FORMS):
+            raise _unknown_form(self._where, "tool calls")
+        return syntax
+
+    def _example_call(self) -> str:
+        """Return the text of a call as the template writes it in an assistant's message; "" if it writes no calls."""
+        parameters = {"type": "object", "properties": {KEY: {"type": "string"}}, "required": [KEY]}
+        tools = [ToolSchema.from_openai({"name": NAME, "parameters": parameters}).to_openai()]
+        user, answer = {"role": "user", "content": NAME}, {"role": "assistant", "content": ""}
+        for arguments in ({KEY: VALUE}, json.dumps({KEY: VALUE})):
+            call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": NAME, "arguments": arguments}}
+            with suppress(Exception):  # a template may raise any error
+                text = self._render_text([user, {**answer, "content": VALUE}], tools)
+                written = self._render_text([user, {**answer, "tool_calls": [call]}], tools)
+                first = next((i for i, (a, b) in enumerate(zip(text, written, strict=False)) if a != b), len(text))
+                written = written[first:].lstrip()  # without the header of the turn
+                if NAME in written:
+                    return written
+        return ""
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
         """Return the token ids of the prompt's cacheable part: all up to the last control token before the user's
@@ -212,15 +246,7 @@ class ChatTemplate:
         definitions never becomes a control token."""
         words = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
         try:
-            text = self._renderer.apply_chat_template(
-                messages,
-                tools=_replace_words([t.to_openai() for t in tools], words) or None,
-                tokenize=False,
-                enable_thinking=False,
-                date_string=DATE,
-                chat_template=FIXED_DATE + self._template,
-                **options,
-            )
+            text = self._render_text(messages, _replace_words([t.to_openai() for t in tools], words), **options)
         except Exception as error:  # a template may raise any error
             reason = (str(error) or repr(error)).splitlines()[0][:200]
             raise self._unusable_error(f"does not accept tools, or a system or user message alone ({reason})") from None
@@ -229,6 +255,13 @@ class ChatTemplate:
         marks = {word: mark for mark, word in words.items()}
         pieces = self._tokenizer.split_added_tokens(text)
         return [_replace_words(piece, marks) if isinstance(piece, str) else piece for piece in pieces]
+
+    def _render_text(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], **options: bool) -> str:
+        """Return the text of messages and tools. A template may raise any error."""
+        settings = {"date_string": DATE, "chat_template": FIXED_DATE + self._template, "enable_thinking": False}
+        return str(
+            self._renderer.apply_chat_template(messages, tools=tools or None, tokenize=False, **settings, **options)
+        )
 
     def _unusable_error(self, problem: str) -> UserError:
         return UserError(

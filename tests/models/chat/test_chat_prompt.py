@@ -96,6 +96,61 @@ def test_prompt_never_contains_the_date(small: Path, tmp_path: Path) -> None:
     assert "Today: 26 Jul 2024" in tokenizer.decode(template.prefix_ids(tools("d")))
 
 
+# How templates of chat models write the calls of an assistant's turn.
+WITH_CALLS = """{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if loop.first and tools %}
+{{ tools | tojson }}
+Answer like this: %TOLD%{% endif %}{% for c in m.tool_calls %}%CALL%{% endfor %}<|im_end|>\n{% endfor %}"""
+OBJECT = '{"name": "{{ c.function.name }}", "%s": {{ c.function.arguments | tojson }}'
+PAIRS = "{% for k, v in c.function.arguments.items() %}%s{% endfor %}"
+KNOWN = {
+    "qwen 2.5": ("<tool_call>", "\n<tool_call>\n" + OBJECT % "arguments" + "}\n</tool_call>"),
+    "qwen 3": ("<tool_call>", "<tool_call>\n" + OBJECT % "arguments" + "}\n</tool_call>"),
+    "llama 3": ('{"name": n, "parameters": p}', OBJECT % "parameters" + "}"),
+    "mistral": ("[TOOL_CALLS][", "[TOOL_CALLS][" + OBJECT % "arguments" + ', "id": "{{ c.id }}"}]'),
+    "ministral": ("[ARGS]", "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}"),
+    "a dump": ("<tool_call>", "{% if loop.first %}{{ m.tool_calls | tojson }}{% endif %}"),
+    "no calls": ("<tool_call>", ""),
+    "an error": ("<tool_call>", "{{ raise_exception('No results!') }}"),
+}
+OTHER = {
+    "qwen 3 coder": (
+        "<tool_call>",
+        "<tool_call>\n<function={{ c.function.name }}>\n"
+        + PAIRS.replace("%s", "<parameter={{ k }}>\n{{ v }}\n</parameter>\n")
+        + "</function>\n</tool_call>",
+    ),
+    "glm 4.5": (
+        "<tool_call>",
+        "<tool_call>{{ c.function.name }}\n"
+        + PAIRS.replace("%s", "<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n")
+        + "</tool_call>",
+    ),
+    "hunyuan": ('"parameters":', "<tool_calls>[" + OBJECT % "arguments" + "}]</tool_calls>"),
+    "hunyuan, named": (
+        "<tool_call>",
+        "<tool_calls><tool_call>{{ c.function.name }}<tool_sep></tool_call></tool_calls>",
+    ),
+    "qwen 3 coder, arguments as text": (
+        "<tool_call>",
+        "<tool_call>\n{{ '<function=' + c.function.name + '>' + c.function.arguments }}</function>",
+    ),
+    "qwen 3 coder, calls never written": ("<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE", ""),
+    "llama with arguments": ('"parameters":', OBJECT % "arguments" + "}"),
+}
+
+
+@pytest.mark.parametrize("kind", [*KNOWN, *OTHER])
+def test_template_that_writes_calls_in_another_form_is_refused(small: Path, tmp_path: Path, kind: str) -> None:
+    told, call = (KNOWN | OTHER)[kind]
+    layout = WITH_CALLS.replace("%TOLD%", told).replace("%CALL%", call)
+    template, _ = opened(chat_folder(tmp_path / "m", small, layout))
+    if kind in KNOWN:
+        assert template.syntax.key
+    else:
+        with pytest.raises(UserError, match=r"writes (a tool call as '.*|tool calls )in none of the known forms"):
+            template.prefix_ids(tools("d"))
+
+
 MISTAKES = [
     ("no template", None, "there is none", "instruct checkpoint"),
     ("no tool calls", "{{ messages }}{{ tools }}", "in none of the known forms", "chat:URL#NAME"),
