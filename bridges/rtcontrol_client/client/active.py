@@ -104,12 +104,10 @@ class ActiveStanding:
         return "stamp" if message.status == "fresh" and stamp_ns != message.t_obs_ns else None
 
     def receive(self, message: CallFields, now_ns: int) -> tuple[bool, bool]:
-        """Process a call message that arrived at `now_ns`, by the client's clock.
+        """Process a call message that arrived at `now_ns`, by the client's clock, and is not to be ignored.
 
         Return whether another call has become active, and whether to acknowledge the message's call as expired.
         """
-        if message.epoch != self.epoch or message.tick <= self.last_tick:
-            return self.expire(now_ns), False
         self.last_tick = message.tick
         further, self._more_follows = self._more_follows and self.kind == "call", bool(message.more)
         if message.status == "safe":
