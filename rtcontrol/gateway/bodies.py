@@ -48,8 +48,10 @@ async def read_body(request: Request, model: type[Model], options: GatewayOption
     except ValidationError as error:
         first = max(error.errors(include_url=False), key=lambda item: len(item["loc"]))
         field = _field_path(first["loc"], value)
-        problem = f"{field or 'body'}: {first['msg']}."
-        raise Refusal(invalid, "invalid", problem, "Correct this field.", field or None) from None
+        problem, hint = f"{field or 'body'}: {first['msg']}.", "Correct this field."
+        if first["type"] == "extra_forbidden":
+            problem, hint = f"The parameter {field} is not supported.", "Leave it out: it would change the answer."
+        raise Refusal(invalid, "invalid", problem, hint, field or None) from None
     except (ValueError, RecursionError) as error:
         raise Refusal(invalid, "malformed", f"The body is not JSON ({error}).", "Send a JSON object.") from None
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rtcontrol.gateway.bodies import DECODER
 from rtcontrol.gateway.decide import TimedDecision
@@ -104,13 +104,28 @@ class SchemaFormat(BaseModel):
     json_schema: JsonSchema
 
 
+# Parameters that cannot change the answer: decisions are not sampled, and are never cut off.
+IGNORED = {
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+}
+IGNORED |= {"max_tokens", "max_completion_tokens", "parallel_tool_calls", "prediction", "reasoning_effort", "verbosity"}
+IGNORED |= {"service_tier", "store", "metadata", "user", "safety_identifier", "chat_template_kwargs"}
+IGNORED |= {"prompt_cache_key", "prompt_cache_retention"}
+
+
 class ChatRequest(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="forbid")
 
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
     tools: list[dict[str, Any]] | None = None
-    functions: None = None  # must be missing: this old field of OpenAI's is not supported, and ignoring it is unsafe
     tool_choice: Literal["auto", "required"] | ToolChoice | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -118,7 +133,20 @@ class ChatRequest(BaseModel):
     logprobs: Literal[False] | None = None  # a reply has no log probabilities of tokens
     top_logprobs: Literal[0] | None = None
     response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    modalities: list[Literal["text"]] | None = None
     environment: list[str] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ignored(cls, body: Any) -> Any:
+        """Drop parameters that change nothing. Unknown ones are refused unless they are empty."""
+        if not isinstance(body, dict):
+            return body
+        return {
+            key: value
+            for key, value in body.items()
+            if key in cls.model_fields or not (key in IGNORED or value is None or value in ([], {}, False))
+        }
 
     def system_text(self) -> str:
         """Return the text of all system and developer messages."""

@@ -143,6 +143,18 @@ SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "funct
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"stop": ["\n"]}, "stop"),
+        ({"logit_bias": {"50256": -100}}, "logit_bias"),
+        ({"modalities": ["text", "audio"]}, "modalities[1]"),
+        ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
+        ({"web_search_options": {"user_location": None, "search_context_size": "low"}}, "web_search_options"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"extra_body": {"guided_choice": ["a", "b"]}}, "guided_choice"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+            "tool_choice.type",
+        ),
+        ({"tools": [{"type": "custom", "custom": {"name": "write"}}]}, "tools"),
         ({"functions": [{"name": "go"}]}, "functions"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
@@ -156,6 +168,15 @@ def test_invalid_request_names_its_field_once(served: Served, change: dict[str, 
         ask(retrying, **change)
     assert caught.value.param == param and len(sent) == 1
     assert len(caught.value.body["message"].split(". ")) >= 2  # type: ignore[index]
+
+
+def test_parameters_that_change_nothing_are_taken() -> None:
+    plain = {"model": "m", "messages": [USER], "tools": [LAMP]}
+    empty = {"stop": None, "logit_bias": {}, "functions": [], "modalities": ["text"], "audio": None}
+    ignored = {"temperature": 0.7, "top_p": 0.9, "seed": 1, "max_completion_tokens": 50, "parallel_tool_calls": True}
+    ignored |= {"store": True, "metadata": {"a": "b"}, "service_tier": "flex", "reasoning_effort": "low", "user": "u"}
+    taken = ChatRequest.model_validate({**plain, **empty, **ignored})
+    assert taken.model_copy(update={"modalities": None}) == ChatRequest.model_validate(plain)
 
 
 def test_untrained_tools_warn_in_a_field(serve: Serve) -> None:
