@@ -16,6 +16,7 @@ import torch
 from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import ROUNDS, Ask, Caps, PassCost, PrefixInfo, Work
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.processors import usable_processors
 from rtcontrol.models.runners.handle import pass_cost
 from rtcontrol.models.runners.lean import SLOTS, LeanModel
 from rtcontrol.models.runners.packed import MAX_BATCH, PackedSequence, compute_answers, run_together
@@ -158,8 +159,9 @@ def thread_limit(threads: int | None) -> Iterator[None]:
 
 
 def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
-    """Return `threads` if it is not None; otherwise 1 for a small model, and None (torch's default) for a large one.
-    `files` are the key of the weights (see `files_key`). Raises UserError if `threads` is less than 1.
+    """Return `threads` if it is not None; otherwise 1 for a small model, and for a large one torch's default (None), or
+    fewer if the container's quota is lower: more threads would use it up, and wait. `files` are the key of the weights
+    (see `files_key`). Raises UserError if `threads` is less than 1.
 
     A second thread hardly speeds up a small model, but makes the slowest decisions a hundred times slower if another
     process is busy.
@@ -167,7 +169,10 @@ def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) 
     if threads is not None and threads < 1:
         raise UserError(f"The number of CPU threads is {threads}.", "Give 1 or more.")
     small = sum(size for _, size, _ in files) < ONE_THREAD_BYTES
-    return 1 if threads is None and small else threads
+    if threads is None and small:
+        return 1
+    usable = usable_processors()
+    return usable if threads is None and usable < torch.get_num_threads() else threads
 
 
 def choose_device(name: str | None) -> torch.device:

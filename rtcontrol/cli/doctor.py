@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import rtcontrol.models
+from rtcontrol.models.processors import usable_processors
 from rtcontrol.telemetry.run_folder import cpu_model, package_version
 
 OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # OPTIONAL: the missing part is not required
@@ -20,7 +21,8 @@ OK, OPTIONAL, MISSING = "ok  ", "--  ", "no  "  # OPTIONAL: the missing part is 
 
 def run_checks() -> Iterator[tuple[str, str, str]]:
     """Yield the sign, a description, and the command that fixes a problem, for each check. Takes 3 seconds."""
-    machine = f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores"
+    cores = f"{usable_processors()} of {os.cpu_count()} cores"
+    machine = f"{platform.system()} {platform.release()}, {cpu_model()}, {cores}"
     yield OK, f"{machine}, Python {platform.python_version()}", ""
     for package in ("torch", "transformers", "llguidance", "ray", "pyzmq", "gymnasium"):
         yield _check_package(package, MISSING, "pip install rtcontrol")
@@ -65,4 +67,15 @@ def _measure_wake_up() -> tuple[str, str, str]:
     p50, p99 = np.percentile(late, [50, 99])
     text = f"wake-up lateness p50 {p50:.3f} ms, p99 {p99:.3f} ms, max {max(late):.3f} ms"
     fine = bool(p99 < 1.0)
-    return OK if fine else OPTIONAL, text, "" if fine else "close other programs, or run with `chrt -f 50`"
+    return OK if fine else OPTIONAL, text, "" if fine else f"close other programs, or {_real_time_hint()}"
+
+
+def _real_time_hint() -> str:
+    """Return how to run with real-time priority, which the decoder's process inherits, on this machine."""
+    try:
+        policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, policy, parameters)
+    except (AttributeError, OSError):
+        return "run `chrt -f 50 rtcontrol ...` (needs `ulimit -r 99`, in a container `docker run --cap-add SYS_NICE`)"
+    return "run `chrt -f 50 rtcontrol ...`, which reaches the decoder's process, too"

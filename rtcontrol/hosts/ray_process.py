@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnav
 from rtcontrol.hosts.ray_actor import BUILD, PING, DecoderActor
 from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession, StartCancelled
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.processors import usable_processors
+
+# The first letters of environment variables that tune the threads and the memory of a process.
+TUNING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "TORCH", "PYTORCH_", "LD_PRELOAD")
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -127,6 +131,13 @@ class DecoderProcess:
         self.actor = None
 
 
+def _tuning(shell: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the user's shell that tune threads and memory, for a Ray that was started elsewhere.
+    Without OMP_NUM_THREADS, Ray would set it to 1, so that a large model decides on a single processor."""
+    variables = {name: value for name, value in shell.items() if name.startswith(TUNING)}
+    return {"OMP_NUM_THREADS": str(usable_processors()), **variables}
+
+
 def _actor_options(gpus: float | None) -> dict[str, Any]:
     """Return the options of the actor: on this machine, without a CPU limit, with the source tree in PYTHONPATH.
 
@@ -145,6 +156,6 @@ def _actor_options(gpus: float | None) -> dict[str, Any]:
         "num_cpus": 0,
         "num_gpus": gpus,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
-        "runtime_env": {"env_vars": {"PYTHONPATH": path}},
+        "runtime_env": {"env_vars": {**_tuning(os.environ), "PYTHONPATH": path}},
         "concurrency_groups": {BUILD: 1, PING: 1},
     }

@@ -12,6 +12,8 @@ import pytest
 
 from rtcontrol.hosts import processes
 from rtcontrol.hosts.processes import MARK, Guardian, restrictions
+from rtcontrol.hosts.ray_process import _tuning
+from rtcontrol.models.processors import usable_processors
 from tests.helpers.processes import until
 
 
@@ -74,3 +76,9 @@ def test_guardian_notices_end_of_run_despite_fork() -> None:
         marked.kill()
         marked.wait()
         master.communicate()
+
+
+def test_tuning_of_the_shell_reaches_the_decoder() -> None:
+    shell = {"OMP_NUM_THREADS": "3", "MALLOC_ARENA_MAX": "2", "LD_PRELOAD": "/lib/jemalloc.so", "HOME": "/root"}
+    assert _tuning(shell) == {name: value for name, value in shell.items() if name != "HOME"}
+    assert _tuning({}) == {"OMP_NUM_THREADS": str(usable_processors())}

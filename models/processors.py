@@ -1,0 +1,35 @@
+"""Count the processors that this process may use, which in a container are fewer than the machine has."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+
+CONTROL_GROUPS, GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def usable_processors() -> int:
+    """Return the number of processors in this process's affinity, or fewer if its container has a quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return allowed if quota is None else min(allowed, max(1, math.ceil(quota)))
+
+
+def cpu_quota() -> float | None:
+    """Return how many processors' time the container (cgroup, version 1 or 2) may use, or None without a limit."""
+    folders = [CONTROL_GROUPS, CONTROL_GROUPS / "cpu"]
+    with contextlib.suppress(OSError):
+        for line in GROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            folders.append(CONTROL_GROUPS / ("cpu" if "cpu" in controllers.split(",") else "") / path.lstrip("/"))
+    quotas = []
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or no limit: "max"
+            quota, period = (folder / "cpu.max").read_text().split()
+            quotas.append(int(quota) / int(period))
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            quotas.append(int(quota) / int(period))
+    return min((quota for quota in quotas if quota > 0), default=None)
