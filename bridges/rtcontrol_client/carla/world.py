@@ -34,6 +34,7 @@ START = (
     "--gpus all --net=host carlasim/carla:0.9.16 ./CarlaUE4.sh -RenderOffScreen -quality-level=Low; or try "
     "`rtcontrol run --env carla-bridge --set carla.standin=true`, which needs a source checkout only and is not CARLA."
 )
+MOST_FOREIGN = 20  # maximum number of steps by another client during a drive
 ONE_CLIENT = "Only one client may tick a server: end the other client first, or start a second server."
 LOOK = "Read the CARLA server's output; restart the server."
 FIELDS = tuple(name for name in dir(carla.WorldSettings) if not name.startswith("_"))
@@ -168,6 +169,7 @@ class CarlaWorld:
         self.map: Any = None
         self.ego: Any = None
         self.frame = 0
+        self._foreign = 0  # number of steps by other clients during this drive
         self._journal = journal
         self._client: Any = None
         self._world: Any = None
@@ -277,11 +279,23 @@ class CarlaWorld:
     # The methods below belong to each step.
 
     def tick(self) -> None:
-        """Advance the simulation by one step. Raises ServerLost if the step does not arrive in time."""
+        """Advance the simulation by one step. Raises ServerLost if the step does not arrive in time, and once
+        CarlaBridgeError if another client has ticked the server more than MOST_FOREIGN times."""
+        previous, self.frame = self.frame, 0  # after a lost step, the next frame number is unknown
         try:
             self.frame = int(self._world.tick(self.options.wait_s))
         except RuntimeError as error:
             raise ServerLost(_short_reason(error)) from None
+        if previous and self.frame > previous + 1:
+            self._count_foreign(self.frame - previous - 1)
+
+    def _count_foreign(self, steps: int) -> None:
+        before, self._foreign = self._foreign, self._foreign + steps
+        text = f"Another client ticks the CARLA server at {self.options.server}: simulated time runs too fast."
+        if before <= MOST_FOREIGN < self._foreign:
+            raise CarlaBridgeError(text, ONE_CLIENT)
+        if not before:
+            log.warning("%s %s", text, ONE_CLIENT)
 
     def scene(self) -> Scene:
         """Return the scene after the last step."""

@@ -14,7 +14,7 @@ import pytest
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.options import CarlaBridgeError, DriveOptions
-from rtcontrol_client.carla.world import CarlaWorld
+from rtcontrol_client.carla.world import MOST_FOREIGN, CarlaWorld
 from tests.bridges.carla.rig import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
@@ -89,6 +89,24 @@ def test_synchronous_server_left_idle_is_taken_over_and_left_running(
     state = standin.state()
     assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (False, None)
     assert state["alive"] == []
+
+
+def test_ticks_of_another_client_during_a_drive_are_noticed(standin: StandIn, caplog: pytest.LogCaptureFixture) -> None:
+    mine = world(standin.port)
+    mine.open()
+    mine.tick()
+    other = carla.Client("127.0.0.1", standin.port).get_world()
+    with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
+        other.tick(2.0)
+        mine.tick()
+        assert caplog.text.count("Another client ticks the CARLA server") == 1
+        for _ in range(MOST_FOREIGN):
+            other.tick(2.0)
+        with pytest.raises(CarlaBridgeError, match="Another client ticks the CARLA server"):
+            mine.tick()
+        other.tick(2.0)
+        mine.tick()  # so that the car can brake
+    mine.close()
 
 
 # The stand-in alone.
