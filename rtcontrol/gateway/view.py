@@ -52,7 +52,7 @@ SENT = "sent"  # the answer to an instruction
 SEND_INTERVAL_S = 0.25
 MIN_COMMAND_INTERVAL_S = 0.02  # shortest time between two commands of a viewer
 SEND_TIMEOUT_S = 5.0  # a viewer that reads nothing for this long is disconnected
-MAX_VIEWERS = 16
+MAX_VIEWERS = 16  # maximum number of viewers that have sent no message, and of those that have
 NICE = 10  # a low priority, so that this process does not delay the loop on a machine with few cores
 POLICY, INTERNAL, TRY_LATER = 1008, 1011, 1013
 PAGE = Path(__file__).parent / "page"
@@ -73,7 +73,7 @@ def view_routes(
 ) -> list[BaseRoute]:
     """Return the routes `/view/sessions` and `/view/ws`. `sessions` returns the list of sessions. `find` returns the
     session with a name, or the newest session or the run if the name is empty."""
-    viewers: set[WebSocket] = set()
+    places = Places()
 
     async def listed(request: Request) -> Response:
         return JSONResponse(sessions())
@@ -84,24 +84,66 @@ def view_routes(
         if watched is None:
             await socket.close(POLICY, "there is no such session")
             return
-        if len(viewers) >= MAX_VIEWERS:
-            await socket.close(TRY_LATER, "too many viewers")
-            return
-        viewers.add(socket)
+        places.take(socket)
         showing = asyncio.create_task(_send_snapshots(socket, watched))
         try:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a binary message
                 while True:
                     answer = _run_command(watched, await socket.receive_text())
+                    places.speak(socket)
                     await socket.send_text(json.dumps({"answer": answer}))
                     await asyncio.sleep(MIN_COMMAND_INTERVAL_S)  # limits the rate of commands
         finally:
-            viewers.discard(socket)
+            places.leave(socket)
             showing.cancel()
             with contextlib.suppress(BaseException):
                 await showing
 
     return [Route("/view/sessions", listed), WebSocketRoute("/view/ws", ws)]
+
+
+class Places:
+    """The places of viewers. A new viewer always gets a place, and those that send messages have places of their own.
+    In a full group, the viewer that has been silent for longest loses its place, so that an operator can always act."""
+
+    def __init__(self) -> None:
+        self._silent: dict[Any, None] = {}  # in the order of their arrival
+        self._speaking: dict[Any, None] = {}  # in the order of their last messages
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def take(self, viewer: Any) -> None:
+        """Give a new viewer a place."""
+        self._append(self._silent, viewer)
+
+    def speak(self, viewer: Any) -> None:
+        """Note that a viewer has sent a message, unless it has lost its place."""
+        if viewer in self._silent or viewer in self._speaking:
+            self.leave(viewer)
+            self._append(self._speaking, viewer)
+
+    def leave(self, viewer: Any) -> None:
+        self._silent.pop(viewer, None)
+        self._speaking.pop(viewer, None)
+
+    def _append(self, group: dict[Any, None], viewer: Any) -> None:
+        group[viewer] = None
+        if len(group) > MAX_VIEWERS:
+            longest = next(iter(group))
+            del group[longest]
+            task = asyncio.create_task(_close_viewer(longest))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+async def _close_viewer(socket: WebSocket) -> None:
+    with contextlib.suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+        await asyncio.wait_for(socket.close(TRY_LATER, "too many viewers"), SEND_TIMEOUT_S)
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON; NaN and infinity, which browsers cannot read, become null."""
+    text = json.dumps(value, default=str)
+    return json.dumps(json.loads(text, parse_constant=lambda _: None)) if "NaN" in text or "Infinity" in text else text
 
 
 async def _send_snapshots(socket: WebSocket, watched: WatchedSession | PageState) -> None:
@@ -110,7 +152,7 @@ async def _send_snapshots(socket: WebSocket, watched: WatchedSession | PageState
         while not over:
             now = watched.snapshot(number)
             number, over = now["number"], bool(now.get("over"))
-            await asyncio.wait_for(socket.send_text(json.dumps(now, default=str)), SEND_TIMEOUT_S)
+            await asyncio.wait_for(socket.send_text(as_json(now)), SEND_TIMEOUT_S)
             picture = await asyncio.to_thread(watched.picture)
             if picture is not None and picture is not shown:
                 await asyncio.wait_for(socket.send_bytes(picture), SEND_TIMEOUT_S)
@@ -207,7 +249,7 @@ class PageState:
 
     def snapshot(self, since: int) -> dict[str, Any]:
         with self._lock:
-            # `data` is only for the picture, and may have values that JSON does not allow, such as NaN.
+            # `data` is only for the picture.
             fields = {name: value for name, value in self._last.items() if name != "data"}
             return fields | {"ticks": [tick for number, tick in self._ticks if number > since]}
 

@@ -152,6 +152,7 @@ for (const text of SUGGESTIONS) {
 $("tell").addEventListener("submit", (event) => {
   event.preventDefault();
   tell($("instruction").value.trim());
+  $("instruction").select();
 });
 
 function tell(text) {

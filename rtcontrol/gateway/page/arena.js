@@ -142,6 +142,7 @@ for (const text of EXAMPLES) {
 $("tell").addEventListener("submit", (event) => {
   event.preventDefault();
   tell($("instruction").value);
+  $("instruction").select();
 });
 
 /** Put a villager's name at the start of the text box. */

@@ -6,6 +6,12 @@ import { Gate } from "./gate.js";
 
 const AGAIN_MS = 1000;
 const OLD_S = 3; // an older picture is marked as old
+const FULL_AGAIN_MS = 10_000; // until the next try where others took this page's place
+const [NO_SESSION, TOO_MANY] = [1008, 1013]; // why the server closes the connection
+const MOST_CHARACTERS = 4000; // of a text that are shown
+const MOST_TICKS = 512; // of a message
+// Control characters, and those that turn or hide text: names and texts come from clients.
+const ODD = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
 const KEYS = { p: "pause", r: "resume", s: "stop", y: "confirm", n: "deny" };
 
 const $ = (id) => document.getElementById(id);
@@ -18,12 +24,21 @@ let asked = null; // the tick whose call waits for confirmation
 let askedAt = 0; // when its question was shown
 const READ_MS = 2000; // an answer before this time may be meant for the previous question
 
+/** A text of others, without what would change the page around it. */
+function legible(text) {
+  const whole = String(text);
+  return whole.slice(0, MOST_CHARACTERS).replace(ODD, "\ufffd") + (whole.length > MOST_CHARACTERS ? " …" : "");
+}
+
 /** Set an element's text if it has changed. */
-function put(id, text) {
+function put(id, given) {
+  const text = legible(given);
   if (texts.get(id) === text) return;
   texts.set(id, text);
   $(id).textContent = text;
 }
+
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 function link(state, text) {
   $("link").dataset.state = state;
@@ -43,6 +58,7 @@ async function connect() {
     }
     choose(await answer.json());
   } catch {
+    link("waiting", "the server does not answer, trying again");
     setTimeout(connect, AGAIN_MS);
     return;
   }
@@ -53,12 +69,29 @@ async function connect() {
   socket.binaryType = "blob";
   view.socket = socket;
   socket.onopen = () => link("live", "connected");
-  socket.onmessage = ({ data }) => (typeof data === "string" ? take(JSON.parse(data)) : picture(data, socket));
-  socket.onclose = () => {
-    if (socket !== view.socket) return;
-    link(view.over ? "closed" : "waiting", view.over ? "the run is over" : "connection lost, trying again");
-    if (!view.over || session) setTimeout(connect, AGAIN_MS);
+  socket.onmessage = ({ data }) => {
+    try {
+      if (typeof data === "string") take(JSON.parse(data));
+      else picture(data, socket);
+    } catch (error) {
+      put("answer", `the server sent a state that cannot be shown (${error.message})`);
+    }
   };
+  socket.onclose = ({ code }) => {
+    if (socket !== view.socket) return;
+    if (view.over) link("closed", "the run is over");
+    else if (code === NO_SESSION) noSession();
+    else if (code === TOO_MANY) link("waiting", "too many viewers: this page was silent for longest; trying again");
+    else link("waiting", "connection lost, trying again");
+    if (!view.over || session) setTimeout(connect, code === TOO_MANY ? FULL_AGAIN_MS : AGAIN_MS);
+  };
+}
+
+function noSession() {
+  link("waiting", "no session yet");
+  put("title", "No session to show yet");
+  const game = new URL(".", location.href).href;
+  put("lead", `Open ${game} in another tab to start one, or connect a client or robot to this server (docs/clients.md). It appears here.`);
 }
 
 /** A server has sessions to choose from; a run has none. */
@@ -66,7 +99,7 @@ function choose(sessions) {
   $("session-label").hidden = !sessions.length;
   const options = sessions.map(({ id, client, state }) => {
     const option = document.createElement("option");
-    Object.assign(option, { value: id, textContent: `${id} (${client}, ${state})`, selected: id === session });
+    Object.assign(option, { value: id, textContent: legible(`${id} (${client}, ${state})`), selected: id === session });
     return option;
   });
   $("session").replaceChildren(...options);
@@ -98,14 +131,15 @@ function take(told) {
     return;
   }
   view.seen += told.ticks.length;
-  const period = 1000 / (told.hz || 16);
+  const period = 1000 / (told.hz > 0 ? told.hz : 16);
   const now = performance.now();
-  told.ticks.forEach((tick, i) => {
-    const [latency, decide] = [tick.latency_ms ?? null, tick.decide_ms ?? null];
-    const at = now - (told.ticks.length - 1 - i) * period;
+  const ticks = told.ticks.slice(-MOST_TICKS);
+  ticks.forEach((tick, i) => {
+    const [latency, decide] = [tick.latency_ms, tick.decide_ms].map((value) => (isNumber(value) ? value : null));
+    const at = now - (ticks.length - 1 - i) * period;
     chart.add({ at, latency, age: null, decide, missed: Boolean(tick.cause) });
   });
-  chart.deadline = told.deadline_ms ?? 0;
+  chart.deadline = isNumber(told.deadline_ms) ? told.deadline_ms : 0;
   put("title", told.env ?? "A run");
   put("lead", lead(told));
   showState(told);
@@ -153,7 +187,7 @@ function showCall({ call, confidence, ticks, state, safe_calls: safe }) {
   if (!running) put("kind", "the safe call");
   else if (last) put("kind", last.why ?? (last.cause ? `missed: ${plain(last.cause)}` : last.kind));
   put("call", running ? (call ?? "–") : safe?.join(", ") || "safe");
-  $("sureness").hidden = !running || confidence === null || confidence === undefined; // part of a decision
+  $("sureness").hidden = !running || !isNumber(confidence); // part of a decision
   if ($("sureness").hidden) return;
   put("sure", `${Math.round(confidence * 100)} %`);
   $("sure-bar").style.transform = `scaleX(${confidence})`;
@@ -167,10 +201,10 @@ function showCauses({ causes, subcauses }) {
     const row = document.createElement("li");
     const number = document.createElement("i");
     number.textContent = n;
-    row.append(plain(cause), number);
+    row.append(legible(plain(cause)), number);
     const kinds = Object.entries(subcauses).filter(([name]) => name.startsWith(`${cause}.`));
     const kind = document.createElement("small");
-    kind.textContent = kinds.map(([name, times]) => `${plain(name.slice(cause.length + 1))} ${times}`).join(", ");
+    kind.textContent = legible(kinds.map(([name, times]) => `${plain(name.slice(cause.length + 1))} ${times}`).join(", "));
     row.append(kind);
     return row;
   });
@@ -188,12 +222,12 @@ function showLog(lines = []) {
   if (key === texts.get("log")) return;
   texts.set("log", key);
   $("told").hidden = !newest.length;
-  const rows = newest.map((line) => Object.assign(document.createElement("li"), { textContent: line }));
+  const rows = newest.map((line) => Object.assign(document.createElement("li"), { textContent: legible(line) }));
   $("log").replaceChildren(...rows);
 }
 
 function ms(value) {
-  if (value === null || value === undefined) return "–";
+  if (!isNumber(value)) return "–";
   return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ms`;
 }
 
@@ -243,6 +277,7 @@ $("tell").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("instruction").value.trim();
   if (text) send({ instruct: text });
+  $("instruction").select(); // so that the next one replaces it
 });
 
 addEventListener("keydown", (event) => {

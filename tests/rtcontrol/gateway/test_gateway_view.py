@@ -119,6 +119,105 @@ def test_stuck_viewer_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(asyncio.wait_for(app(scope | {"extensions": {"rtcontrol.abort": over.set}}, receive, send), 20))
 
 
+def test_silent_viewers_never_keep_operators_out() -> None:
+    class Viewer:
+        closed = 0
+
+        async def close(self, code: int, reason: str) -> None:
+            self.closed = code
+
+    async def settle() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def fill() -> None:
+        places, operator = views.Places(), Viewer()
+        places.take(operator)
+        places.speak(operator)
+        silent = [Viewer() for _ in range(3 * views.MAX_VIEWERS)]
+        for viewer in silent:
+            places.take(viewer)
+            await settle()
+            assert viewer.closed == operator.closed == 0
+        assert [bool(viewer.closed) for viewer in silent] == [True] * 32 + [False] * 16, "the longest silent go first"
+        for viewer in (speaking := silent[-16:]):
+            places.speak(viewer)
+            await settle()
+        places.speak(silent[0])  # it has lost its place
+        await settle()
+        assert [operator.closed, *(viewer.closed for viewer in speaking)] == [1013, *[0] * 16]
+
+    asyncio.run(fill())
+
+
+def test_state_with_nan_is_json_for_browsers() -> None:
+    state = {"hz": float("nan"), "ticks": [{"latency_ms": float("-inf")}], "text": "NaN Infinity", "k": object}
+    assert json.loads(views.as_json(state), parse_constant=lambda name: pytest.fail(name)) == {
+        "hz": None, "ticks": [{"latency_ms": None}], "text": "NaN Infinity", "k": "<class 'object'>",
+    }  # fmt: skip
+
+
+SHOWN = "document.getElementById('{}').textContent"
+# What a broken server, or a client with odd names, may send to the page.
+NONSENSE = (
+    "no JSON",
+    "null",
+    "[]",
+    '"text"',
+    '{"counts": {}, "ticks": null}',
+    '{"counts": {"misses": 1}, "ticks": [null], "latency_ms": {}}',
+    '{"counts": {}, "ticks": [], "latency_ms": {"p50": "fast"}, "model": 7, "causes": 5}',
+    '{"answer": {"a": [1]}}',
+)
+ODD: dict[str, Any] = {
+    "counts": {"misses": 1, "skipped_releases": 0, "releases": 9},
+    "ticks": [{"k": 1, "latency_ms": "late", "decide_ms": 1e300, "kind": "<b>"}] * 2000,
+    "latency_ms": {"p50": None, "p99": "x", "max": 1e300},
+    "env": "<img src=x onerror=alert(1)>",
+    "text": "wall " * 100_000,
+    "call": "drive(\u202e30)",
+    "causes": {"__proto__": 3, "<script>": 1},
+    "subcauses": {"<script>.<i>": 2},
+    "log": ["\u0007<b>bold</b>"],
+    "instruction": "\u202ego",
+    "confidence": 1e308,
+    "hz": -1,
+    "state": "running",
+    "asking": None,
+    "deadline_ms": None,
+}
+
+
+@in_chromium
+def test_page_without_session_says_how_to_start_and_survives_nonsense(serve: Serve, tmp_path: Path) -> None:
+    with Chromium(tmp_path) as page:
+        page.open(f"{serve().url}live.html")
+        page.until(f"{SHOWN.format('title')} === 'No session to show yet'")
+        assert "connect a client or robot" in page.value(SHOWN.format("lead"))
+        for text in NONSENSE:
+            page.value(f"rtcontrol.socket.onmessage({{data: {json.dumps(text)}}})")
+            assert text.startswith('{"answer"') or "cannot be shown" in page.value(SHOWN.format("answer"))
+        page.value(f"rtcontrol.socket.onmessage({{data: JSON.stringify({json.dumps(ODD)})}})")
+        assert page.value(SHOWN.format("title")) == ODD["env"] and page.value("document.images.length") == 0
+        assert page.value(SHOWN.format("call")) == "drive(\ufffd30)"
+        assert page.value(SHOWN.format("text") + ".length") < 5000
+        assert page.value("document.documentElement.scrollWidth <= innerWidth")
+        page.value("new Promise((done) => setTimeout(done, 300))")  # until the chart is painted
+        assert page.errors == []
+
+
+@in_chromium
+def test_text_box_selects_its_text_after_enter(flying: Flying, tmp_path: Path) -> None:
+    with Chromium(tmp_path) as page:
+        page.open(flying.url)
+        page.until("rtcontrol.last?.phase === 'running'")
+        page.key("/")
+        page.write("hover at 0.8")
+        page.key("Enter")
+        box = "document.getElementById('instruction')"
+        page.until(f"{box}.selectionStart === 0 && {box}.selectionEnd === 12")
+
+
 @pytest.fixture
 def session(served: Served) -> Iterator[tuple[str, Line]]:
     with line(served, max_queue=None) as client:
