@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs import registration
 
 from rtcontrol.agents import Agent, Fallback, Goals, Tools
 from rtcontrol.agents.signatures import location_of
@@ -134,6 +135,13 @@ def load(name: str) -> None:
         raise _cannot_make(name, error) from error
 
 
+def _has_pictures(world_id: str) -> bool:
+    with suppress(Exception):  # `gymnasium.make` reports what is wrong
+        creator = registration.load_env_creator(str(gymnasium.spec(world_id).entry_point))
+        return "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
+    return False
+
+
 def _cannot_make(name: str, error: Exception) -> UserError:
     return UserError(
         f"{name} cannot be created ({type(error).__name__}: {' '.join(str(error).split())}).",
@@ -215,10 +223,12 @@ class GymWorld:
     world. Later methods raise UserError, with class and line, if the world's results do not fit its spaces.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pictures: bool = False) -> None:
+        """Create the world; with `pictures`, in the render mode `rgb_array` if it has this mode."""
         self.options, self.name = GymOptions.parse(name), name
+        mode = {"render_mode": "rgb_array"} if pictures and _has_pictures(self.options.id) else {}
         try:
-            self.env: Any = gymnasium.make(self.options.id, **self.options.make_options)
+            self.env: Any = gymnasium.make(self.options.id, **mode | dict(self.options.make_options))
         except Exception as error:  # a world's own checks may raise any exception
             raise _cannot_make(name, error) from error
         try:
@@ -293,6 +303,10 @@ class GymWorld:
         """Set the action that the following steps repeat."""
         numbers = [values[chosen[key]] for key, values in self.tool.parameters.items()]
         self._action = action_of(self.env.action_space, numbers)
+
+    def picture(self) -> Any:
+        """Return the picture (uint8 [height, width, 3]), or None if the render mode is not `rgb_array`."""
+        return self.env.render() if getattr(self.env, "render_mode", None) == "rgb_array" else None
 
     def instruct(self, text: str) -> None:
         """Do nothing: the rewards do not depend on the instruction."""

@@ -174,6 +174,11 @@ class PacedEnvironment:
             self.thread.run(lambda: self._record_errors(lambda: self._advance(dt_ns)))
             self.latest()
 
+    def picture(self) -> Any:
+        """Return the picture that the simulation makes of itself, on the world's thread; None if it makes none."""
+        paint = getattr(self._simulation, "picture", None)
+        return None if paint is None else self.thread.run(paint)
+
     def instruct(self, text: str) -> None:
         """Pass the controller's instruction to the simulation, before the start or during an episode."""
         self.thread.run(lambda: self._simulation.instruct(text))

@@ -11,6 +11,8 @@ import numpy as np
 
 # A function that draws an observation: (seed of the episode, observation) -> uint8 [height, width, 3].
 Painter = Callable[[int, Mapping[str, Any]], np.ndarray]
+FILES = (b"\x89PNG", b"\xff\xd8")  # how PNG and JPEG files start
+MOST_PIXELS = 640  # maximum width and height of a picture of a user's world
 SCALE = 6  # pixels per unit of the paddle's court
 COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (255, 127, 82)
 
@@ -52,6 +54,26 @@ def _paint_court(seed: int, data: Mapping[str, Any]) -> np.ndarray:
     box(WIDTH - 3.0, data["own_y"], 1.0, PADDLE_HALF, MODEL)
     box(data["ball_x"], data["ball_y"], BALL_HALF, BALL_HALF, BALL)
     return court
+
+
+def picture_file(picture: Any) -> bytes:
+    """Return the file of a picture that a world has made: an array (uint8, [height, width] or [height, width, 3 or 4]),
+    an image of Pillow, or the bytes of a PNG or JPEG file. Raises ValueError for anything else.
+
+    Arrays with more than MOST_PIXELS on a side are made smaller.
+    """
+    if isinstance(picture, bytes):
+        if picture.startswith(FILES):
+            return picture
+        raise ValueError("it returned bytes that are not a PNG or JPEG file")
+    array = np.asarray(picture)
+    if array.ndim == 2:
+        array = np.repeat(array[..., None], 3, axis=2)
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (3, 4) or not array.size:
+        shape = f"shape {array.shape}, type {array.dtype}"
+        raise ValueError(f"it returned {type(picture).__name__} ({shape}), not uint8 [height, width, 3]")
+    every = -(-max(array.shape[:2]) // MOST_PIXELS)
+    return png(array[::every, ::every, :3])
 
 
 def png(picture: np.ndarray) -> bytes:

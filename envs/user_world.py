@@ -18,7 +18,7 @@ from rtcontrol.models.errors import UserError
 
 METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # required methods with their arguments
 GOAL_METHODS = {"instruct": ("text",), "judge_by": ("goal",)}  # at least one of these is required
-CLOSE = "close"
+CLOSE, PICTURE = "close", "picture"
 IMMUTABLE = frozenset({bool, int, float, str, type(None)})
 
 
@@ -28,7 +28,8 @@ class UserWorld:
     The object needs the attribute `step_s` and the methods `reset(seed)`, `step()`, `observe()`, which returns a
     mapping, `outcome()`, which returns None during the episode and then a bool for success or an `Episode`, and
     `instruct(text)` or `judge_by(goal)`. Tools call the functions in its `bindings` by name, or its other public
-    methods if it has no `bindings`. `close()` closes the object, unless it is one of the `tools`. An invalid result
+    methods if it has no `bindings`. `close()` closes the object, and `picture()` returns its picture for people, unless
+    they are in the `tools`. An invalid result
     raises UserError with the line of the method; exceptions of the object are not caught.
 
     If `goals` are given, the object's `judge_by` gets the `Goal` of each instruction. If an instruction has no goal,
@@ -62,7 +63,8 @@ class UserWorld:
         self.step_s = float(step_s)
         bindings = getattr(world, "bindings", None)
         if bindings is None:
-            names = (name for name in dir(world) if not name.startswith("_") and name not in signatures)
+            others = {*signatures, *({PICTURE} - {*tools})}
+            names = (name for name in dir(world) if not name.startswith("_") and name not in others)
             bindings = {name: value for name in names if callable(value := getattr(world, name))}
         if not isinstance(bindings, Mapping) or not all(callable(f) for f in bindings.values()):
             raise UserError(f"{title}: bindings must map names to functions.", 'Write {"tool": self.method, ...}.')
@@ -93,6 +95,11 @@ class UserWorld:
             with suppress(Exception):
                 return deepcopy(data)
         return dict(data)
+
+    def picture(self) -> Any:
+        """Return the object's picture, or None if it has none."""
+        paint = getattr(self._world, PICTURE, None)
+        return run_to_completion(paint) if callable(paint) and PICTURE not in self.bindings else None
 
     def outcome(self) -> Episode | None:
         outcome = self._world.outcome()

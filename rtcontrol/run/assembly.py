@@ -111,14 +111,14 @@ def make_environment(name: str, chosen: Agent, thread: WorldThread) -> Environme
     return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
 
 
-def gym_world(name: str, thread: WorldThread) -> GymWorld:
-    """Return the Gymnasium world of a thread, and create the world on that thread if needed.
-    The world's module is imported on the caller's thread."""
+def gym_world(name: str, thread: WorldThread, pictures: bool = False) -> GymWorld:
+    """Return the Gymnasium world of a thread, and create the world on that thread if needed (with `pictures` for the
+    live view, if it has them). The world's module is imported on the caller's thread."""
     from rtcontrol.envs.gym import GymWorld, load
 
     if thread.world is None:
         load(name)
-    world: GymWorld = thread.world or thread.create_world(lambda: GymWorld(name))
+    world: GymWorld = thread.world or thread.create_world(lambda: GymWorld(name, pictures))
     return world
 
 

@@ -21,6 +21,8 @@ from rich.live import Live
 from rich.text import Text
 
 from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.envs.pictures import picture_file
+from rtcontrol.envs.registry import WORLDS
 from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.operator_control import run_typed_command
@@ -35,6 +37,7 @@ PROGRAM = "rtcontrol.gateway.view"
 LOGGER = logging.getLogger("rtcontrol")  # the live view shows the warnings of this logger
 EVERY_S = 0.25
 START_S, END_S = 30.0, 3.0  # time limits for the start and the end of the page's process
+SPARE = 20  # the world has this many times the time that its picture took until the next one
 MOST_DATA = 64  # maximum number of an observation's fields that are sent to the page
 LOG_EVERY_S = 5.0
 QUIET_S = 5.0  # a repeated message is not shown again before this time has passed
@@ -51,6 +54,7 @@ class Viewer:
         self._show_line = say
         self._number = 0  # the last tick that was sent to the page
         self._picture: RemotePicture | None = None  # the last picture that was sent to the page
+        self._world_pictures = WorldPictures(say)
         self._answer: str | None = None  # the answer to the page's last message
         self._stop = threading.Event()
         self._feeder: threading.Thread | None = None
@@ -103,6 +107,8 @@ class Viewer:
         if isinstance(loop.env, RemoteEnvironment) and (newest := loop.env.pictures.newest) is not self._picture:
             self._picture = newest
             shown["picture"] = "" if newest is None else base64.b64encode(newest.data).decode()
+        elif (data := self._world_pictures.newest(loop)) is not None:
+            shown["picture"] = base64.b64encode(data).decode()
         self._in.write(json.dumps(shown, default=str).encode() + b"\n")
         self._in.flush()
 
@@ -116,6 +122,35 @@ class Viewer:
                     self._show_line(self._answer)
             except Exception as error:  # continue, since the next message may be /stop
                 self._show_line(f"the command of the page failed ({type(error).__name__}: {error})")
+
+
+class WorldPictures:
+    """The pictures that a world of Gymnasium, or of a Python file, makes of itself with `picture()`. They take time of
+    the world's thread, so at most a twentieth of it is used. After an error there are no more pictures."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._over, self._slow = say, False, False
+        self._due_s = 0.0
+
+    def newest(self, loop: ControlLoop) -> bytes | None:
+        """Return a new picture as a file; None if none is due, or the world makes none."""
+        env, started_s = loop.env, time.monotonic()
+        due = loop.state.launched and not self._over and started_s >= self._due_s
+        if not due or not isinstance(env, PacedEnvironment) or loop.config.env in WORLDS:
+            return None
+        try:
+            picture = env.picture()
+            file = None if picture is None else picture_file(picture)
+        except BaseException as error:  # also SystemExit: the user's code must not end this thread
+            self._over = True
+            self._say(f"The page shows no pictures: picture() failed ({type(error).__name__}: {error}).")
+            return None
+        took_s = time.monotonic() - started_s
+        self._due_s = started_s + SPARE * took_s
+        if took_s > loop.config.period_ns / 1e9 and not self._slow:
+            self._slow = True
+            self._say(f"picture() took {took_s * 1e3:.0f} ms, in which no call acts: leave --view out, or draw less.")
+        return file
 
 
 def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:

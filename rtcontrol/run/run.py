@@ -25,7 +25,7 @@ from rtcontrol.run.live import LiveView
 from rtcontrol.run.model_compatibility import NAME_IT, adapted, model_for, rate_mismatch, training_notice, with_gate
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.user_files import check_expert, check_fit, load_module, notices, tools_only_agent
+from rtcontrol.run.user_files import check_expert, check_fit, is_gym, load_module, notices, tools_only_agent
 from rtcontrol.settings import size
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
@@ -77,6 +77,8 @@ def _prepare_and_run(options: RunOptions, ending: Shutdown, wrap: Wrap | None, t
     """Build the parts of a run, and run them. The world lives on `thread`, and is closed in any case."""
     if options.env.endswith(".py"):
         load_module(options.env, "--env")  # on the main thread, because the file may install signal handlers
+    if options.view and is_gym(options.env):
+        assembly.gym_world(options.env, thread, pictures=True)
     options, chosen = _complete_settings(options, _load_agent(options, thread))
     ending.retake()
     source = assembly.decider_source(options, chosen, str(options.model))

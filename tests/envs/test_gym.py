@@ -287,3 +287,14 @@ def test_world_that_cannot_be_created_is_reported(monkeypatch: pytest.MonkeyPatc
     finally:
         gymnasium.registry.pop("Silent-v0", None)
         sys.modules.pop("peers_silent", None)
+
+
+def test_world_makes_pictures_if_it_can_and_should() -> None:
+    world = GymWorld("gym:CartPole-v1", pictures=True)
+    world.reset(0)
+    assert world.picture().shape == (400, 600, 3)
+    world.env.close()
+    for name, pictures in (("gym:CartPole-v1", False), ("gym:CartPole-v1?render_mode=none", True)):
+        plain = GymWorld(name, pictures=pictures)
+        assert plain.picture() is None
+        plain.env.close()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rtcontrol.agents import Fallback, Tools
 from rtcontrol.envs.base import Observation
+from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.envs.pictures import picture_file
 from rtcontrol.envs.user_world import UserWorld
+from rtcontrol.run.live import WorldPictures
 from rtcontrol.run.user_files import notices, observation_text, tools_only_agent
 
 
@@ -50,6 +56,58 @@ def test_state_that_cannot_be_copied_is_observed() -> None:
     before = UserWorld(shared, "shared").observe()
     shared.step()
     assert before["x"] == 0 and before["lock"] is shared.state["lock"]
+
+
+class Painted(Shared):
+    def picture(self) -> Any:
+        return np.full((2, 3, 4), self.state["x"], np.uint8)
+
+
+def test_picture_of_a_world_is_no_tool_unless_it_is_named() -> None:
+    world = UserWorld(Painted(), "painted")
+    assert world.picture().shape == (2, 3, 4) and "picture" not in world.bindings
+    assert UserWorld(Shared(), "shared").picture() is None
+    tool = UserWorld(Painted(), "painted", tools=["picture"])
+    assert tool.picture() is None and "picture" in tool.bindings
+
+
+@pytest.mark.parametrize(
+    ("picture", "shape"),
+    [
+        (np.zeros((4, 5, 3), np.uint8), (4, 5)),
+        (np.zeros((4, 5, 4), np.uint8), (4, 5)),
+        (np.zeros((4, 5), np.uint8), (4, 5)),
+        (np.zeros((2000, 100, 3), np.uint8), (500, 25)),
+    ],
+)
+def test_array_becomes_a_picture_file_of_limited_size(picture: Any, shape: tuple[int, int]) -> None:
+    file = picture_file(picture)
+    assert struct.unpack(">II", file[16:24]) == shape[::-1]
+    assert picture_file(file) is file
+
+
+@pytest.mark.parametrize("picture", [None, "text", b"GIF89a", np.zeros((4, 5, 3)), np.zeros((0, 5, 3), np.uint8), [1]])
+def test_value_that_is_not_a_picture_is_refused(picture: Any) -> None:
+    with pytest.raises(ValueError, match="it returned"):
+        picture_file(picture)
+
+
+def test_failing_picture_is_reported_once() -> None:
+    class Broken(Painted):
+        def picture(self) -> Any:
+            raise SystemExit("no display")
+
+    lines: list[str] = []
+    for world, result in ((Painted(), True), (Broken(), False), (Shared(), False)):
+        env = PacedEnvironment("own", UserWorld(world, "own"))
+        state, config = SimpleNamespace(launched=True), SimpleNamespace(env="own.py", period_ns=10**9)
+        loop: Any = SimpleNamespace(env=env, state=state, config=config)
+        pictures = WorldPictures(lines.append)
+        file = pictures.newest(loop)
+        assert (file is not None and file.startswith(b"\x89PNG")) == result
+        pictures.newest(loop)
+        env.close()
+    assert lines == ["The page shows no pictures: picture() failed (SystemExit: no display)."]
 
 
 def test_text_has_no_nan_and_names_arrays() -> None:
