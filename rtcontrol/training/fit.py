@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -241,10 +242,21 @@ def _train_and_export(data: FitData, folder: Path, tell: Progress | None, say: C
     try:
         with ExitStack() as stack:
             run, judge = _prepare_run(data, folder, say, stack)
+            clocks = time.monotonic(), time.process_time()
             run.run(tell)
+            say(time_text(time.monotonic() - clocks[0], time.process_time() - clocks[1]))
             return _export(run, judge, folder, say)
     finally:
         torch.set_num_threads(threads_before)
+
+
+def time_text(spent_s: float, ran_s: float) -> str:
+    """Return a text with the time that a training took, and how much processor time it had."""
+    divisor, unit = (60, "min") if spent_s > 60 else (1, "s")
+    text = f"Trained {spent_s / divisor:.1f} {unit}, {ran_s / divisor:.1f} {unit} of processor time."
+    if ran_s > 0.8 * spent_s:
+        return text
+    return f"{text} Other programs took the rest, and --minutes counts it, too: stop them, or give more minutes."
 
 
 def _prepare_run(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:

@@ -27,7 +27,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
 from rtcontrol.training.examples import LEAST_ROWS, checked, endless_rows, label_situation, situations_of, tools_of
-from rtcontrol.training.fit import NO_NONSENSE, Fitted
+from rtcontrol.training.fit import NO_NONSENSE, Fitted, time_text
 from rtcontrol.training.fit_run import LEARNING_RATE, FitRun, HeldOut, Share
 from tests.helpers.disks import files_of
 from tests.helpers.processes import ROOT
@@ -326,3 +326,18 @@ def test_example_of_training_page_runs(
     tools = tools_of({"STOP": "Stop the belt."})
     _, rows = checked(((f"fit.md:{n}", row) for n in range(LEAST_ROWS)), tools)
     assert rows[0].call is not None and json.loads(row)["call"]["name"] == "STOP"
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "text"),
+    [
+        (570.0, "Trained 10.0 min, 9.5 min of processor time."),
+        (
+            246.0,
+            "Trained 10.0 min, 4.1 min of processor time. Other programs took the rest, and --minutes counts it, too",
+        ),
+    ],
+)
+def test_fit_says_how_much_processor_time_it_had(ran_s: float, text: str) -> None:
+    shown = time_text(600.0, ran_s)
+    assert shown.startswith(text) and ("stop them" in shown) == (ran_s < 300)
