@@ -25,15 +25,16 @@ HANG_S, GUARDED_HANG_S = 10.0, 1.0  # default limits, without and with a guard
 GUARD_S = 10.0  # time limit of the guard command
 SAFE_CALLS = "RTCONTROL_SAFE_CALLS"  # environment variable of the guard command: the safe calls as JSON
 PROC = Path("/proc")
-DONE, BEAT, IDLE = b"d", b".", b"i"
+DONE, BEAT, IDLE, UNSAFE = b"d", b".", b"i", b"u"
 
 
 class Watchdog:
     """A context manager that watches this process while `is_running()`, such as not while a model is loaded.
 
-    If this process does not respond for `hang_s`, the watchdog's process kills it. If this process is killed, or ends
-    without leaving the context, the command `guard` (arguments; may be empty) is run. Raises OSError if the system has
-    no room for the process and its thread."""
+    If this process does not respond for `hang_s`, the watchdog's process kills it. The command `guard` (arguments; may
+    be empty) is run then, or if this process ends without leaving the context, or if `is_safe()` was false for
+    `hang_s`, such as while a safe call waits for a world that hangs. Raises OSError if the system has no room for the
+    process and its thread."""
 
     def __init__(
         self,
@@ -41,8 +42,10 @@ class Watchdog:
         guard: Sequence[str] = (),
         safe_calls: Sequence[Mapping[str, Any]] = (),
         is_running: Callable[[], bool] = lambda: True,
+        is_safe: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._is_running, self._stop = is_running, threading.Event()
+        self._is_running, self._is_safe, self._hang_s = is_running, is_safe, hang_s
+        self._stop = threading.Event()
         run = os.pidfd_open(os.getpid())
         try:
             self._process = subprocess.Popen(
@@ -76,9 +79,12 @@ class Watchdog:
     def _beat(self) -> None:
         assert self._process.stdin is not None
         descriptor = self._process.stdin.fileno()
+        unsafe = 0
         with contextlib.suppress(OSError, ValueError):  # the watchdog's process has ended
             while not self._stop.wait(BEAT_S):
-                os.write(descriptor, BEAT if self._is_running() else IDLE)
+                unsafe = 0 if self._is_safe() else unsafe + 1
+                beat = UNSAFE if unsafe * BEAT_S >= self._hang_s else BEAT
+                os.write(descriptor, beat if self._is_running() else IDLE)
 
 
 def guard_arguments(command: str | None) -> list[str]:
@@ -89,8 +95,11 @@ def guard_arguments(command: str | None) -> list[str]:
     return words
 
 
-def watch(wait: Callable[[float], bytes | None], is_stopped: Callable[[], bool], hang_s: float) -> str:
-    """Return why the watch ended: `done`, `dead`, or `hung` after `hang_s` without a beat.
+def watch(
+    wait: Callable[[float], bytes | None], is_stopped: Callable[[], bool], act: Callable[[str], None], hang_s: float
+) -> str:
+    """Return why the watch ended: `done`, `dead`, or `hung` after `hang_s` without a beat. Each time the run becomes
+    unsafe, call `act` with the reason.
 
     `wait(seconds)` returns what the run wrote meanwhile (empty: it has ended; None: nothing). Waits are counted, not
     seconds, since the whole machine may stop for a while. While the run is idle, or `is_stopped` by a signal, it need
@@ -98,8 +107,10 @@ def watch(wait: Callable[[float], bytes | None], is_stopped: Callable[[], bool],
     silent, last = 0, IDLE
     while silent * BEAT_S < hang_s:
         if (beats := wait(BEAT_S)) is not None:
+            if beats.endswith(UNSAFE) and last != UNSAFE:
+                act(f"The safe call was not active for {hang_s:g} s.")
             last, silent = beats[-1:], 0
-        elif last == BEAT and not is_stopped():
+        elif last in (BEAT, UNSAFE) and not is_stopped():
             silent += 1
         if last in (b"", DONE):
             return "done" if last else "dead"
@@ -125,20 +136,22 @@ def _main(hang_s: float, pid: int, run: int, guard: list[str]) -> None:
         ready = dict(poll.poll(seconds * 1e3))
         return os.read(0, 4096) if ready.get(0, 0) & select.POLLIN else b"" if ready else None
 
-    if (end := watch(wait, lambda: _is_stopped(pid), hang_s)) == "done":
-        return
-    lines = [f"Process {pid} has ended without its safe call."]
+    def act(why: str) -> None:
+        """Run the guard, and say so."""
+        lines = [why, "Its last call may be active until the machine's own time limit (docs/safety.md#the-guard)."]
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            if guard:
+                status = subprocess.run(guard, stdin=subprocess.DEVNULL, timeout=GUARD_S, check=False).returncode
+                lines[1] = f"The guard ended with status {status}."
+        with contextlib.suppress(OSError):
+            os.write(2, f"\n{' '.join(lines)}\n".encode())
+
+    end = watch(wait, lambda: _is_stopped(pid), act if guard else lambda why: None, hang_s)
     if end == "hung":
         os.kill(pid, signal.SIGKILL)
-        lines = [f"Process {pid} did not respond for {hang_s:g} s: code in C holds Python's lock. It was killed."]
-    if guard:
-        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-            status = subprocess.run(guard, stdin=subprocess.DEVNULL, timeout=GUARD_S, check=False).returncode
-            lines.append(f"The guard ended with status {status}.")
-    else:
-        lines.append("Its last call is active until the machine's own time limit. A guard acts then (docs/safety.md).")
-    with contextlib.suppress(OSError):
-        os.write(2, f"\n{' '.join(lines)}\n".encode())
+        act(f"Process {pid} did not respond for {hang_s:g} s: code in C holds Python's lock. It was killed.")
+    elif end == "dead":
+        act(f"Process {pid} has ended without its safe call.")
 
 
 if __name__ == "__main__":

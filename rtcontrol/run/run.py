@@ -196,8 +196,15 @@ def _watchdog(config: RunConfig, loop: ControlLoop) -> AbstractContextManager[ob
     hang_s = config.hang_s or (GUARDED_HANG_S if guarded else HANG_S)
     if not guarded:
         loop.notify(UNGUARDED.format(hang_s))
+    safe = loop.runner.ports.actuator.core.safe
     try:
-        return Watchdog(hang_s, guard, [c.to_dict() for c in safe_calls], lambda: loop.phase in ("running", "ending"))
+        return Watchdog(
+            hang_s,
+            guard,
+            [call.to_dict() for call in safe_calls],
+            is_running=lambda: loop.phase in ("running", "ending"),
+            is_safe=lambda: not safe.wanted,
+        )
     except OSError as error:
         loop.notify(f"No process watches this run ({error.strerror}): if it hangs in C, its last call stays active.")
         return nullcontext()
