@@ -202,7 +202,7 @@ def _watchdog(config: RunConfig, loop: ControlLoop) -> AbstractContextManager[ob
             hang_s,
             guard,
             [call.to_dict() for call in safe_calls],
-            is_running=lambda: loop.phase in ("running", "ending"),
+            is_running=lambda: loop.state.launched,
             is_safe=lambda: not safe.wanted,
         )
     except OSError as error:

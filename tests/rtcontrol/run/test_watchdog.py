@@ -67,7 +67,8 @@ GUARD = "import os, pathlib; pathlib.Path('guarded').write_text(os.environ['RTCO
     ],
 )
 def test_guard_acts_when_run_hangs_or_is_killed(tmp_path: Path, fault: str, reason: str) -> None:
-    world = WORLD.replace("SLOW", "0").replace("def step(self): pass", f"def step(self):\n        exec({fault!r})")
+    step = f"n = 0\n    def step(self):\n        self.n += 1\n        exec({fault!r} if self.n == 20 else '')"
+    world = WORLD.replace("SLOW", "0").replace("def step(self): pass", step)
     (tmp_path / "world.py").write_text(world)
     (tmp_path / "guard.py").write_text(GUARD)
     command = [sys.executable, "-m", "rtcontrol", "run", "--env", "world.py", "--agent", "world.py", "--model", "noop"]
