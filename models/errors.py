@@ -78,7 +78,10 @@ def decode_utf8(raw: bytes, where: str | Path) -> str:
 def open_input(path: Path, pipes: bool = True) -> BinaryIO:
     """Open a file for reading; with `pipes`, also a pipe to which a program writes, a terminal, or /dev/null. Raises
     OSError, also for other devices and for a pipe without data, which would block the reader for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise (OSError(errno.ENXIO, "it is a socket") if error.errno == errno.ENXIO else error) from None
     if why := _reason_not_to_read(descriptor, pipes):
         os.close(descriptor)
         raise OSError(errno.EINVAL, why)

@@ -107,8 +107,8 @@ def resolve(model: str) -> Path:
         folder = hub.fetch(model, problem, f"{hint}.")
         check_folder(folder)
         return folder
-    if path.is_file():
-        raise UserError(f"{model} is a file, not a checkpoint folder.", f"Give the folder: {path.parent}.")
+    if path.exists():
+        raise UserError(f"{model} is not a folder, as checkpoints are.", f"Give the folder: {path.parent}.")
     raise UserError(
         f"{problem}; it is not a hub id OWNER/NAME[:SUBFOLDER] either.",
         f"{hint}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",

@@ -90,7 +90,7 @@ def read_token(path: Path) -> str:
             path.write_text(secrets.token_urlsafe(32) + "\n")
         mode, token = path.stat().st_mode, read_text(path).strip()
     except OSError as error:
-        problem = f"serve.token_file={path} cannot be used ({type(error).__name__})."
+        problem = f"serve.token_file={path} cannot be used ({error.strerror or type(error).__name__})."
         raise UserError(problem, "Give a file that you may read or create.") from None
     if mode & 0o077:
         raise UserError(f"Other users can read serve.token_file={path}.", f"Run `chmod 600 {path}`.")

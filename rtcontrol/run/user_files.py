@@ -41,7 +41,8 @@ def load_module(name: str, option: str) -> ModuleType:
     """Execute a Python file as a module, once per process, and return the module. Raises UserError."""
     path = Path(name).resolve()
     if not path.is_file():
-        raise UserError(f"{option} {name}: there is no such file.", "Give the path of a Python file.")
+        why = "it is not a file" if path.exists() else "there is no such file"
+        raise UserError(f"{option} {name}: {why}.", "Give the path of a Python file.")
     if path in _loaded:
         return _loaded[path]
     if str(path.parent) not in sys.path:

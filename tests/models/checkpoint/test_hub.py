@@ -125,7 +125,7 @@ def test_name_of_bundled_model_and_local_folder_is_refused(tmp_path: Path, monke
         resolve("lander")
     assert "./lander" in refused.value.remedy
     assert resolve("./lander") == Path("lander")
-    with pytest.raises(UserError, match="is a file, not a checkpoint folder. Give the folder: lander"):
+    with pytest.raises(UserError, match="is not a folder, as checkpoints are. Give the folder: lander"):
         resolve("lander/config.json")
     (tmp_path / REPOSITORY).mkdir(parents=True)
     assert resolve(REPOSITORY) == Path(REPOSITORY), "a folder wins over the hub"
