@@ -1,5 +1,11 @@
 """`python -m rtcontrol` is the console script `rtcontrol`."""
 
+import sys
+
+# `-m` puts the working directory first, where a file may have the name of a module that we need.
+if not sys.flags.safe_path:
+    sys.path.append(sys.path.pop(0))
+
 from rtcontrol.cli import main
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from rtcontrol.drill.faults import DrillFault
 from rtcontrol.drill.judge import Injection, RecordedTick, ticks_of, verdict, violations
+from rtcontrol.hosts.processes import module_command
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
@@ -58,7 +59,7 @@ class DrilledRun:
         options = json.dumps({**self._options, "out": str(self._out)})
         with (self._out / "run.log").open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rtcontrol.drill.drilled", options, self._folder.name],
+                module_command("rtcontrol.drill.drilled", options, self._folder.name),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

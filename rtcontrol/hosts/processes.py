@@ -122,6 +122,15 @@ def restrictions(tasks: int) -> list[str]:
     return [text for text, holds in checks.items() if holds]
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command line that runs one of our modules as a program. `python -m` would put the working directory
+    first, where a user's file types.py or zmq.py would take the place of the module with this name."""
+    root = Path(__file__).parents[2]
+    search = f"import runpy, sys; sys.path += {[str(root), str(root / 'bridges')]}"
+    start = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-P", "-c", f"{search}; {start}", *arguments]
+
+
 def keep_loaded() -> None:
     """Exempt all loaded objects from garbage collection. Collecting them would stop all threads for 0.1 s."""
     gc.collect()

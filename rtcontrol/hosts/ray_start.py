@@ -118,6 +118,7 @@ class RaySession:
             # Ray's processes inherit the blocked SIGHUP, so they survive a closed terminal until the run has ended.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            options |= {"job_config": _job_config()}
             options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
             # Ray's folder is readable for all users, so put it into the private folder.
             options |= {"_temp_dir": str(Path(self.folder) / "r"), "_node_ip_address": LOOPBACK}
@@ -130,6 +131,18 @@ class RaySession:
         else:
             started.set_result(None)
         self._over.wait()
+
+
+def _job_config() -> Any:
+    """Return a configuration by which Ray's workers do not search the working directory and the script's folder, before
+    all packages, for modules: a user's file zmq.py there would run in place of the package."""
+    from ray.job_config import JobConfig
+
+    class WithoutFolders(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True  # then Ray adds neither folder
+
+    return WithoutFolders()
 
 
 def _start_error(error: BaseException) -> UserError:

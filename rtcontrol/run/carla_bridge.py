@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import rtcontrol_client
-from rtcontrol.hosts.processes import Guardian
+from rtcontrol.hosts.processes import Guardian, module_command
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import CARLA, STANDIN, RunOptions
 from rtcontrol.run.run import INTERNAL
@@ -170,7 +170,7 @@ class StandIn:
     It writes the state of its world as JSON to the file `state`, every second and at its end."""
 
     def __init__(self, *options: str, state: Path | None = None) -> None:
-        command = [sys.executable, "-m", MODULE, "--port", "0", "--leash", *options]
+        command = module_command(MODULE, "--port", "0", "--leash", *options)
         self.process = _start_process([*command, *(("--state", str(state)) if state else ())])
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -234,7 +234,7 @@ def _bridge_command(options: RunOptions, host: str, port: int, endpoint: str) ->
     # Reload the stand-in's map, so that its traffic lights, which already change, start in their first state.
     values["reload"] = options.carla_standin and options.clock == "lockstep"
     settings = (f"--set={name}={value}" for name, value in values.items() if value is not None)
-    return [sys.executable, "-m", "rtcontrol_client.carla", *settings]
+    return module_command("rtcontrol_client.carla", *settings)
 
 
 def _copy_state(state: Path, out: Path) -> None:

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.pictures import picture_file
 from rtcontrol.envs.registry import WORLDS
 from rtcontrol.envs.remote import RemoteEnvironment, RemotePicture
+from rtcontrol.hosts.processes import module_command
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.operator_control import run_typed_command
 from rtcontrol.models.errors import UserError
@@ -59,7 +59,7 @@ class Viewer:
         self._stop = threading.Event()
         self._feeder: threading.Thread | None = None
         self._process = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, str(options.view_port)],
+            module_command(PROGRAM, str(options.view_port)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C must not end the page before the run

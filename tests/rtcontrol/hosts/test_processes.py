@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.hosts import processes
-from rtcontrol.hosts.processes import MARK, Guardian, restrictions
+from rtcontrol.hosts.processes import MARK, Guardian, module_command, restrictions
 from rtcontrol.hosts.ray_process import _tuning
 from rtcontrol.models.processors import usable_processors
-from tests.helpers.processes import until
+from tests.helpers.processes import python, until
 
 
 def sleeping(folder: str | None, session: bool = False) -> subprocess.Popen[bytes]:
@@ -82,3 +82,20 @@ def test_tuning_of_the_shell_reaches_the_decoder() -> None:
     shell = {"OMP_NUM_THREADS": "3", "MALLOC_ARENA_MAX": "2", "LD_PRELOAD": "/lib/jemalloc.so", "HOME": "/root"}
     assert _tuning(shell) == {name: value for name, value in shell.items() if name != "HOME"}
     assert _tuning({}) == {"OMP_NUM_THREADS": str(usable_processors())}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["types", "zmq", "typing"])
+def test_file_in_the_working_directory_hides_no_package(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("raise SystemExit(7)\n")
+    command = module_command("rtcontrol.gateway.view", "no port")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode != 7 and "invalid literal for int" in done.stderr
+
+
+@pytest.mark.integration
+def test_decoder_under_ray_does_not_search_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "zmq.py").write_text("open('it_ran', 'w')\nraise SystemExit\n")
+    options = ("--env", "lander", "--model", "random", "--host", "ray", "--duration", "1", "--no-live", "--out", "r")
+    done = python("-m", "rtcontrol", "run", *options, cwd=tmp_path)
+    assert done.returncode == 0 and not (tmp_path / "it_ran").exists(), done.stderr

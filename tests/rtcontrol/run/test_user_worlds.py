@@ -180,12 +180,15 @@ def test_tool_that_returns_unfinished_work_is_reported(tmp_path: Path) -> None:
 
 
 def test_file_is_imported_by_its_own_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "lone_yard.py").write_text("import zmq\nfrom lone_cast import cast\n")
+    (tmp_path / "lone_yard.py").write_text("import numpy.linalg\nimport zmq\nfrom lone_cast import cast\n")
     (tmp_path / "lone_cast.py").write_text("def cast(): ...\n")
     (tmp_path / "zmq.py").write_text("raise SystemExit\n")
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy/__init__.py").write_text("raise SystemExit\n")
     assert load_module(str(tmp_path / "lone_yard.py"), "--env").__name__ == "lone_yard"
-    warning = "lone_yard.py imports the installed module zmq, not zmq.py in its folder. To use that file, rename it.\n"
-    assert capsys.readouterr().err == warning
+    warning = "lone_yard.py imports the installed module {0}, not the file or folder {0} next to it."
+    hidden = (f"{warning.format(name)} To use those, rename them.\n" for name in ("numpy", "zmq"))
+    assert capsys.readouterr().err == "".join(hidden)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/lone_yard.py").write_text("")
     assert load_module(str(tmp_path / "other/lone_yard.py"), "--env").__name__.startswith("rtcontrol_user_lone_yard_")
