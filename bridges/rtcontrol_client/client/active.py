@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rtcontrol_client.wire.messages import CallFields, FunctionCall
 
+MOST_CALLS = 7  # maximum number of calls for one observation
 KEPT = 1024  # maximum number of ticks and of observations that are stored
 
 
@@ -109,7 +110,8 @@ class ActiveStanding:
         Return whether another call has become active, and whether to acknowledge the message's call as expired.
         """
         self.last_tick = message.tick
-        further, self._more_follows = self._more_follows and self.kind == "call", bool(message.more)
+        further = self._more_follows and self.kind == "call" and len(self._now.before) < MOST_CALLS - 1
+        self._more_follows = bool(message.more)
         if message.status == "safe":
             return self.end(message.cause or "safe", message.tick, all_of(message.calls, message.call)), False
         fresh, call = message.status == "fresh", message.call

@@ -103,7 +103,7 @@ function choose(sessions) {
     return option;
   });
   $("session").replaceChildren(...options);
-  if (sessions.length && !sessions.some(({ id }) => id === session)) session = sessions.at(-1).id;
+  if (!sessions.some(({ id }) => id === session)) session = sessions.at(-1)?.id ?? null;
   $("session").value = session ?? "";
 }
 

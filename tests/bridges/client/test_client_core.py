@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol_client.client.active import Standing
+from rtcontrol_client.client.active import MOST_CALLS, Standing
 from rtcontrol_client.client.core import QUEUE, Core
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import messages
@@ -143,3 +143,14 @@ def test_pings_and_resets_without_session_are_bounded(core: Core) -> None:
         core.receive(messages.Ping(id=i, t_ns=i), S)
         core.reset()
     assert len(core.waiting) <= 4 * QUEUE
+
+
+def test_server_that_announces_endless_calls_adds_seven_at_most() -> None:
+    core, call = Core(Options(**OWN, on_call=print), S), FunctionCall(name="steer", arguments={"angle": 10})
+    greeted(core, S)
+    core.observe(look(S))
+    most = 0
+    for tick in range(50):
+        core.receive(call_message(tick, call=call, more=True, seq_obs=1, t_obs_ns=S), S + MS + tick)
+        most = max(most, len(core.active.at(S + MS + tick).calls))
+    assert most == MOST_CALLS

@@ -214,7 +214,7 @@ def test_raising_safe_call_is_retried_each_period(stand: Stand, how: str, error:
         assert (told.tick, told.outcome, told.error) == (tick, "failed", f"{error.__name__}: stuck")
         until(lambda: len(motors.seen) == 5, "not tried again")
         stand.pump(0.3)
-    # The other one is not done twice; what was told once is not told again.
+    # The other one is not done twice; what was reported once is not reported again.
     assert motors.seen == [0, -10, 0, 0, 0]
     assert sum(isinstance(m, Executed) for m in stand.heard) == 1
 

@@ -84,7 +84,7 @@ def core(exe: Path) -> Iterator[Driver]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "problem"),
     [
         ("coroutine", "Coroutine.Dash: a coroutine or a task"),
         ("safe_coroutine", "SafeCoroutine.Stop: a coroutine or a task"),
@@ -92,8 +92,8 @@ def core(exe: Path) -> Iterator[Driver]:
         ("backwards", "RtRange on speed is empty"),
     ],
 )
-def test_method_that_cannot_be_a_tool_is_reported(core: Driver, kind: str, told: str) -> None:
-    assert told in core.ask(f"made {kind}")["wrong"]
+def test_method_that_cannot_be_a_tool_is_reported(core: Driver, kind: str, problem: str) -> None:
+    assert problem in core.ask(f"made {kind}")["wrong"]
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def test_client_follows_the_answers_of_connect(driver: Start) -> None:
 
 
 def test_attributes_become_the_tool_schemas_of_the_hello(core: Driver) -> None:
-    told = core.ask("tools")
-    tools = {t["function"]["name"]: t["function"] for t in told["tools"]}
-    assert told["safe"] == "stop"
+    answer = core.ask("tools")
+    tools = {t["function"]["name"]: t["function"] for t in answer["tools"]}
+    assert answer["safe"] == "stop"
     # In the order of the methods' names, with base classes last.
-    assert [t["function"]["name"] for t in told["tools"]] == ["dash", "say", "turn", "zoom", "stop"]
+    assert [t["function"]["name"] for t in answer["tools"]] == ["dash", "say", "turn", "zoom", "stop"]
     assert tools["dash"] == {
         "name": "dash",
         "description": "Dash.",
@@ -285,12 +285,12 @@ def play(stub: Path) -> Iterator[Start]:
 
 def test_sample_scene_is_driven_and_closes_with_the_safe_call(play: Start, server: Process) -> None:
     playing = play("play", server.endpoint, "3")
-    told = playing.answer()
-    print(told)
-    assert told["executed"] > 10
-    assert (told["failed"], told["refused"]) == (0, 0)
-    assert (told["closed"], told["last"], told["anew"]) == (True, "stop Safe", True)
-    assert not [s for s in told["said"] if s.startswith(("error", "exception"))]
+    answer = playing.answer()
+    print(answer)
+    assert answer["executed"] > 10
+    assert (answer["failed"], answer["refused"]) == (0, 0)
+    assert (answer["closed"], answer["last"], answer["anew"]) == (True, "stop Safe", True)
+    assert not [s for s in answer["said"] if s.startswith(("error", "exception"))]
     assert playing.process.wait(10) == 0
 
 
@@ -301,11 +301,11 @@ def test_observers_of_one_object_give_one_observation(play: Start, stand: Stand)
     observed = [stand.observation() for _ in range(3)]
     stand.call(observed[-1])
     stand.pump(3.0, lambda m: isinstance(m, Bye))
-    told = playing.answer()
+    answer = playing.answer()
     assert {o.text for o in observed} == {"a noise\na shadow"}
-    assert all(o.t_ns <= told["slow_ns"] for o in stand.heard if isinstance(o, Observe))
+    assert all(o.t_ns <= answer["slow_ns"] for o in stand.heard if isinstance(o, Observe))
     # When paused, the client closes and is safe in the same frame; it reconnects on resume, unless it was disabled.
-    assert (told["closed"], told["acts"][0], told["anew"], told["stays"]) == (True, "Safe", True, True)
+    assert (answer["closed"], answer["acts"][0], answer["anew"], answer["stays"]) == (True, "Safe", True, True)
     # The safe call failed three times, but the console shows the error once.
-    assert told["stopped"] and len([s for s in told["said"] if "stuck" in s]) == 1
-    assert told["refused"] and any("Tools Of" in s for s in told["said"]), told
+    assert answer["stopped"] and len([s for s in answer["said"] if "stuck" in s]) == 1
+    assert answer["refused"] and any("Tools Of" in s for s in answer["said"]), answer

@@ -132,7 +132,7 @@ func _heard(message, now):
 	_release_ns = int(message.get("release_ns", _release_ns))
 	phase.heard(message, _period_ns(), now)
 	heard_call.emit(message, -1.0 if stamp == null else (now - int(stamp)) / 1e6)
-	rule.own_ttl_ms = ttl_ms
+	rule.own_ttl_ms = settings.get("ttl_ms", ttl_ms)
 	var step = rule.receive(message, now)
 	var done = _driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else message.get("cause", "told"))
 	if step["tick"] < 0 or state != LIVE:

@@ -341,7 +341,7 @@ func _called(call, now):
 	heard_call.emit(one.id, call, latency_ms)
 	if _members.get(one.id) != one:
 		return # whoever heard it let it leave
-	one.driven.rule.own_ttl_ms = one.terms.get("ttl_ms", ttl_ms)
+	one.driven.rule.own_ttl_ms = one.terms.get("ttl_ms", settings.get("ttl_ms", ttl_ms))
 	var step = one.driven.rule.receive(call, now)
 	var done = one.driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else call.get("cause", "told"))
 	if step["tick"] < 0:
