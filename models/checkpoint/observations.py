@@ -105,6 +105,12 @@ class KnownNumbers:
         values = (between[(i := bisect_right(ends, place))][place - ends[i]] for place in places)
         return [f"{Decimal(value).scaleb(-self.decimals):f}" for value in values]
 
+    def beyond(self, steps: int, above: bool) -> str:
+        """Return a number that is some steps below or above all known numbers."""
+        lows, highs, step = self._bounds
+        value = highs[-1] + steps * step if above else lows[0] - steps * step
+        return f"{Decimal(value).scaleb(-self.decimals):f}"
+
     def message(self) -> str:
         """Return the spans for people."""
         spans = [[_short(end) for end in span.split(" to ")] for span in self.spans.split(", ")]

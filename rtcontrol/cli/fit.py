@@ -72,12 +72,16 @@ def fit(
             say=partial(say, console),
         )
     say(console, f"Held-out rows: {result.score.message()}.")
+    if (known := result.unfamiliar.get("unchanged")) is not None:
+        say(console, f"Unfamiliar to the model are {known.right} of {known.count} held-out observations (held).")
     if (worst := result.truth.worst()) is not None:
         say(console, worst)
     if result.score.right < result.score.count:
         say(console, f"Not all answers are right: run the same command with --minutes {2 * minutes:g} to train longer.")
     say(console, f"Model: {result.folder} (card: {result.folder / 'README.md'})")
-    save(line.json, {"folder": str(result.folder), **result.truth.to_dict(), "notes": list(result.notes)})
+    unfamiliar = {name: [share.right, share.count] for name, share in result.unfamiliar.items()}
+    figures = {**result.truth.to_dict(), "unfamiliar": unfamiliar, "notes": list(result.notes)}
+    save(line.json, {"folder": str(result.folder), **figures})
 
 
 class FitProgress(Progress):

@@ -54,7 +54,7 @@ def score(
     written).
     """
     from rtcontrol.score.score import Scoring, Settings
-    from rtcontrol.score.tables import tables
+    from rtcontrol.score.tables import tables, unfamiliar_notes
 
     if line.json == STDOUT:
         raise UserError("A score cannot be written to --json -, since it is saved after each step.", "Give a file.")
@@ -73,6 +73,8 @@ def score(
         console.print(table)
         console.print(note, highlight=False)
         console.print()
+    for note in unfamiliar_notes(scoring.document.data):
+        console.print(note, highlight=False)
     if status:
         results_note = f"{line.json} has the results so far" if line.json else "no results were saved"
         print(f"interrupted: {results_note}", file=sys.stderr)

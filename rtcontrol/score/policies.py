@@ -40,8 +40,8 @@ class ModelPolicy:
     the function is below `gate`, or if null means "not understood" to the agent. After a held or failed decision the
     active call continues, and the safe call follows at the end of the agent's hold time.
 
-    Each world's `policy_data` gets `idle` (by tick: no new call) and the counts `held` and `lost`. Raises UserError if
-    no decision ever succeeds.
+    Each world's `policy_data` gets `idle` (by tick: no new call), the counts `held` and `lost`, the count of those
+    held for an `unfamiliar` observation and an `example`. Raises UserError if no decision ever succeeds.
     """
 
     def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
@@ -70,6 +70,9 @@ class ModelPolicy:
         confidence = 1.0 - confidence if doubt else confidence
         if doubt or confidence < self.gate:
             kept["held"] = kept.get("held", 0) + 1
+            if decision.unfamiliar:
+                kept["unfamiliar"] = kept.get("unfamiliar", 0) + 1
+                kept.setdefault("example", decision.unfamiliar[0])
             return self._hold_active_call(kept)
         kept.setdefault("idle", []).append(False)
         kept["waits"] = 0

@@ -218,7 +218,16 @@ class ScoreDocument:
         """Add the results of the next episodes of a cell."""
         if (kept := self.cells.get(cell.key)) is None:
             self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by}
-            kept |= {"seeds": [], "outcomes": [], "returns": [], "seconds": [], "ends": [], "held": 0, "lost": 0}
+            kept |= {
+                "seeds": [],
+                "outcomes": [],
+                "returns": [],
+                "seconds": [],
+                "ends": [],
+                "held": 0,
+                "lost": 0,
+                "unfamiliar": 0,
+            }
         for case in played:
             kept["seeds"].append(case.case.seed)
             kept["outcomes"].append(int(bool(case.episode.success)))
@@ -228,8 +237,10 @@ class ScoreDocument:
             if "idle" in case.policy_data:  # the first second shows whether the sentence is understood
                 idle = case.policy_data["idle"][: self._listened]
                 kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
-            for name in ("held", "lost"):
+            for name in ("held", "lost", "unfamiliar"):
                 kept[name] += case.policy_data.get(name, 0)
+            if "example" in case.policy_data:
+                kept.setdefault("example", case.policy_data["example"])
         self.write()
 
     def write(self) -> None:

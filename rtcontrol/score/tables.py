@@ -35,6 +35,15 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
         yield table
 
 
+def unfamiliar_notes(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each model that met observations unlike those of its training."""
+    for model in document["settings"]["models"]:
+        cells = [cell for cell in document["cells"].values() if cell["by"] == model]
+        if count := sum(cell.get("unfamiliar", 0) for cell in cells):
+            example = next(cell["example"] for cell in cells if cell.get("unfamiliar"))
+            yield f"{model}: {count:,} decisions were held, as training had no such observations: {example}."
+
+
 def share_text(outcomes: Sequence[int]) -> str:
     """Return successes, attempts and the 95 % Wilson interval as a text such as `19/20 (0.76-0.99)`."""
     if not outcomes:

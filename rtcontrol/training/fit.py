@@ -8,9 +8,9 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from rtcontrol.run.user_files import file_digests, is_gym
 from rtcontrol.training import examples, fit_run
 from rtcontrol.training.examples import is_text
 from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, HeldOutResults, Share
-from rtcontrol.training.gaps import GapFiller, gap_notices
+from rtcontrol.training.gaps import GapFiller, gap_notices, known_table, unfamiliar_shares
 from rtcontrol.training.gate import fit_familiar_gate, fit_gate, spare_words
 from rtcontrol.training.world_rows import world_data
 
@@ -63,13 +63,15 @@ NO_NONSENSE = (
 @dataclass(frozen=True)
 class Fitted:
     """The result of `fit`: the folder of the checkpoint, the results on held-out rows in `truth`, notes about the rows,
-    the default instruction, and the tools."""
+    the default instruction, the tools, and the shares of held-out observations, as they are and changed, that count as
+    `unfamiliar`."""
 
     folder: Path
     truth: HeldOutResults
     notes: tuple[str, ...]
     instruction: str | None
     tools: Tools | None = None
+    unfamiliar: Mapping[str, Share] = field(default_factory=dict)
 
     @property
     def score(self) -> Share:
@@ -298,7 +300,10 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
         gate = fit_gate(judge.decide, rows, data.nonsense, data.seed)
     else:
         gate = fit_familiar_gate(judge.decide, data.held)
-    observations = _known_observations(data)
+    observations, unfamiliar = _known_observations(data), dict[str, Share]()
+    if observations is not None:
+        rng = random.Random(f"{data.seed}/changes")
+        unfamiliar = unfamiliar_shares(observations, [row.observation for row in data.held], rng)
     observed = Counter(word for row in data.known for word in WORD.findall(row.observation))
     learnt = TrainingMetadata(
         (tuple(data.tools.openai()),),
@@ -316,11 +321,11 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
     note = (
         f"The model holds meaningless instructions, by a confidence gate of {gate:g}." if data.nonsense else NO_NONSENSE
     )
-    fitted = Fitted(folder, truth, (*data.notes, note), data.instruction, data.tools)
+    fitted = Fitted(folder, truth, (*data.notes, note), data.instruction, data.tools, unfamiliar)
     try:
         export(learner.model, learner.tokenizer, learner.template, folder, end=learner.end)
         learnt.write(folder)
-        _write_card(fitted, run)
+        _write_card(fitted, run, observations)
     except (OSError, SafetensorError) as error:  # SafetensorError is raised while writing weights
         raise save_error(folder, error) from None
     say(note)
@@ -338,7 +343,7 @@ def _known_observations(data: FitData) -> KnownObservations | None:
     return counts.known() if any(row.observation for row in data.known) else None
 
 
-def _write_card(fitted: Fitted, run: FitRun) -> None:
+def _write_card(fitted: Fitted, run: FitRun, observations: KnownObservations | None) -> None:
     """Write the model card (README.md) with the data, the training and the score."""
     data = run.data
     calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in data.tools.schemas)
@@ -352,6 +357,14 @@ def _write_card(fitted: Fitted, run: FitRun) -> None:
         "Score": f"Held-out rows: {fitted.score.message()}.\n\n"
         + markdown_table(("", "right", "of"), [(n, s.right, s.count) for n, s in fitted.truth.parts.items()]),
     }
+    if observations is not None:
+        changes = [(name, share.right, share.count) for name, share in fitted.unfamiliar.items()]
+        sections["Observations"] = (
+            "The model was trained on these numbers. It holds calls for others, for words that training never had, and "
+            f"for texts of another form.\n\n{markdown_table(('number', 'in training'), known_table(observations))}\n\n"
+            f"Held-out observations that count as unfamiliar, as they are and after a change:\n\n"
+            + markdown_table(("change", "held", "of"), changes)
+        )
     about = f"{_size_text(run.model)}. It knows only {calls}. By `rtcontrol fit` (rtcontrol {__version__})."
     write_card(fitted.folder, f"{fitted.folder.name}: a small SimpleTool controller", about, sections)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rtcontrol.models.checkpoint.observations import KnownNumbers, with_number
+from rtcontrol.models.checkpoint.observations import KnownNumbers, KnownObservations, read_tokens, with_number
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.training.examples import Label, Sample
+from rtcontrol.training.fit_run import Share
 
 SAMPLED = 2_000  # situations in which gaps are looked for
 FILLED = 0.25  # share of the situations that get a number from a gap
@@ -68,6 +69,44 @@ class GapFiller:
     def names(self) -> list[str]:
         """Return the names of the filled fields for people."""
         return [_name(name) for name in self.numbers]
+
+
+def unfamiliar_shares(known: KnownObservations, observations: Sequence[str], rng: random.Random) -> dict[str, Share]:
+    """Return the share of held-out observations that count as unfamiliar, and the same after each kind of change."""
+    shares = {"unchanged": [bool(known.unfamiliar(text)) for text in observations]}
+    for text in observations:
+        tokens = [*read_tokens(text)]
+        spans = [match.span() for _, match in tokens]
+        words = [match.span() for _, match in tokens if match.lastindex == 2]
+        for name, number in _other_numbers(known, [token for token, match in tokens if match.lastindex == 1], rng):
+            changed = with_number(text, *number)
+            shares.setdefault(name, []).append(bool(changed and known.unfamiliar(changed)))
+        for name, places, other in (("a new word", words, "zqorgle"), ("without a word or number", spans, "")):
+            if places:
+                start, end = rng.choice(places)
+                shares.setdefault(name, []).append(bool(known.unfamiliar(text[:start] + other + text[end:])))
+    shares["an empty text"] = [bool(known.unfamiliar(""))]
+    return {name: Share(sum(each), len(each)) for name, each in shares.items()}
+
+
+def _other_numbers(
+    known: KnownObservations, names: Sequence[str], rng: random.Random
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield kinds of changes, each with a random field of `names` and a number that training never had there."""
+    gaps = {
+        name: numbers for name in names if name in known.numbers and (numbers := known.numbers[name].gaps(MAX_NUMBERS))
+    }
+    if gaps:
+        name = rng.choice([*gaps])
+        yield "a number between", (name, rng.choice(gaps[name]))
+    if listed := [name for name in names if name in known.numbers]:
+        name = rng.choice(listed)
+        yield "a number beyond", (name, known.numbers[name].beyond(rng.choice((1, 2, 10, 100)), rng.random() < 0.5))
+
+
+def known_table(known: KnownObservations) -> list[tuple[str, str]]:
+    """Return the fields of numbers and their values in training, for a model card."""
+    return [(_name(name), numbers.message()) for name, numbers in known.numbers.items()]
 
 
 def _sparse_numbers(observations: Iterable[str]) -> dict[str, KnownNumbers]:

@@ -26,7 +26,7 @@ from rtcontrol.run import assembly
 from rtcontrol.run.api import Model
 from rtcontrol.score.policies import SCRIPTED, BatchPolicy, ModelPolicy, scripted_policy
 from rtcontrol.score.score import Phrasing, ScoreDocument, Settings, goal_rows, phrasings_of, plan_cells, play_cells
-from rtcontrol.score.tables import outcomes_of, phrasing_counts, share_text, tables
+from rtcontrol.score.tables import outcomes_of, phrasing_counts, share_text, tables, unfamiliar_notes
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
 
@@ -195,6 +195,22 @@ def test_null_that_means_uncertainty_is_held() -> None:
     policy = ModelPolicy(replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
     played = play(SKILL, policy, cases(LEFT, [0]), HZ)
     assert played[0].policy_data["held"] == 30 and played[0].policy_data["idle"] == [True] * 30
+
+
+def test_decisions_held_for_unfamiliar_observations_are_reported() -> None:
+    class Elsewhere(Walker):
+        def decide(self, request: Any) -> Decision:
+            return replace(
+                Walker.decide(self, request), confidence={"function": 0.4}, unfamiliar=("x 9 (in training 0 to 3)",)
+            )
+
+    document = score({"hears": Elsewhere((LEFT.text(), RIGHT.text()))}, 0.5).data
+    held = sum(cell["unfamiliar"] for cell in document["cells"].values() if cell["by"] == "hears")
+    (note,) = unfamiliar_notes(document)
+    assert (
+        note == f"hears: {held:,} decisions were held, as training had no such observations: x 9 (in training 0 to 3)."
+    )
+    assert not [*unfamiliar_notes(score({"hears": KNOWS_BOTH}, 0.5).data)]
 
 
 def test_interrupted_score_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

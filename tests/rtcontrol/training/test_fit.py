@@ -69,6 +69,8 @@ def test_model_card_describes_the_training(fitted: tuple[Fitted, list[dict[str, 
     session = rtcontrol.load(str(result.folder)).session()
     assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
     card = (result.folder / "README.md").read_text("utf-8")
+    assert learnt.observed is not None and learnt.unfamiliar("hello")
+    assert "| unchanged | " in card and "| an empty text | 1 | 1 |" in card
     assert result.score.message() in card and "`go(speed)`" in card and "| argument go.speed |" in card
 
 

@@ -14,8 +14,10 @@ import pytest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.protocol import DecodeError
+from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.training.examples import label_situation, tools_of
-from rtcontrol.training.gaps import GapFiller, gap_notices
+from rtcontrol.training.fit_run import Share
+from rtcontrol.training.gaps import GapFiller, gap_notices, known_table, unfamiliar_shares
 from rtcontrol.training.gate import FAMILIAR, MIN_GATE, fit_familiar_gate, spare_words
 
 TOOLS = tools_of({"SELL": "Sell.", "WAIT": "Wait."})
@@ -47,6 +49,18 @@ def test_function_that_raises_in_a_gap_keeps_the_situations() -> None:
     filler = GapFiller.of(situations, partial(label_situation, strict, TOOLS), random.Random(0))
     assert set(filler.numbers) == {"shelf#1"}, "every shelf has a call, no other stock"
     assert {row[1].split()[3] for row in itertools.islice(filler(random.Random(1)), 500)} == set("01259")
+
+
+def test_changed_observations_are_unfamiliar() -> None:
+    texts = [observation for _, observation in itertools.islice(situations(random.Random(0)), 2_100)]
+    counts = ObservationCounts()
+    for text in texts[:2_000]:
+        counts.add(text)
+    shares = unfamiliar_shares(counts.known(), texts[2_000:], random.Random(1))
+    assert shares.pop("unchanged") == Share(0, 100) and shares.pop("an empty text") == Share(1, 1)
+    assert set(shares) == {"a number between", "a number beyond", "a new word", "without a word or number"}
+    assert all(share == Share(100, 100) for share in shares.values())
+    assert known_table(counts.known())[1] == ("stock", "0 to 2, 5, 9")
 
 
 def test_notices_name_fields_with_gaps() -> None:
