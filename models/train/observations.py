@@ -3,13 +3,14 @@
 How strict each check is follows from the rows themselves: a row is compared with all other rows (leave-one-out). The
 share of rows with a value that no other row has estimates how often new rows will have a new value (I. J. Good: The
 Population Frequencies of Species and the Estimation of Population Parameters, 1953). Checks that would hold more than
-the share SPARED of such rows are left out, and numbers may be as far from known ones as rows are from each other.
+the share SPARED of such rows are left out.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 
@@ -28,6 +29,9 @@ from rtcontrol.models.checkpoint.observations import (
 SPARED = 0.01  # maximum share of rows like those in training that may count as unfamiliar
 SAMPLE = 4_096  # the newest rows, on which all checks together are tried
 MAX_ENTRIES = 500_000  # different values and pairs of tokens; rows after that are not counted
+NEIGHBOURS = 16  # values on each side of a hole that show how dense the rows are there
+MARGIN = 4.0  # a hole may lack e^-4 as many rows as the largest hole that chance leaves
+END_ROWS = 3.0  # rows that may be missing beyond the last value
 MIN_GRID = 6  # values that show the step between values
 MAX_SPARSE = 50  # maximum number of different values of a field whose gaps are named
 MIN_FOLLOWERS, MAX_SINGLES = 20, 0.02  # pairs of tokens that a check needs, and the share that only one row has
@@ -36,11 +40,12 @@ Check = tuple[str, str]  # a kind of check, and its field or token
 
 
 class NumberField:
-    """The numbers of a field: the number of rows of each value and each form."""
+    """The numbers of a field: the number of rows of each value and each form.
 
-    def __init__(self, rows: Counter[str], max_rows: int) -> None:
-        """`rows` counts the rows of each number. At most `max_rows` rows may have a number that is unknown without
-        them."""
+    A hole between two values is closed if rows as dense as those around it could leave it by chance."""
+
+    def __init__(self, rows: Counter[str]) -> None:
+        """`rows` counts the rows of each number."""
         self.forms: Counter[str] = Counter()
         self.decimals = 0
         for number, count in rows.items():
@@ -48,45 +53,65 @@ class NumberField:
             self.forms[form] += count
             if form.isdigit():
                 self.decimals = max(self.decimals, int(form.lstrip("0") or 0))
-        self.values: Counter[int] = Counter()
+        self._counts: Counter[int] = Counter()
         for number, count in rows.items():
-            self.values[scaled(number, self.decimals)] += count
-        ordered = sorted(self.values)
-        self.step = math.gcd(*(value - ordered[0] for value in ordered)) if len(ordered) >= MIN_GRID else 1
-        self.distances = dict(self._distances(ordered))
-        farthest = sorted(self.distances.values(), reverse=True)
-        self.reach = 2 * farthest[max_rows] if max_rows < len(farthest) else 0
-
-    def _distances(self, ordered: list[int]) -> Iterator[tuple[int, int]]:
-        """Yield each value that only one row has, and the distance to the nearest other value."""
-        for i, value in enumerate(ordered):
-            if self.values[value] == 1 and len(ordered) > 1:
-                yield value, min(abs(value - other) for other in (*ordered[max(0, i - 1) : i], *ordered[i + 1 : i + 2]))
+            self._counts[scaled(number, self.decimals)] += count
+        self._values = sorted(self._counts)
+        steps = (value - self._values[0] for value in self._values)
+        self._step = math.gcd(*steps) if len(self._values) >= MIN_GRID else 1
+        self._chance = math.log(rows.total()) + MARGIN
 
     def is_unknown_elsewhere(self, number: str) -> bool:
         """Return whether a number of a row would be unknown without this row."""
-        return self.forms[form_of(number)] == 1 or self.distances.get(scaled(number, self.decimals), 0) > self.reach
+        if self.forms[form_of(number)] == 1:
+            return True
+        value = scaled(number, self.decimals)
+        if self._counts[value] > 1:
+            return False
+        i, last = bisect_left(self._values, value), len(self._values) - 1
+        if 0 < i < last:
+            return not self._is_closed(i - 1, i + 1)
+        other = 1 if i == 0 else last - 1
+        return last == 0 or abs(value - self._values[other]) > self._reach(other, -1 if i == 0 else 1)
 
     def known(self) -> KnownNumbers:
-        """Return the known numbers: all that are at most `reach` away from a value. At the ends, only a rare value
-        extends the range, and never beyond 0."""
-        ordered = sorted(self.values)
-        spans: list[tuple[int, int]] = []
-        for value in ordered:
-            if spans and value - spans[-1][1] <= 2 * self.reach + self.step:
+        """Return the known numbers."""
+        spans = [(self._values[0], self._values[0])]
+        for i, value in enumerate(self._values[1:]):
+            if self._is_closed(i, i + 1):
                 spans[-1] = spans[-1][0], value
             else:
                 spans.append((value, value))
-        reach = self.reach - self.reach % self.step
-        wide = [(low - reach, high + reach) for low, high in spans]
-        low, high = ordered[0], ordered[-1]
-        first = max(wide[0][0], low % self.step if low >= 0 else wide[0][0]) if low in self.distances else low
-        last = min(wide[-1][1], -(-high % self.step) if high <= 0 else wide[-1][1]) if high in self.distances else high
-        wide[0], wide[-1] = (first, wide[0][1]), (wide[-1][0], last)
-        if len(wide) == 1:
-            wide = [(first, last)]
-        step = span_texts([(self.step, self.step)], self.decimals)
-        return KnownNumbers(tuple(sorted(self.forms)), span_texts(wide, self.decimals), step, self.decimals)
+        low, high = spans[0][0], spans[-1][1]
+        first, last = low - self._reach(0, -1), high + self._reach(len(self._values) - 1, 1)
+        # A sign that no row has stays unknown.
+        first = max(first, low % self._step) if low >= 0 else first
+        last = min(last, -(-high % self._step)) if high <= 0 else last
+        spans[0] = first, spans[0][1]
+        spans[-1] = spans[-1][0], last
+        step = span_texts([(self._step, self._step)], self.decimals)
+        return KnownNumbers(tuple(sorted(self.forms)), span_texts(spans, self.decimals), step, self.decimals)
+
+    def _is_closed(self, left: int, right: int) -> bool:
+        """Return whether the hole between two values is closed."""
+        missing = (self._values[right] - self._values[left]) // self._step - 1
+        return missing * min(self._density(left, -1), self._density(right, 1)) <= (self._chance if missing else 0)
+
+    def _reach(self, end: int, direction: int) -> int:
+        """Return how far known numbers extend beyond the last value: not at all if several rows have that value."""
+        if self._counts[self._values[end]] > 1:
+            return 0
+        return int(END_ROWS / self._density(end, -direction)) * self._step
+
+    def _density(self, start: int, direction: int) -> float:
+        """Return the rows per step among the next values in a direction. If these are few values that many rows have,
+        return the rows per value."""
+        end = min(max(start + direction * (NEIGHBOURS - 1), 0), len(self._values) - 1)
+        near = self._values[min(start, end) : max(start, end) + 1]
+        rows = sum(self._counts[value] for value in near)
+        density = rows * self._step / (near[-1] - near[0] + self._step)
+        rows_per_value = rows / len(near)
+        return rows_per_value if rows_per_value > -2 * density / math.expm1(-density) else density
 
 
 class ObservationCounts:
@@ -120,17 +145,12 @@ class ObservationCounts:
     def sparse_numbers(self) -> dict[str, KnownNumbers]:
         """Return the numbers of fields with few values, which leave out numbers between them."""
         few = {name: rows for name, rows in self._numbers.items() if len(rows) <= MAX_SPARSE}
-        known = {name: NumberField(rows, self._max_rows).known() for name, rows in few.items()}
+        known = {name: NumberField(rows).known() for name, rows in few.items()}
         return {name: numbers for name, numbers in known.items() if numbers.gaps(1)}
-
-    @property
-    def _max_rows(self) -> int:
-        """Return how many rows may have a number in a field that no other row is near to."""
-        return int(SPARED / 2 * self.rows / max(1, len(self._numbers)))
 
     def known(self) -> KnownObservations:
         """Return what the observations have in common, without the checks that too many of them would fail."""
-        fields = {name: NumberField(rows, self._max_rows) for name, rows in self._numbers.items()}
+        fields = {name: NumberField(rows) for name, rows in self._numbers.items()}
         dropped = self._dropped_checks(fields)
         closed = {token: " ".join(sorted(after)) for token, after in self._followers.items() if _is_closed(after)}
         return KnownObservations(
