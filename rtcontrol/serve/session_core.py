@@ -270,8 +270,12 @@ class SessionStep:
         """Resume a session. Its previous connection may still be registered if the loss was not detected yet."""
         session = self.sessions.find_resumable(token, peer.connection.key)
         self.sessions.check_room(besides=session)
+        self._attach(peer, session, hello)
+
+    def _attach(self, peer: Peer, session: Session, hello: Hello) -> None:
+        """Make this the session's connection, and welcome the client when the session is live."""
         peer.join(session)
-        session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": token})
+        session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": hello.resume})
         if session.life.state == "parked":
             self._open_session(session)
         elif session.life.state == "live":
@@ -280,8 +284,12 @@ class SessionStep:
 
     def _start_session(self, peer: Peer, hello: Hello) -> None:
         """Start a new session."""
-        if self.rules.outlives_client and any(session.peer is None for session in self.sessions):
+        lost = [session for session in self.sessions if session.peer is None and self.rules.outlives_client]
+        if lost and (lost[0].token_sent or lost[0].key != peer.connection.key or not lost[0].is_same_request(hello)):
             raise refusals.other_client_error()
+        if lost:  # its client was lost before the welcome, so no program has the token
+            self._attach(peer, lost[0], hello)
+            return
         self.sessions.check_room()
         for other in self.sessions.parked_with_robot(hello.robot):
             self.sessions.remove(other)
@@ -349,7 +357,7 @@ class SessionStep:
         if session.peer is None or life.state != "live" or life.end_reason is not None:
             return
         for message in event.messages:
-            session.peer.welcome_sent = True
+            session.peer.welcome_sent = session.token_sent = True
             self._emit_message(session, message)
 
     def _deliver_to_world(self, peer: Peer, message: Any) -> None:

@@ -200,6 +200,7 @@ class Session:
     runner: Any = None  # the `SessionThread` that runs the session
     peer: Peer | None = None  # the connection of the session
     negotiated: bool = False  # the settings were negotiated
+    token_sent: bool = False  # a welcome was sent
     life: Lifecycle = field(default_factory=Lifecycle)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)
     refused: Counter[str] = field(default_factory=Counter)

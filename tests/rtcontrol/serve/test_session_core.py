@@ -252,6 +252,18 @@ def test_outliving_session_continues_and_returns_by_token() -> None:
     assert other.code() == "busy"
 
 
+def test_client_that_restarts_before_its_welcome_is_admitted() -> None:
+    bench = Bench(limit=1, outlives_client=True)
+    bench.slow = True
+    bench.hello(first := Wire())
+    bench.lose(first)
+    bench.hello(other := Wire(), instruction="another one")
+    assert other.code() == "state"
+    bench.hello(again := Wire())
+    bench.opens()
+    assert again.only(Welcome) and bench.states_of() == {"live": 1}
+
+
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 Say = Callable[[Session], Message]
