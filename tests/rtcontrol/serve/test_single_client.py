@@ -88,7 +88,7 @@ def test_lost_client_causes_misses_until_it_returns(fly: Fly, tmp_path: Path) ->
         assert other.denied().code == "busy"
     time.sleep(0.5)
     with WirePeer(endpoint) as other, WirePeer(endpoint) as again:
-        assert other.denied(agent="paddle").code == "busy"
+        assert other.denied(agent="paddle").code == "state"
         assert again.enter(resume=token).resumed
         again.seq = first.seq
         again.observe()
