@@ -15,6 +15,13 @@ from typing import Any, BinaryIO
 WRITER_S = 5.0  # how long a pipe may have no data at first
 
 
+def shown(name: object) -> str:
+    """Return a name of another program for a message: as it is, or quoted and escaped if it has odd characters."""
+    text = str(name)
+    plain = text and f"_{text}".replace("-", "_").replace(".", "_").replace("/", "_").isidentifier()
+    return text[:64] if plain else json.dumps(text[:64], ensure_ascii=not text.isprintable())
+
+
 class UserError(Exception):
     """An error in the user's input. The command line prints both sentences and exits with status 2.
 

@@ -23,7 +23,7 @@ from rtcontrol.models.decode.hysteresis import HysteresisWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
 from rtcontrol.models.decode.walk import HeadNode, HeadState, Walk, Walker, choose_layout
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, shown
 from rtcontrol.models.schema.tool_schema import ABSENT
 
 MAX_AHEAD = 24  # nodes of a pass for guesses from the grammar alone
@@ -113,7 +113,8 @@ class DecoderCore:
     def where(self, k: int, tool: int) -> str:
         """Return the tool and the parameters of its head `k`, for error messages."""
         return (
-            f"Tool {self.plan.tools[tool].name}, {', '.join(p.name for p in self.plan.slots[tool][k - 1].parameters)}"
+            f"Tool {shown(self.plan.tools[tool].name)}, "
+            f"{', '.join(shown(p.name) for p in self.plan.slots[tool][k - 1].parameters)}"
         )
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, shown
 from rtcontrol.models.schema.definition import read_definition
 from rtcontrol.models.schema.domain import Domain, FreeDomain, closed_domain, list_objects, sorted_json
 from rtcontrol.models.schema.limits import Allowance, check_count, check_size
@@ -68,12 +68,12 @@ class ToolSchema:
         Raises UserError, which names tool and parameter.
         """
         definition = read_definition(tool)
-        check_encodable([definition.name, definition.description], f"Tool {definition.name[:64]!r}")
+        check_encodable([definition.name, definition.description], f"Tool {shown(definition.name)}")
         try:
             parameters, rules = ParameterReader(definition.name, room or Allowance()).read(definition.schema)
         except RecursionError:
             raise UserError(
-                f"Tool {definition.name[:64]!r}: its schema is nested too deeply to be read.", "Use fewer levels."
+                f"Tool {shown(definition.name)}: its schema is nested too deeply to be read.", "Use fewer levels."
             ) from None
         return cls(definition.name, definition.description, parameters, rules)
 
@@ -121,7 +121,7 @@ class ToolSchema:
 
 
 def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
-    where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
+    where = f"Tool {shown(tool)}, parameters {', '.join(shown(p.name) for p in unit)} in one head"
     required = [p.name for p in unit if p.required]
     null = () if required else (ABSENT,)
     if len(unit) == 1:

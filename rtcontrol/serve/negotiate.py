@@ -235,9 +235,8 @@ def _model_of_hello(hello: Hello, options: ServeOptions, agent: Agent, agent_nam
     allowed = sorted({*bundled_models(), *plain, *(model for model in defaults if model)})
     if requested is not None and requested not in allowed:
         names = ", ".join(Path(m).name for m in allowed)
-        raise _fatal_error(
-            Code.MODEL, f"Clients may not choose the model {requested[:64]!r}.", f"Use {names}.", "model"
-        )
+        problem = f"This server has no model {requested[:64]!r} for clients."
+        raise _fatal_error(Code.MODEL, problem, f"Set `model` to one of these, or leave it out: {names}.", "model")
     with refused_as(Code.MODEL, "model"):
         model = model_for(agent.tools.schemas, requested)
     if model == "random":

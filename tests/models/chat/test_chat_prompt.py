@@ -99,7 +99,7 @@ def test_prompt_never_contains_the_date(small: Path, tmp_path: Path) -> None:
 # How templates of chat models write the calls of an assistant's turn.
 WITH_CALLS = """{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if loop.first and tools %}
 {{ tools | tojson }}
-Answer like this: %TOLD%{% endif %}{% for c in m.tool_calls %}%CALL%{% endfor %}<|im_end|>\n{% endfor %}"""
+Answer like this: %FORM%{% endif %}{% for c in m.tool_calls %}%CALL%{% endfor %}<|im_end|>\n{% endfor %}"""
 OBJECT = '{"name": "{{ c.function.name }}", "%s": {{ c.function.arguments | tojson }}'
 PAIRS = "{% for k, v in c.function.arguments.items() %}%s{% endfor %}"
 KNOWN = {
@@ -141,8 +141,8 @@ OTHER = {
 
 @pytest.mark.parametrize("kind", [*KNOWN, *OTHER])
 def test_template_that_writes_calls_in_another_form_is_refused(small: Path, tmp_path: Path, kind: str) -> None:
-    told, call = (KNOWN | OTHER)[kind]
-    layout = WITH_CALLS.replace("%TOLD%", told).replace("%CALL%", call)
+    form, call = (KNOWN | OTHER)[kind]
+    layout = WITH_CALLS.replace("%FORM%", form).replace("%CALL%", call)
     template, _ = opened(chat_folder(tmp_path / "m", small, layout))
     if kind in KNOWN:
         assert template.syntax.key

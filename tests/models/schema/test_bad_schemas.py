@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 import re
 import time
@@ -222,3 +223,13 @@ def test_limits_hold_for_all_tools_together(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setattr(limits, name, 2)
     with pytest.raises(UserError, match=r"Tool f\d.*with the tools after it, it has more than 2 "):
         tool_schemas([{**tool, "description": "Another."} for tool in tools])
+
+
+@pytest.mark.parametrize("name", ['si"de', "a\nb", "a: b", "", "\u2028", "\ud800", "a, parameter b"])
+def test_odd_names_in_messages_are_quoted_on_one_line(name: str) -> None:
+    root = {"properties": {name: {"type": "string", "pattern": "(?=a)"}}}
+    with pytest.raises(UserError) as error:
+        tool_schemas([{"name": f"go {name}", "parameters": root}])
+    start = f"Tool {json.dumps(f'go {name}')}"
+    assert str(error.value).startswith((f"{start}, parameter {json.dumps(name)}: ", f"{start}: "))
+    assert len(str(error.value).splitlines()) == 1

@@ -83,7 +83,7 @@ def test_hello_is_refused_with_the_reason(fields: dict[str, Any], code: str, say
     [
         ("random", "lander", OWN, "trained on other tools"),
         ("random", "lander", {"agent": "driver"}, '"driver"'),
-        ("random", "/etc", {}, "Use"),
+        ("random", "/etc", {}, "Set `model`"),
         ("random", "expert", OWN, "expert"),
         (None, None, OWN, "random"),
         ("lander", None, {"agent": "driver"}, '"driver"'),
