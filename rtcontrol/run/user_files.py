@@ -48,8 +48,9 @@ def load_module(name: str, option: str) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # at the end, so that no file there hides an installed module
     for hidden in _hidden_imports(path):
-        problem = f"{path.name} imports the installed module {hidden}, not the file or folder {hidden} next to it."
-        print(printable(f"{problem} To use those, rename them."), file=sys.stderr)
+        package = hidden.rstrip("/").removesuffix(".py")
+        problem = f"{path.name} imports the installed module {package}, not {hidden} in its folder."
+        print(printable(f"{problem} To use that, rename it."), file=sys.stderr)
     title = _module_name(path)
     spec = importlib.util.spec_from_file_location(title, path)
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
@@ -84,16 +85,18 @@ def _is_imported_as(name: str, path: Path) -> bool:
 
 
 def _hidden_imports(path: Path) -> list[str]:
-    """Return the names that a file imports from installed modules, although files or packages next to it have them."""
+    """Return the files (`ray.py`) and packages (`ray/`) next to a file that installed modules of the same name hide,
+    which the file imports."""
     try:
         nodes = list(ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError):  # executing the file will report this error
         return []
     imports = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imports |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
-    folder, names = path.parent, {name.partition(".")[0] for name in imports}
-    places = [(name, file) for name in names for file in (folder / f"{name}.py", folder / name / "__init__.py")]
-    return sorted({name for name, file in places if file.is_file() and not _is_imported_as(name, file)})
+    names = {name.partition(".")[0] for name in imports}
+    files = {f"{name}.py": f"{name}.py" for name in names} | {f"{name}/": f"{name}/__init__.py" for name in names}
+    places = [(shown, path.parent / file) for shown, file in files.items() if (path.parent / file).is_file()]
+    return sorted(shown for shown, file in places if not _is_imported_as(shown.rstrip("/").removesuffix(".py"), file))
 
 
 def error_text(error: BaseException) -> str:

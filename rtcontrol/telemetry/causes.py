@@ -100,8 +100,8 @@ _DECIDE = {
     ),
     "decoder_starved": Advice("the decoder's process waited for a processor, or its quota was used up", _MORE_CPU),
     "decoder_slow": Advice(
-        "the model took longer than the deadline allows",
-        "Lower loop.hz, raise loop.deadline_ms, take a smaller model, set host.threads, or use a GPU.",
+        "the model (or the expert) took longer than the deadline allows",
+        "Lower loop.hz, raise loop.deadline_ms, shorten the expert, or take a smaller model, host.threads or a GPU.",
     ),
     "error": Advice("the decision raised an error", "Read the error in this report, and correct its cause."),
     "timeout": Advice("the decision server did not answer in time", "Look at its load and at the network."),

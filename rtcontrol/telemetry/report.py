@@ -153,7 +153,7 @@ class Line(NamedTuple):
     hint: str = ""
 
 
-INSTRUCTION_COLUMNS = ("instruction", "ticks", "on time", "held", "missed", "skipped", "called functions")
+INSTRUCTION_COLUMNS = ("instruction", "ticks", "on time", "held back", "missed", "skipped", "called functions")
 
 
 def instruction_rows(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -181,7 +181,14 @@ def _run_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     share = f"{r['on_time']} of {r['releases']} releases ({100 * (1 - r['miss_rate']):.2f} %)"
     yield Line("on time", share, ", ".join(f"{r[name]} {text}" for name, text in OTHER_KINDS.items() if r[name]))
     changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
-    later = "".join(f', from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes[:MOST_SHOWN])
+    refused = {change.get("refused") for change in changes}
+    shown = [change for change in changes if change["instruction"] not in refused][:MOST_SHOWN]
+    later = "".join(
+        f', at {c["t_s"]:.1f} s "{c["refused"]}" was refused'
+        if "refused" in c
+        else f', from {c["t_s"]:.1f} s on "{c["instruction"]}"'
+        for c in shown
+    )
     yield Line("instruction", f'"{r["instruction"]}"{later}')
     if words := [event for event in r.get("understood", ()) if event["by"] != "itself"]:
         goals = [f'"{event["said"]}" as "{event["understood"]}"' for event in words if event["understood"] is not None]
@@ -208,7 +215,7 @@ def _decision_lines(r: Mapping[str, Any]) -> Iterator[Line]:
 
 def _miss_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     if r["misses_by_cause"] or r["skipped_by_cause"]:
-        yield Line("misses by cause", _causes_text(r, "misses") or "none", "docs/deadlines.md has all causes")
+        yield Line("misses by cause", _causes_text(r, "misses"), "docs/deadlines.md has all causes")
         yield Line("skipped releases", _causes_text(r, "skipped"), "the loop itself was late")
         worst = r["worst_window"]
         window = f"{r['longest_miss_run']} misses in a row, {worst['m']} of {worst['k']} releases"

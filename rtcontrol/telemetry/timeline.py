@@ -152,7 +152,7 @@ class Timeline:
 # The fields that a mark shows, by topic of the event.
 MARKS = {
     "/people": ("people", "by", "call"),
-    "/instruction": ("refused", "instruction"),
+    "/instruction": ("instruction",),
     "/understood": ("said", "understood", "not_understood"),
     "/fault": ("fault", "error"),
     "/log": ("log",),
@@ -167,5 +167,7 @@ def _mark_text(topic: str, event: Mapping[str, Any]) -> str | None:
         return "an episode ended"
     if topic == "/safe":
         return f"safe call, because of {event['why']}" if event.get("attempt", 1) == 1 else None
+    if "refused" in event and topic == "/instruction":
+        return f"instruction refused: {event['refused']}; active again: {event['instruction']}"
     values = [str(event[name]) for name in MARKS.get(topic, ()) if event.get(name)]
     return f"{topic[1:]}: {', '.join(values)}" if values else None

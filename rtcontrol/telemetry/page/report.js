@@ -137,7 +137,7 @@ function told(ticks, row) {
   if (captured === captured) say("observed", `${ms(Math.abs(captured))} ${captured < 0 ? "before" : "after"} its release`);
   if (missed.saw) {
     say("saw", make("pre", missed.saw.observation));
-    if (missed.saw.instruction) say("told", missed.saw.instruction);
+    if (missed.saw.instruction) say("instruction", missed.saw.instruction);
     if (missed.saw.history && missed.saw.history.length) say("history", make("pre", missed.saw.history.join("\n")));
   } else if (cause) say("saw", known("woke") === known("woke") && !(known("submitted") === known("submitted")) ? "nothing: the decoder was not asked" : "not in this page, or not kept by the record");
   const confidence = known("confidence"), by = ticks.word("decided_by", row);
@@ -147,7 +147,7 @@ function told(ticks, row) {
   if (stages) say("spans", stages);
   const t = ticks.t[row], until = t + ticks.run.deadline_ms / 1e3;
   const befell = ticks.run.marks.filter(([at]) => at > t - 2 && at <= until).slice(-5);
-  if (befell.length) say("what befell it", make("pre", befell.map(([at, what]) => `${at.toFixed(2)} s: ${what}`).join("\n")));
+  if (befell.length) say("events near it", make("pre", befell.map(([at, what]) => `${at.toFixed(2)} s: ${what}`).join("\n")));
   if (ticks.word("action", row)) say("fallback", ticks.word("action", row));
   const skipped = ticks.number("skipped", row);
   if (skipped > 0) say("skipped before", `${skipped} (${both(ticks.word("skip_cause", row), ticks.word("skip_subcause", row))})`);
@@ -182,7 +182,7 @@ function spans(ticks, row) {
   // The step that had not ended when the tick was over.
   const names = Object.keys(DATA.stages), steps = ((ticks.run.missed[row] || {}).evidence || {}).steps_ms || {};
   const open = names.filter((name) => name in steps).pop(), [newest, , reached] = known[known.length - 1];
-  if (open && names.indexOf(open) > names.indexOf(newest)) known.push([open, reached, reached + steps[open], true]);
+  if (open && steps[open] > 0.01 && names.indexOf(open) > names.indexOf(newest)) known.push([open, reached, reached + steps[open], true]);
   const deadline = ticks.run.deadline_ms, last = Math.max(deadline, ...known.map(([, , ends]) => ends)) * 1.04;
   const made = make("div");
   made.className = "spans";

@@ -186,8 +186,8 @@ def test_file_is_imported_by_its_own_name(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy/__init__.py").write_text("raise SystemExit\n")
     assert load_module(str(tmp_path / "lone_yard.py"), "--env").__name__ == "lone_yard"
-    warning = "lone_yard.py imports the installed module {0}, not the file or folder {0} next to it."
-    hidden = (f"{warning.format(name)} To use those, rename them.\n" for name in ("numpy", "zmq"))
+    warning = "lone_yard.py imports the installed module {0}, not {0}{1} in its folder. To use that, rename it.\n"
+    hidden = (warning.format(*name) for name in (("numpy", "/"), ("zmq", ".py")))
     assert capsys.readouterr().err == "".join(hidden)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/lone_yard.py").write_text("")
