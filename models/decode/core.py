@@ -7,7 +7,7 @@ the budget is one node per head. Between two steps a decision can wait or be can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
 from rtcontrol.models.decode.walk import HeadNode, HeadState, Walk, Walker, choose_layout
 from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.schema.combinations import Row
 from rtcontrol.models.schema.tool_schema import ABSENT
 
 MAX_AHEAD = 24  # nodes of a pass for guesses from the grammar alone
@@ -90,6 +91,7 @@ class DecoderCore:
         self.set_budget(budget or Budget())
         self.starts: dict[tuple[int, int], FreeStart] = {}  # by head and tool
         self.firsts: dict[FreeStart, ChoicePoint] = {}  # the legal first tokens, unless the first token is certain
+        self.present_firsts: dict[FreeStart, ChoicePoint] = {}  # the same without null, where rules may exclude null
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
@@ -105,6 +107,10 @@ class DecoderCore:
                 ) from None
             if not head.chain and not head.done:
                 self.firsts[start] = head.stops[0]
+            if slot.null and plan.tools[tool].rules is not None:
+                present = self.free_head(k, tool, False, nullable=False)
+                if not present.chain and not present.done:
+                    self.present_firsts[k, start[1], False] = present.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
         """Set how many nodes the following passes may have."""
@@ -131,9 +137,16 @@ class DecoderCore:
         return len(self.walker.first)
 
     def free_head(
-        self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
+        self,
+        k: int,
+        tool: int,
+        guessing: bool = True,
+        values: Sequence[Sequence[int]] = (),
+        prompt: str = "",
+        nullable: bool = True,
     ) -> FreeHead:
-        """Return a new free value for head `k` of a tool; with `guessing`, guess tokens from `values` and `prompt`."""
+        """Return a new free value for head `k` of a tool; with `guessing`, guess tokens from `values` and `prompt`. If
+        it is not `nullable`, it is not null."""
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self.starts[k, tool]
         room = per_head if guessing and (per_head := self.walker.budget.per_head) > 1 else 0
@@ -141,7 +154,7 @@ class DecoderCore:
         ends = None if self.domains[k, tool].is_string else quote
         guesses = GuessSources(self.tokenizer, values, prompt, ends, room, self.ahead, MAX_GUESSED, self.depth)
         value = self._grammars.start(grammar, self._limit, self.where(k, tool))
-        return FreeHead(value, [head.end_id], head.null_id if null else None, guesses)
+        return FreeHead(value, [head.end_id], head.null_id if null and nullable else None, guesses)
 
     @property
     def max_nodes(self) -> int:
@@ -172,6 +185,8 @@ class HeadSteps(DecisionSteps):
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
         self._first_bests: dict[FreeStart, Best] = {}
+        # Restrictions by the tool's rules: the allowed trie nodes by head; of a free value only null is not allowed.
+        self._within: dict[int, Collection[tuple[int, ...]]] = {}
         self._steps = self._decide()
         self._advance(None)
 
@@ -182,9 +197,8 @@ class HeadSteps(DecisionSteps):
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
         walker, heads = self.core.walker, self.heads
-        walk = None if self._hysteresis is None else self._hysteresis.walk
-        walks, tool = walker.start, None
-        while True:
+        walks, tool, decision = walker.start, None, None
+        while decision is None:
             tree, handlers = self._build_tree(walker.next_nodes(heads, tool, walks) if self.nodes else walker.first)
             if not tree.tokens and self.passes:
                 raise RuntimeError("every later pass has nodes")
@@ -193,17 +207,70 @@ class HeadSteps(DecisionSteps):
                 for handle_answer, answer in zip(handlers, answers, strict=True):
                     handle_answer(answer)
                 self._accept_guesses(tool)
-            tool, walks, free = walker.walk_heads(heads, walk)
+            tool, walks, decision = self._walk_to_decision()
+        return decision
+
+    def _walk_to_decision(self) -> tuple[int | None, dict[int, Walk], Decision | None]:
+        """Walk the tries as far as scores are known. Return the tool and the decision as soon as they are known, and
+        the walks. If the arguments may not be combined, restrict a head and walk again. Raises DecodeError."""
+        while True:
+            tool, walks, free = self.core.walker.walk_heads(self.heads, self._walk)
             if tool == NO_TOOL:
-                return self._build_decision(None, walks, {})
+                return tool, walks, self._build_decision(None, walks, {})
             if tool is None:
-                continue
+                return tool, walks, None
             free_heads = [self._free_head_of(k, tool) for k in free]
-            waits = any(w.pending for w in walks.values())
-            while not waits and all(s is not None and s.done for s in free_heads):
-                if (values := self._free_values(tool)) is not None:
-                    return self._build_decision(tool, walks, values)
+            complete = all(s is not None and s.done for s in free_heads) and not any(w.pending for w in walks.values())
+            values = self._free_values(tool) if complete else None
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
+            if values is None:
+                if complete and all(s.done for s in self._free.values()):
+                    continue  # a retried value ended without another pass
+                return tool, walks, None
+            arguments, rules = self._arguments(tool, walks, values), self.plan.tools[tool].rules
+            fault = None if rules is None else rules.violation(arguments)
+            if fault is None:
+                return tool, walks, self._build_decision(tool, walks, arguments)
+            if not self._restrict_head(tool, arguments):
+                raise DecodeError(f"Tool {shown(self.plan.tools[tool].name)}: {fault}")
+
+    def _walk(self, head: int, state: HeadState, tools: int) -> Walk:
+        if head in self._within:
+            return self.core.walker.walk(head, state, tools, within=self._within[head])
+        return (self._hysteresis or self.core.walker).walk(head, state, tools)
+
+    def _restrict_head(self, tool: int, arguments: Mapping[str, Any]) -> bool:
+        """Restrict the first head whose value no legal combination has with the values before it. Return False if there
+        is none, or its other values are not known."""
+        combinations = self.plan.tools[tool].combinations
+        if combinations is None:
+            return False
+        rows: Sequence[Row] = combinations.rows
+        for k, slot in enumerate(self.plan.slots[tool], start=1):
+            names = [p.name for p in slot.parameters if p.name in combinations.names]
+            fitting = combinations.fitting(rows, names, arguments)
+            if not fitting:
+                few = combinations.distinct(rows, names)
+                return self._restrict(k, tool, partial(combinations.fitting, few, names))
+            rows = fitting
+        return False
+
+    def _restrict(self, k: int, tool: int, allowed: Callable[[Mapping[str, Any]], Any]) -> bool:
+        """Restrict head `k` to values whose arguments are `allowed`. Return False if none of them is known."""
+        head, slot, state = self.plan.heads[k], self.plan.slots[tool][k - 1], self._free.get((k, tool))
+        if state is None:
+            leaves = {leaf: values[tool] for leaf, values in head.trie.leaves.items() if tool in values}
+            legal = [leaf for leaf, v in leaves.items() if allowed({} if v is ABSENT else slot.arguments(v))]
+            self._within[k] = {leaf[:end] for leaf in legal for end in range(len(leaf) + 1)}
+            return bool(legal)
+        if not state.null and slot.null and allowed({} if slot.null[0] is ABSENT else slot.arguments(None)):
+            state.end, state.confidence = head.null_id, 1 - state.confidence  # null is at most as probable
+            return True
+        if not state.null or k in self._within:
+            return False
+        self._within[k] = ()  # evaluate the head token again, for the best token that is not null
+        del self._free[k, tool], self.heads[k].slots[ROOT]
+        return True
 
     def _free_values(self, tool: int) -> dict[int, Any] | None:
         """Return the free values of a call by head. If a value is illegal, retry its last token and return None.
@@ -251,7 +318,8 @@ class HeadSteps(DecisionSteps):
             requests.append((Ask(needed, self.core.walker.columns), store))
         for k in (k for k, n in wanted if n == ROOT and heads[k].free):
             node = self.heads[k].slots[ROOT]
-            firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
+            known = self.core.present_firsts if k in self._within else self.core.firsts
+            firsts = [(node, start, stop) for start, stop in known.items() if start[0] == k]
             requests += self._build_asks(firsts, self._first_bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
                 with suppress(DecodeError):  # no error, since another tool may be called
@@ -296,7 +364,8 @@ class HeadSteps(DecisionSteps):
     def _new_free_head(self, k: int, tool: int, node: int) -> FreeHead:
         """Return a new free value, with guesses, whose head token is at `node`."""
         last = self._drafts.tokens.get((k, tool))
-        state = self.core.free_head(k, tool, self._guessing, () if last is None else (last,), self._prompt)
+        values = () if last is None else (last,)
+        state = self.core.free_head(k, tool, self._guessing, values, self._prompt, k not in self._within)
         state.nodes.append(node)
         return state
 
@@ -305,26 +374,27 @@ class HeadSteps(DecisionSteps):
         state = self._free.get((k, tool))
         if state is None and ROOT in self.heads[k].slots:
             state = self._free[k, tool] = self._new_free_head(k, tool, self.heads[k].slots[ROOT])
-            if (best := self._first_bests.get(self.core.starts[k, tool])) is not None:
+            _, grammar, null = self.core.starts[k, tool]
+            if (best := self._first_bests.get((k, grammar, null and k not in self._within))) is not None:
                 state.accept(best)
         return state
 
-    def _build_decision(self, tool: int | None, walks: dict[int, Walk], values: Mapping[int, Any]) -> Decision:
+    def _arguments(self, tool: int, walks: Mapping[int, Walk], values: Mapping[int, Any]) -> dict[str, Any]:
+        """Return the arguments of a call, with the free `values` by head."""
+        arguments: dict[str, Any] = {}
+        for k, slot in enumerate(self.plan.slots[tool], start=1):
+            value = values[k] if k in values else self.plan.heads[k].trie.value(walks[k].node, tool)
+            if value is not ABSENT:
+                arguments |= slot.arguments(value)
+        return arguments
+
+    def _build_decision(self, tool: int | None, walks: dict[int, Walk], arguments: Mapping[str, Any]) -> Decision:
         heads, call, self._drafts.tool = self.plan.heads, None, tool
         self.visited = [(k, n) for k, w in walks.items() for n in w.visited]
         confidence = {heads[k].name: w.confidence for k, w in sorted(walks.items())}
         if tool is not None:
-            arguments: dict[str, Any] = {}
-            for k, slot in enumerate(self.plan.slots[tool], start=1):
-                if k in values:
-                    confidence[heads[k].name] = self._free[k, tool].confidence
-                value = values[k] if k in values else heads[k].trie.value(walks[k].node, tool)
-                if value is not ABSENT:
-                    arguments |= slot.arguments(value)
-            rules = self.plan.tools[tool].rules
-            if rules is not None and (fault := rules.violation(arguments)) is not None:
-                raise DecodeError(f"Tool {self.plan.tools[tool].name}: {fault}")
-            call = Call(self.plan.tools[tool].name, arguments)
+            confidence |= {heads[at[0]].name: self._free[at].confidence for at in sorted(self._free)}
+            call = Call(self.plan.tools[tool].name, dict(arguments))
         kept = {} if self._hysteresis is None else self._hysteresis.kept
         return Decision(call, confidence, self.passes, self.nodes, 0, kept=kept)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -60,11 +60,19 @@ class Walker:
         self._function_first = budget.function_first and 0 in self.start
         self.first = self.next_nodes([HeadState() for _ in plan.heads], None, self.start)
 
-    def walk(self, head: int, state: HeadState, tools: int, leaf: TrieNode | None = None) -> Walk:
+    def walk(
+        self,
+        head: int,
+        state: HeadState,
+        tools: int,
+        leaf: TrieNode | None = None,
+        within: Collection[TrieNode] | None = None,
+    ) -> Walk:
         """Walk from the head token to the best legal child at each node (of equal ones the lowest token id). `tools` is
         the mask of tools whose values are legal.
 
-        With a `leaf`, walk to this leaf even if others are better, to get its probability. Raises NotFinite.
+        With a `leaf`, walk to this leaf even if others are better, to get its probability. With `within`, walk to the
+        best of these nodes, with its probability among all of the tools. Raises NotFinite.
         """
         node, confidence = ROOT, 1.0
         visited: list[TrieNode] = []
@@ -78,8 +86,11 @@ class Walker:
                 continue
             if row is None:
                 return Walk(node, True, confidence, tuple(visited))
+            scores = [row[c] for c in columns]
             place = None if leaf is None else children.index(leaf[: len(node) + 1])
-            best, share = best_of([row[c] for c in columns], place)
+            if within is not None:
+                place = max((i for i, child in enumerate(children) if child in within), key=scores.__getitem__)
+            best, share = best_of(scores, place)
             confidence *= share
             visited.append(node)
             node = children[best]

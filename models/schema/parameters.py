@@ -1,7 +1,7 @@
 """Read a tool's parameters, each with its schema and domain, from the schema of all its arguments (the root schema).
 
-Keywords of the root schema that restrict combinations of arguments (`oneOf`, `if`, `dependentRequired`, ...) are not
-enforced in decoding, which decodes each argument separately. A call that violates them is rejected.
+Keywords of the root schema that restrict combinations of arguments (`oneOf`, `if`, `dependentRequired`, ...) are rules
+(`RootRules`); `combinations.py` lists what they allow. A call that violates them is rejected.
 """
 
 from __future__ import annotations

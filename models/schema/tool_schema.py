@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.schema.combinations import Combinations, legal_combinations
 from rtcontrol.models.schema.definition import read_definition
 from rtcontrol.models.schema.domain import Domain, FreeDomain, closed_domain, list_objects, sorted_json
 from rtcontrol.models.schema.limits import Allowance, check_count, check_size
@@ -75,7 +76,11 @@ class ToolSchema:
             raise UserError(
                 f"Tool {shown(definition.name)}: its schema is nested too deeply to be read.", "Use fewer levels."
             ) from None
-        return cls(definition.name, definition.description, parameters, rules)
+        schema = cls(definition.name, definition.description, parameters, rules)
+        if rules is not None and schema.combinations is not None and not schema.combinations.rows:
+            problem = f"Tool {shown(definition.name)}: no call satisfies {rules.keywords} of its parameters."
+            raise UserError(problem, "Relax these rules.")
+        return schema
 
     def to_openai(self) -> dict[str, Any]:
         """Return the normalised definition in head order, as it is in the prompt."""
@@ -98,6 +103,11 @@ class ToolSchema:
     def canonical_json(self) -> str:
         """Return `to_openai` as one line of JSON, which is the same for equal tools."""
         return self._canonical
+
+    @cached_property
+    def combinations(self) -> Combinations | None:
+        """Return the combinations of arguments that satisfy `rules`; None if they restrict none, or too many exist."""
+        return legal_combinations(self.parameters, self.rules)
 
     @cached_property
     def _canonical(self) -> str:

@@ -23,6 +23,7 @@ from rtcontrol.models.runners.hf_runner import checked_runner as hf_runner
 from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.json_schema import normalise
 from rtcontrol.models.schema.mask import FAR_BOUND
+from rtcontrol.models.schema.parameters import RootRules
 from rtcontrol.models.schema.tool_schema import ABSENT
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.decode.test_value_law import can_be_written
@@ -288,11 +289,6 @@ def test_value_at_the_token_limit_ends_legally_or_fails(grammars: Grammars) -> N
 
 
 TEXT = {"type": "string", "maxLength": 12}
-RULED = {
-    "properties": {"a": {"enum": ["left", "right"]}, "b": TEXT, "c": TEXT},
-    "required": ["a"],
-    "dependentRequired": {"b": ["c"]},
-}
 
 
 @law(15)
@@ -326,16 +322,49 @@ def test_value_illegal_twice_gives_no_call(folder: Path) -> None:
         decider.decide("x=1", "go")
 
 
-def test_call_against_rules_on_free_arguments_is_refused(folder: Path) -> None:
-    decider = build(folder, [{"name": "go", "parameters": RULED}])
-    judge = jsonschema.Draft202012Validator(RULED)
-    broken = 0
-    for i in range(12):
-        try:
-            call = decider.decide(f"x={i} go left", f"turn {i}").call
-        except DecodeError as error:
-            assert "may not stand together by `dependentRequired`" in str(error)
-            broken += 1
-        else:
-            assert call is not None and judge.is_valid(dict(call.arguments))
-    assert broken < 12
+FLAG, NUMBER = {"type": "boolean"}, {"type": "number"}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"properties": {"a": FLAG, "b": FLAG}, "minProperties": 1},
+        {"properties": {"a": TEXT, "b": TEXT}, "minProperties": 1},
+        {"properties": {"a": {"enum": ["l", "r"]}, "b": TEXT, "c": TEXT}, "dependentRequired": {"b": ["c"]}},
+        {"properties": {"a": TEXT, "b": TEXT, "c": FLAG}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"properties": {f"p{i}": FLAG for i in range(8)}, "minProperties": 4, "maxProperties": 5},
+        {
+            "properties": {"kind": {"enum": ["box", "ball"]}, "edge": NUMBER, "radius": NUMBER},
+            "required": ["kind"],
+            "if": {"properties": {"kind": {"const": "box"}}},
+            "then": {"required": ["edge"], "not": {"required": ["radius"]}},
+            "else": {"required": ["radius"], "not": {"required": ["edge"]}},
+        },
+        {
+            "properties": {n: {"type": "integer", "minimum": 0, "maximum": 50} for n in ("a", "b")},
+            "anyOf": [{"properties": {"a": {"minimum": 45}}}, {"properties": {"b": {"maximum": 3}}, "required": ["b"]}],
+        },
+    ],
+)
+@pytest.mark.parametrize("budget", [1, 64])
+def test_calls_combine_arguments_as_the_rules_allow(folder: Path, rules: Any, budget: int) -> None:
+    judge = jsonschema.Draft202012Validator(rules)
+    decider = build(folder, [{"name": n, "parameters": rules} for n in ("go", "turn")], budget_per_head=budget)
+    situations = [(f"x={i} go left", f"turn {i}") for i in range(10)]
+    calls = [decider.decide(*situation).call for situation in situations]
+    assert [decided.call for decided in decider.decide_many(situations)] == calls
+    assert all(call is not None and judge.is_valid(dict(call.arguments)) for call in calls)
+
+
+def test_argument_forced_by_rules_keeps_its_probability(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = {"properties": {"a": FLAG, "b": TEXT}, "maxProperties": 0}
+    decider = build(folder, [{"name": "go", "parameters": rules}])
+    ruled = [decider.decide(f"x={i}", "go") for i in range(12)]
+    assert all(decision.call is not None and not decision.call.arguments for decision in ruled)
+    monkeypatch.setattr(RootRules, "violation", lambda *_: None)
+    for i, after in enumerate(ruled):
+        before = decider.decide(f"x={i}", "go")
+        assert before.call is not None and before.call.arguments
+        for name in before.call.arguments:
+            head = {"a": "arg1", "b": "arg2"}[name]
+            assert after.confidence[head] <= 1 - before.confidence[head] + 1e-6

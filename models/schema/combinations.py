@@ -1,0 +1,123 @@
+"""Combinations of arguments that satisfy the rules of a tool's root schema, by classes of values.
+
+Two values of a parameter are of the same class if no rule tells them apart. Most rules are about which parameters are
+present, so that each parameter has two classes: absent and present.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.parameters import BRANCH_KEYWORDS, LIST_KEYWORDS, Parameter, RootRules
+from rtcontrol.models.schema.validator import Validator, equality_key
+
+MAX_ROWS = 1024  # combinations that are judged
+MAX_JUDGED = 8192  # listed values times rules that are judged for the classes of one parameter
+# Keywords that concern all parameters, and those whose schemas concern the value of each parameter.
+COUNTING = ("minProperties", "maxProperties", "propertyNames", "enum", "const")
+OF_EACH = ("additionalProperties", "unevaluatedProperties", "patternProperties")
+ABSENT_CLASS = None
+Class = tuple[bool, ...] | None  # which rules about its value a parameter satisfies; ABSENT_CLASS if it is absent
+Row = tuple["Class | str", ...]
+ANY_VALUE = "any"  # in a row: a value that is present, and whose class is not known before it is decoded
+
+
+@dataclass(frozen=True)
+class Combinations:
+    """The legal combinations of the parameters `names` that the rules mention: a class for each of them in each row.
+    `rules` has for each name the schemas that tell its values apart."""
+
+    names: tuple[str, ...]
+    rules: tuple[tuple[Validator, ...], ...]
+    rows: tuple[Row, ...]
+
+    def class_of(self, name: str, arguments: Mapping[str, Any]) -> Class:
+        """Return the class of a parameter's value in a call's arguments."""
+        if name not in arguments:
+            return ABSENT_CLASS
+        return tuple(rule.accepts(arguments[name]) for rule in self.rules[self.names.index(name)])
+
+    def fitting(self, rows: Sequence[Row], names: Sequence[str], arguments: Mapping[str, Any]) -> list[Row]:
+        """Return those of the rows in which these parameters have the classes of their values in `arguments`."""
+        places = [self.names.index(name) for name in names]
+        classes = [self.class_of(name, arguments) for name in names]
+        return [row for row in rows if all(map(fits, classes, (row[place] for place in places)))]
+
+    def distinct(self, rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+        """Return one row for each combination of classes that these parameters have in the rows."""
+        places = [self.names.index(name) for name in names]
+        return [*{tuple(row[place] for place in places): row for row in rows}.values()]
+
+
+def fits(value: Class, allowed: Class | str) -> bool:
+    """Return whether a value of this class has the class of a row."""
+    return value is not ABSENT_CLASS if allowed == ANY_VALUE else value == allowed
+
+
+def legal_combinations(parameters: Sequence[Parameter], rules: RootRules | None) -> Combinations | None:
+    """Return the legal combinations of arguments; None if there are no rules, or too many combinations to judge."""
+    if rules is None:
+        return None
+    whole, *inner = parts = [*_object_parts(rules.document)]
+    mentioned = {name for part in parts for name in _mentioned(part)}
+    # All parameters are declared, so a false `additionalProperties` of the whole schema restricts none of them.
+    every = any(key in whole for key in COUNTING) or any(key in part for part in inner for key in (*COUNTING, *OF_EACH))
+    named = [p for p in parameters if every or p.name in mentioned]
+    validators = [tuple(Validator(s, "a rule") for s in _value_rules(parts, p.name)) for p in named]
+    options = [_options(p, each) for p, each in zip(named, validators, strict=True)]
+    if math.prod(map(len, options)) > MAX_ROWS:
+        return None
+    rows = [
+        tuple(option[0] for option in row)
+        for row in itertools.product(*options)
+        if any(option[0] == ANY_VALUE for option in row)
+        or rules.violation({p.name: o[1] for p, o in zip(named, row, strict=True) if o[0] is not ABSENT_CLASS}) is None
+    ]
+    return Combinations(tuple(p.name for p in named), tuple(validators), tuple(rows))
+
+
+def _object_parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema of an object, and all its parts about the same object."""
+    if not isinstance(schema, Mapping):
+        return
+    yield schema
+    several = [part for key in LIST_KEYWORDS for part in schema.get(key, ())]
+    single = [schema[key] for key in ("not", "if", *BRANCH_KEYWORDS) if key in schema]
+    for part in (*several, *single, *schema.get("dependentSchemas", {}).values()):
+        yield from _object_parts(part)
+
+
+def _mentioned(part: Mapping[str, Any]) -> set[str]:
+    """Return the names of the properties that a part of a schema restricts."""
+    dependent = part.get("dependentRequired", {})
+    names = {*part.get("required", ()), *dependent, *itertools.chain(*dependent.values())}
+    declared = {name for name, rule in part.get("properties", {}).items() if rule not in (True, {})}
+    return names | declared | {*part.get("dependentSchemas", ())}
+
+
+def _value_rules(parts: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """Return the schemas in the parts that may tell two values of a property apart, each once."""
+    schemas = [part.get("properties", {}).get(name) for part in parts]
+    schemas += [part.get(key) for part in parts for key in OF_EACH[:2]]
+    schemas += [rule for part in parts for rule in part.get("patternProperties", {}).values()]
+    whole = [v for part in parts for v in (*part.get("enum", ()), *([part["const"]] if "const" in part else ()))]
+    schemas += [{"const": v[name]} for v in whole if isinstance(v, Mapping) and name in v]
+    return [*{equality_key(s): s for s in schemas if isinstance(s, Mapping) and s}.values()]
+
+
+def _options(p: Parameter, validators: Sequence[Validator]) -> list[tuple[Class | str, Any]]:
+    """Return the classes of a parameter's values, each with one of its values."""
+    options: dict[Class | str, Any] = {} if p.required else {ABSENT_CLASS: None}
+    if not validators:
+        options[()] = None  # no rule is about the value itself
+    elif isinstance(p.domain, ClosedDomain) and len(p.domain.values) * len(validators) <= MAX_JUDGED:
+        for value in (*p.domain.values, *[None] * (p.nullable and p.required)):
+            options.setdefault(tuple(rule.accepts(value) for rule in validators), value)
+    else:
+        options[ANY_VALUE] = None
+    return [*options.items()]
