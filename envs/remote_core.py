@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import getsizeof
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel
 
 from rtcontrol.envs.base import Acknowledgement, Emission, Episode, Observation
 from rtcontrol.models.call import Call
@@ -19,6 +21,7 @@ from rtcontrol_client.wire.messages import CallMessage, Executed, FunctionCall, 
 
 # The number of newest calls (to be acknowledged), observations (to be answered) and finished episodes that are kept.
 MAX_KEPT = 1024
+MAX_WAITING_BYTES = 4 << 20  # memory of the observations that wait for a call; one more may exceed it
 
 
 class RemoteData(dict[str, Any]):
@@ -68,11 +71,30 @@ class MessageCounts:
 
 @dataclass(frozen=True, slots=True)
 class RemoteObservation:
-    """An observation, with the number (`seq`) and the capture time (`t_ns`) that the client sent."""
+    """An observation's number (`seq`) and capture time (`t_ns`) by its client, and when it arrived. It is kept longer
+    than the observation's data, which may be large."""
 
-    observation: Observation
     seq: int
     t_ns: int
+    arrived_ns: int
+
+
+def memory_of(*values: Any) -> int:
+    """Return roughly how many bytes of memory decoded values and messages take."""
+    total, stack = 0, [*values]
+    while stack:
+        value = stack.pop()
+        total += getsizeof(value)
+        if isinstance(value, np.ndarray):
+            total += value.nbytes
+        elif isinstance(value, dict):
+            stack += value
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+        elif isinstance(value, BaseModel):
+            stack += vars(value).values()
+    return total
 
 
 def data_of(message: Observe, terms: RemoteTerms) -> RemoteData:
@@ -107,8 +129,10 @@ class ReceivedObservations:
         self._terms = terms
         self._client_seq = -1  # the client's number of the last observation
         self._count = 0  # the loop's number of that observation
-        self._newest: RemoteObservation | None = None  # if the client paces: the observation that is being answered
-        self._waiting: deque[RemoteObservation] = deque()
+        # If the client paces, the observation that is being answered.
+        self._newest: tuple[Observation, RemoteObservation] | None = None
+        self._waiting: deque[tuple[Observation, RemoteObservation, int]] = deque()  # with its bytes of memory
+        self._waiting_bytes = 0
         self._peeked = False  # whether `latest` returned `_newest` before `arrival` reported it
         self._by_loop_seq: dict[int, RemoteObservation] = {}
 
@@ -118,11 +142,14 @@ class ReceivedObservations:
         data = data_of(message, self._terms)
         self._client_seq = message.seq
         self._count += 1
-        arrived = RemoteObservation(Observation(self._count, message.epoch, now_ns, data), message.seq, message.t_ns)
+        arrived = RemoteObservation(message.seq, message.t_ns, now_ns)
+        observation = Observation(self._count, message.epoch, now_ns, data)
         if self._terms.paced_by_client:
-            self._waiting.append(arrived)
+            size = memory_of(data, data.text)
+            self._waiting.append((observation, arrived, size))
+            self._waiting_bytes += size
         else:
-            self._newest = arrived
+            self._newest = observation, arrived
 
     def _check_observation(self, message: Observe, epoch: int) -> None:
         if message.seq <= self._client_seq:
@@ -133,8 +160,8 @@ class ReceivedObservations:
             problem = f"observe.epoch is {message.epoch}, but the session is in epoch {epoch}."
             hint = "Send `reset` before observations of the next epoch, and drop observations of earlier epochs."
             raise WireError(Code.EPOCH, problem, hint, field="epoch", seq=message.seq)
-        if len(self._waiting) >= self._terms.queue:
-            problem = f"The queue is full: {self._terms.queue} observations wait for a call."
+        if len(self._waiting) >= self._terms.queue or self._waiting_bytes >= MAX_WAITING_BYTES:
+            problem = f"The queue is full: {len(self._waiting)} observations wait for a call."
             hint = "Wait for a call before you send the next observation."
             raise WireError(Code.RATE, problem, hint, seq=message.seq, retryable=True)
 
@@ -142,24 +169,26 @@ class ReceivedObservations:
         """Return the observation for the next decision, or None if there is none."""
         if self._terms.paced_by_client and self._newest is None:
             self._peeked = self._pop_waiting() is not None
-        newest = self._newest
-        if newest is None:
+        if self._newest is None:
             return None
-        _store(self._by_loop_seq, newest.observation.seq, newest)
-        return newest.observation
+        observation, arrived = self._newest
+        _store(self._by_loop_seq, observation.seq, arrived)
+        return observation
 
     def arrival(self) -> int | None:
         """In a client-paced session, take the next observation from the queue; return when it arrived, or None."""
         if self._peeked and self._newest is not None:
             self._peeked = False
-            return self._newest.observation.t_capture_ns
+            return self._newest[0].t_capture_ns
         return self._pop_waiting()
 
     def _pop_waiting(self) -> int | None:
         if not self._waiting:
             return None
-        self._newest = self._waiting.popleft()
-        return self._newest.observation.t_capture_ns
+        observation, arrived, size = self._waiting.popleft()
+        self._newest = observation, arrived
+        self._waiting_bytes -= size
+        return observation.t_capture_ns
 
     def by_loop_seq(self, seq: int) -> RemoteObservation | None:
         """Return the observation that has the number `seq` in the loop, with the client's number; None if unknown."""
@@ -174,6 +203,7 @@ class ReceivedObservations:
         """Delete all observations; the next loop then waits for a new one."""
         self._newest, self._peeked = None, False
         self._waiting.clear()
+        self._waiting_bytes = 0
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
@@ -245,7 +275,7 @@ class SentCalls:
             confidence=None if emission.confidence is None else min(emission.confidence, 1.0),
             cause=emission.cause,
             timing=Timing(
-                age_ms=None if observation is None else (now_ns - observation.observation.t_capture_ns) / 1e6,
+                age_ms=None if observation is None else (now_ns - observation.arrived_ns) / 1e6,
                 decide_ms=None if emission.decide_ns is None else emission.decide_ns / 1e6,
                 late_ms=max(0, now_ns - emission.deadline_ns) / 1e6,
             ),

@@ -70,6 +70,7 @@ ANY_VALUE = {
     ]
 }
 UNIQUE = "x-unique"  # marks an array of unique listed items in a grammar: `without_repeats` enforces it
+MAX_CACHED = 1 << 16  # characters of a schema; the masks of larger ones are compiled each time
 OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True, "lenient": True}
 
 
@@ -95,8 +96,9 @@ def compile_masks(domain: FreeDomain, where: str, space: str = "") -> Iterator[M
     fault: str | None = None
     try:
         written = json.dumps([domain.schema, domain.rules], default=repr)
+        compile_json = _compile_json if len(written) <= MAX_CACHED else _compile_json.__wrapped__
         for without in RELAXATIONS:
-            mask, fault = _compile_json(written, where, space, without)
+            mask, fault = compile_json(written, where, space, without)
             if fault is None:
                 yield mask
             elif without and fault.startswith("Unsatisfiable"):

@@ -159,7 +159,10 @@ def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
     definitions that are too large."""
     check_size(tools)
     text = _json_text(tools)
-    return _read_json(text) if text else _read(tools)
+    return _read_json(text) if 0 < len(text) <= MAX_CACHED_BYTES else _read(tools)
+
+
+MAX_CACHED_BYTES = 1 << 16  # of the JSON text of definitions; larger ones are read again each time
 
 
 @lru_cache(maxsize=16)

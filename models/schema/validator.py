@@ -23,7 +23,7 @@ import referencing
 import referencing.exceptions
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.limits import CLASS, REPEAT
+from rtcontrol.models.schema.limits import CLASS, MAX_PATTERN_ATOMS, MAX_PATTERNS, REPEAT
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1  # integers that messages can contain
 DATA_KEYWORDS = ("enum", "const", "default", "examples")
@@ -314,12 +314,23 @@ class Pattern:
             return matches_text(self._machine, written)
 
 
-@lru_cache(maxsize=4096)
+# The newest compiled patterns by source, no more than those of one list of tools: each takes 70 kB to 1 MB.
+_patterns: dict[str, Pattern] = {}
+_patterns_lock = threading.Lock()
+
+
 def compile_pattern(source: str) -> Pattern:
     """Compile a pattern (cached). Raises PatternError."""
     if len(source) > MAX_LENGTH:
         raise PatternError(f"more than {MAX_LENGTH} characters")
-    return Pattern(source)
+    with _patterns_lock:
+        pattern = _patterns.pop(source, None)
+    pattern = pattern or Pattern(source)
+    with _patterns_lock:
+        _patterns[source] = pattern  # the newest is the last
+        while len(_patterns) > MAX_PATTERNS or sum(map(len, _patterns)) > MAX_PATTERN_ATOMS:
+            del _patterns[next(iter(_patterns))]
+    return pattern
 
 
 def byte_matcher(grammar: str) -> Any:

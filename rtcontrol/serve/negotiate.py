@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_core import RemoteTerms, wire_call, wire_calls
+from rtcontrol.envs.remote_core import RemoteTerms, memory_of, wire_call, wire_calls
 from rtcontrol.hosts.deciders import SCRIPTED, STSource
 from rtcontrol.hosts.protocol import DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.remote_api import is_policy
@@ -38,6 +38,7 @@ from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED = "executed"
 CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
+MAX_SAFE_BYTES = 1 << 17  # memory of the arguments of all safe calls
 WARMUP = 5  # number of warm-up decisions before the first observation
 NO_GOALS = "Instructions are passed to the model unchanged, because the agent has no goals to map them to."
 
@@ -220,6 +221,9 @@ def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
 
 def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
     """Check safe calls against the tools, and return them as calls of these tools. Raises WireError (tools)."""
+    if memory_of([call.arguments for call in calls]) > MAX_SAFE_BYTES:  # they are sent again after each miss
+        problem = f"The safe calls take more than {MAX_SAFE_BYTES >> 10} KiB."
+        raise WireError(Code.TOOLS, problem, "Send shorter ones.", field="safe_calls", fatal=fatal)
     try:
         return [tools.validate(Call(call.name, dict(call.arguments))) for call in calls]
     except InvalidCall as error:

@@ -61,6 +61,7 @@ IDLE_CONNECTION_NS = 120_000_000_000  # a connection without a session is closed
 LEAVE_INTERVAL_NS, LEAVE_TOTAL_NS = 100_000_000, 2_000_000_000
 LAST_CALL_WAIT_NS = 500_000_000  # while the server drains: how long a session waits for its last call
 LOG_LINES_PER_S = 2.0
+MAX_WELCOMES = 8  # for repeated hellos of a session
 READING_HINT = "Send fewer, smaller or simpler messages."
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
 CONTROL = "control"  # the capability of a client that handles control messages
@@ -263,6 +264,9 @@ class SessionStep:
             problem, hint = "This connection already has a session.", "Send bye first, or open another connection."
             raise refusals.state_error(problem, hint)
         if session.life.state == "live":
+            session.welcomes += 1
+            if session.welcomes > MAX_WELCOMES:  # a client that does not read them would fill the memory
+                raise refusals.rate_error(f"{MAX_WELCOMES} repeated hellos", "Read the welcome.")
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
             self._request_welcome(session)
 

@@ -201,6 +201,7 @@ class Session:
     peer: Peer | None = None  # the connection of the session
     negotiated: bool = False  # the settings were negotiated
     token_sent: bool = False  # a welcome was sent
+    welcomes: int = 0  # number of welcomes that were sent again
     life: Lifecycle = field(default_factory=Lifecycle)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)
     refused: Counter[str] = field(default_factory=Counter)

@@ -25,7 +25,9 @@ from rtcontrol_client.wire.endpoint import ENDPOINT_FORMS, Endpoint, EndpointErr
 
 DOMAIN = "rtcontrol"
 REREAD_S = 0.25
-HIGH_WATER, BACKLOG, HANDSHAKE_MS = 64, 256, 2_000
+# The number of messages that libzmq keeps for a client. Received ones may have 1 MiB, so more wait at their sender.
+SENT_WAITING, RECEIVED_WAITING = 64, 8
+BACKLOG, HANDSHAKE_MS = 256, 2_000
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +66,7 @@ class ZmqAuth:
         _raise_file_limit()
         socket = router_socket(self._context)
         socket.linger = 0
-        socket.sndhwm = socket.rcvhwm = HIGH_WATER
+        socket.sndhwm, socket.rcvhwm = SENT_WAITING, RECEIVED_WAITING
         socket.maxmsgsize = max_message_bytes
         socket.handshake_ivl = HANDSHAKE_MS
         # ZMTP heartbeats stay off: libzmq 4.3.5 aborts the process if a heartbeat is due on a connection that is closed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -178,6 +180,31 @@ def test_ended_episodes_are_counted_and_the_newest_kept() -> None:
     assert len(episodes[0:]) == MAX_KEPT and episodes[-1].seed == count
     world.env.start("wall", episodes=1)
     assert len(world.env.episodes) == 0 and not world.env.finished
+
+
+def test_decided_observations_are_not_kept() -> None:
+    world = World()
+    tracemalloc.start()
+    try:
+        for seq in range(200):
+            world.observe(seq, data={"x": [float(seq)] * 1000, "y": f"{seq} " * 10_000}, text=None)
+            world.emit(seq, seq=world.latest().seq)
+            world.sent.clear()
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("data", [{"y": "x" * 65_000}, {"y": [[]] * 4000}])
+def test_waiting_observations_are_bounded_in_bytes(data: dict[str, object]) -> None:
+    world = World(paced_by_client=True, queue=1 << 20)
+    with pytest.raises(WireError) as caught:
+        for seq in range(1000):
+            world.observe(seq, data=copy.deepcopy(data), text=None)
+    assert caught.value.code == "rate" and caught.value.seq is not None and caught.value.seq > 10
+    while world.env.arrival(0) is not None:
+        pass
+    world.observe(2000)
 
 
 def test_stored_calls_are_bounded() -> None:

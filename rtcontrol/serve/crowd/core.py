@@ -32,6 +32,7 @@ from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, RefusedPart
 
+MIN_TIMERS = 64  # number of timers from which on those without effect are removed
 KEPT_SHARES = 64  # number of batches whose decoder time per decision is stored
 MAX_LISTED = 64  # maximum number of refused parts that an error to the client lists
 OTHERS_ACCEPTED = "the others were accepted"
@@ -58,14 +59,20 @@ class SendError:
 
 
 class TimerQueue:
-    """A queue of functions with one argument each, ordered by the time when they must be called."""
+    """A queue of functions with one argument each, ordered by the time when they must be called. Entries for which
+    `is_needed` returns False are removed when there are many, because their arguments may be large."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_needed: Callable[[int, Any], bool]) -> None:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._numbers = itertools.count()
+        self._is_needed, self._limit = is_needed, MIN_TIMERS
 
     def schedule(self, due_ns: int, function: Callable[[Any], None], argument: Any) -> None:
         heapq.heappush(self._heap, (due_ns, next(self._numbers), function, argument))
+        if len(self._heap) > self._limit:
+            self._heap = [entry for entry in self._heap if self._is_needed(entry[0], entry[3])]
+            heapq.heapify(self._heap)
+            self._limit = max(MIN_TIMERS, 2 * len(self._heap))
 
     def run_due(self, now_ns: int) -> None:
         """Call all functions that are due."""
@@ -126,7 +133,7 @@ class CrowdCore:
         self.out: list[ev.Action] = []
         self.calls: list[MemberCall] = []
         self.ledger = Ledger(self.out, rules.describe)
-        self.timers, self.queue = TimerQueue(), BatchQueue()
+        self.timers, self.queue = TimerQueue(self._needs_timer), BatchQueue()
         self.host = HostChanged()
         self.now_ns = 0
         self.paused = False
@@ -144,6 +151,13 @@ class CrowdCore:
     def wake_ns(self) -> int | None:
         """The next instant at which the core needs a `TimerFired` event; None if no timer is set."""
         return self.timers.next_ns
+
+    def _needs_timer(self, due_ns: int, subject: Any) -> bool:
+        """Return whether a timer of a tick or a member may still have an effect."""
+        if isinstance(subject, MemberTick):
+            return not subject.done
+        present = self.members.by_id.get(subject.id) is subject
+        return present and due_ns in (subject.due_ns, subject.policy.expires_ns)
 
     def _on_timer_fired(self, event: ev.TimerFired) -> None:
         self.timers.run_due(self.now_ns)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rtcontrol import records as ev
+from rtcontrol.envs.remote_core import memory_of
 from rtcontrol.hosts.deciders import crowd_request
 from rtcontrol.hosts.protocol import DecisionRequest, Host
 from rtcontrol.loop.warmup import Warmup
@@ -15,7 +16,7 @@ from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 
-MAX_INBOX = 256  # queued messages of the client
+MAX_INBOX, MAX_INBOX_BYTES = 256, 8 << 20  # queued messages of the client, and their memory
 MAX_WAIT_NS = 250_000_000
 
 
@@ -26,7 +27,7 @@ class CrowdLoop:
     def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, send: Callable[[ev.Action], None]) -> None:
         self.core, self.host, self.recorder, self._send = core, host, recorder, send
         self.ended_by: str | None = None
-        self._inbox: deque[Message | ev.Event] = deque()
+        self._inbox: deque[tuple[Message | ev.Event, int]] = deque()
         self._state: tuple[bool, int, str | None, int] = (True, 0, None, 0)
 
     @property
@@ -35,14 +36,15 @@ class CrowdLoop:
 
     def enqueue_message(self, message: Message) -> None:
         """Queue a client's message for the core. Raises WireError (rate) if the queue is full."""
-        if len(self._inbox) >= MAX_INBOX:
-            problem, hint = f"{MAX_INBOX} messages of this crowd are queued.", "Send fewer and larger messages."
+        sizes = [size for _, size in list(self._inbox)]
+        if len(sizes) >= MAX_INBOX or sum(sizes) >= MAX_INBOX_BYTES:
+            problem, hint = f"{len(sizes)} messages of this crowd are queued.", "Send fewer messages."
             raise WireError(Code.RATE, problem, hint, retryable=True)
-        self.post(message)
+        self.post(message, memory_of(message))
 
-    def post(self, event: Message | ev.Event) -> None:
-        """Queue a message or an event for the core."""
-        self._inbox.append(event)
+    def post(self, event: Message | ev.Event, size: int = 0) -> None:
+        """Queue a message or an event for the core; `size` is its memory in bytes."""
+        self._inbox.append((event, size))
         self.host.wake()
 
     def stop(self, reason: str) -> None:
@@ -85,7 +87,7 @@ class CrowdLoop:
         if state != self._state:
             self._state = state
             self._dispatch(ev.HostChanged(*state[:3], tuple(host.events)))
-        events = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        events = [self._inbox.popleft()[0] for _ in range(len(self._inbox))]
         newest = next((event for event in reversed(events) if isinstance(event, ev.NewInstruction)), None)
         for event in events:
             if not isinstance(event, ev.NewInstruction) or event is newest:  # an instruction costs time for each member

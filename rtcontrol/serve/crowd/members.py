@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from rtcontrol.envs.remote_core import RemoteData, wire_calls
+from rtcontrol.envs.remote_core import RemoteData, memory_of, wire_calls
 from rtcontrol.hosts.deciders import crowd_source
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
@@ -31,6 +31,7 @@ from rtcontrol_client.wire.messages import (
 )
 from rtcontrol_client.wire.pictures import PICTURES
 
+MAX_BYTES = 32 << 20  # memory of the newest observations and the settings of all members
 MAX_PERIODS = 8  # maximum number of periods between two ticks of a member whose observation stays the same
 
 
@@ -99,6 +100,7 @@ class CrowdMember:
     served: int = 0  # the value of `BatchQueue.served` at the last request for this member
     decided: tuple[str, str] | None = None  # observation text and instruction of the active decision
     tick: MemberTick | None = None  # the open tick
+    bytes: tuple[int, int] = (0, 0)  # memory of the settings, and of the newest observation
 
     def end(self) -> None:
         """End the member's ticks. An open tick does not count as a release (a scheduled tick)."""
@@ -148,6 +150,7 @@ class Members:
         self.goal = terms.config.instruction or terms.agent.instruction
         self.by_id: dict[str, CrowdMember] = {}
         self.observations = 0  # number of accepted observations
+        self._bytes = 0  # memory of all members' observations and settings
         self._serials = itertools.count(1)
 
     def __iter__(self) -> Iterator[CrowdMember]:
@@ -159,22 +162,39 @@ class Members:
 
     def _join(self, part: Member) -> CrowdMember:
         terms, member = self._terms_of(part), self.by_id.get(part.id)
+        own = [value for value in (part.instruction, part.safe_calls) if value is not None]
+        size = memory_of(*own)
         if member is not None and part.epoch < member.epoch:
             problem = f"Epoch {part.epoch} of {echo(part.id)!r} has ended. The member is in epoch {member.epoch}."
             raise WireError(Code.EPOCH, problem, "Increase the epoch number each time.", field="epoch")
         if member is not None and part.epoch == member.epoch:
+            self._take_memory(member, (size, member.bytes[1]), "instruction")
             member.terms = terms
             return member
         if member is None and len(self.by_id) >= self.limit:
             problem = f"The crowd already has the most members allowed, {self.limit}."
             raise WireError(Code.BUSY, problem, "Let another member leave first.", field="id", retryable=True)
-        if member is not None:
-            member.end()  # a new epoch starts
         history = deque[str](maxlen=max(self.terms.agent.history, 1))
-        member = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._new_policy(), history)
-        member.forget_observations()
-        self.by_id[part.id] = member
-        return member
+        joined = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._new_policy(), history)
+        joined.forget_observations()
+        self._take_memory(joined, (size, 0), "instruction")
+        self._remove(part.id)  # a new epoch starts
+        self.by_id[part.id] = joined
+        return joined
+
+    def _take_memory(self, member: CrowdMember, size: tuple[int, int], field: str) -> None:
+        """Record the memory of a member. Raises WireError (too_large) if all members would have too much."""
+        more = sum(size) - sum(member.bytes)
+        if more > 0 and self._bytes + more > MAX_BYTES:
+            problem = f"The members' instructions and observations together take more than {MAX_BYTES >> 20} MiB."
+            raise WireError(Code.TOO_LARGE, problem, "Send shorter ones.", field=field)
+        self._bytes += more
+        member.bytes = size
+
+    def _remove(self, name: str) -> None:
+        if (member := self.by_id.pop(name, None)) is not None:
+            member.end()
+            self._bytes -= sum(member.bytes)
 
     def _new_policy(self) -> FallbackPolicy:
         """Return a new fallback policy. If `on_miss` is "stop", a member holds its call: the crowd's run continues."""
@@ -213,8 +233,7 @@ class Members:
     def leave(self, message: Leave) -> None:
         """Remove the members that the message names."""
         for name in message.ids:
-            if (member := self.by_id.pop(name, None)) is not None:
-                member.end()
+            self._remove(name)
 
     def observe(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[RefusedPart]]:
         """Store the observations of a message. Return their members, and the refused parts of the message."""
@@ -238,6 +257,8 @@ class Members:
             problem = f"The agent cannot read the observation ({type(error).__name__}: {error})."
             hint = "Send the fields of `data` that the agent reads, or `text`."
             raise WireError(Code.INVALID, " ".join(problem.split())[:300], hint, field="data") from None
+        size = member.bytes[0], memory_of(text, data)
+        self._take_memory(member, size, "text" if part.data is None else "data")
         self.observations += 1
         member.store_observation(part, text, data, now_ns)
         return member

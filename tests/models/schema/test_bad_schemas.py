@@ -19,8 +19,10 @@ from rtcontrol.models.decider import DeciderSpec, build_core
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import limits
+from rtcontrol.models.schema import limits, validator
+from rtcontrol.models.schema.limits import MAX_PATTERN_ATOMS, MAX_PATTERNS
 from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.schema.validator import compile_pattern
 from tests.models.decode.test_value_law import decoded
 from tests.models.small import build, build_checkpoint, reconfigure, tool
 
@@ -206,6 +208,16 @@ def test_references_are_counted_while_they_are_expanded(definitions: dict[str, A
     first = next(iter(definitions))
     took_s, taken = seconds(taking({"$ref": f"#/$defs/{first}"}, **{"$defs": definitions}))
     assert not taken and took_s < 1.0
+
+
+def test_compiled_patterns_are_not_kept_for_life() -> None:
+    for number in range(1200):
+        compile_pattern(f"^a{{1,9}}b*c?{number}$")
+    assert len(validator._patterns) <= MAX_PATTERNS
+    assert compile_pattern("^x+$") is compile_pattern("^x+$")
+    for number in range(20):
+        compile_pattern("[abc]" * 800 + str(number))
+    assert sum(map(len, validator._patterns)) <= MAX_PATTERN_ATOMS
 
 
 def test_depth_beyond_recursion_is_refused_without_recursion() -> None:

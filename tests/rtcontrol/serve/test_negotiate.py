@@ -115,6 +115,12 @@ def test_welcome_says_whether_tools_were_trained() -> None:
     assert welcome(terms(**OWN)).trained is None and not welcome(terms(**OWN)).model_trained_on_tools
 
 
+def test_safe_calls_that_fill_queues_are_refused() -> None:
+    long = FunctionCall(name="move", arguments={"dx": "x" * 60_000})
+    error = denied(**OWN, safe_calls=[long] * 4)
+    assert (error.code, error.field) == ("tools", "safe_calls") and "128 KiB" in error.message
+
+
 def test_welcome_has_all_safe_calls() -> None:
     calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
     result = welcome(terms(**OWN, safe_calls=calls))

@@ -11,7 +11,7 @@ import pytest
 
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.paused import PausedRobots
-from rtcontrol.serve.session_core import MAX_IDLE_CONNECTIONS
+from rtcontrol.serve.session_core import MAX_IDLE_CONNECTIONS, MAX_WELCOMES
 from rtcontrol.serve.sessions import MAX_ENDING, SERVER_LEAVING, DecoderNeed, Peer, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
@@ -79,6 +79,15 @@ def test_repeated_hello_is_welcomed_and_changed_hello_refused(bench: Bench) -> N
     bench.hello(wire, resume=UNKNOWN)
     assert wire.code() == "state"
     assert bench.states_of() == {"live": 1}
+
+
+def test_unread_welcomes_are_not_repeated_without_end(bench: Bench) -> None:
+    wire, _ = bench.enter()
+    for _ in range(30):
+        bench.now += S
+        bench.hello(wire)
+    assert len([message for message in wire.sent if isinstance(message, Welcome)]) == MAX_WELCOMES
+    assert bench.core.refused["rate"] == 30 - MAX_WELCOMES
 
 
 def test_refused_hello_leaves_connection_free(bench: Bench) -> None:

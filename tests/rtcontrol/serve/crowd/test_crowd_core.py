@@ -22,8 +22,9 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import HostChanged, OperatorCommand
-from rtcontrol.serve.crowd.core import TIME_SHARE, BatchQueue, CrowdCore, SendCalls, SendError, choose_batch
-from rtcontrol.serve.crowd.loop import MAX_INBOX, CrowdLoop
+from rtcontrol.serve.crowd import members
+from rtcontrol.serve.crowd.core import MIN_TIMERS, TIME_SHARE, BatchQueue, CrowdCore, SendCalls, SendError, choose_batch
+from rtcontrol.serve.crowd.loop import MAX_INBOX, MAX_INBOX_BYTES, CrowdLoop
 from rtcontrol.serve.crowd.members import (
     MAX_PERIODS,
     CrowdMember,
@@ -310,6 +311,33 @@ def test_member_of_returned_client_waits_for_observation() -> None:
     assert bench.of("anna") == [("safe", "decide")] and bench.calls[0].tick == 1
 
 
+def test_members_memory_is_bounded_and_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "MAX_BYTES", 1 << 20)
+    bench = CrowdBench()
+    names = [f"m{i}" for i in range(60)]
+    bench.join(*names)
+    bench.see(**{name: f"{name} " * 10_000 for name in names[:20]})
+    assert not bench.refused
+    bench.see(**{name: f"{name} " * 10_000 for name in names[20:]})
+    bench.join({"id": "new", "instruction": "go " * 20_000}, "other")
+    looks, joins = bench.refused
+    assert looks.code == "too_large" and "1 MiB" in looks.members[0].message
+    assert [item.id for item in joins.members] == ["new"]
+    bench.handle(Leave(session=TOKEN, ids=names[:-1]))
+    bench.see(**{names[-1]: "near"})
+    assert len(bench.refused) == 2 and bench.core.members._bytes < 1000
+
+
+def test_timers_of_members_that_left_are_removed() -> None:
+    bench = CrowdBench(options={"hz": 0.01})
+    for _ in range(1000):
+        bench.join("anna")
+        bench.see(anna="moved")
+        bench.wait(1)
+        bench.handle(Leave(session=TOKEN, ids=["anna"]))
+    assert len(bench.core.timers._heap) <= MIN_TIMERS
+
+
 def test_excess_messages_are_refused_but_commands_accepted() -> None:
     host: Any = SimpleNamespace(wake=lambda: None)
     loop = CrowdLoop(CrowdBench().core, host, cast(Any, SimpleNamespace(header={})), lambda action: None)
@@ -317,6 +345,11 @@ def test_excess_messages_are_refused_but_commands_accepted() -> None:
         loop.enqueue_message(Leave(session=TOKEN, ids=[]))
     with pytest.raises(WireError, match="256 messages of this crowd"):
         loop.enqueue_message(Leave(session=TOKEN, ids=[]))
+    loop._inbox.clear()
+    large = Join(session=TOKEN, members=[Member(id="anna", instruction="x" * 65_000)])
+    with pytest.raises(WireError, match="messages of this crowd"):
+        for _ in range(MAX_INBOX_BYTES // 65_000 + 1):
+            loop.enqueue_message(large)
     loop.post(OperatorCommand("pause", "page", 0))
 
 
