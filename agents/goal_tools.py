@@ -14,10 +14,10 @@ from typing import Any
 
 from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
+from rtcontrol.models.numbers import number_of, with_plain_numbers
 
 Schema = Mapping[str, Any]
 MAX_NAME_LENGTH = 64  # maximum length of a tool's name in chat APIs, in characters
-_NUMBERS = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -174,20 +174,5 @@ def _to_schema_type(schema: Schema, value: Any) -> Any:
 
 def _normalise(text: str) -> str:
     """Normalise a sentence for comparison: lower case, single spaces, one number format, no final punctuation."""
-    plain = " ".join(text.lower().split()).rstrip(".!?, ")
-    return _NUMBERS.sub(lambda number: f"{float(number[0]):g}", plain)
-
-
-_THOUSANDS = re.compile(r"[-+]?0*[1-9]\d{0,2}(?:[.,]\d{3})+")  # ambiguous: 1,000 may be a thousand or one
-_SINGLE_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
-
-
-def number_of(text: str) -> int | float | None:
-    """Return the number in a text such as `0.7`, `,7` or `-.5`; return None for any other text.
-
-    Also returns None for a number with a possible thousands separator, such as `1,000`, because it is ambiguous.
-    """
-    plain = text.strip().replace("\u2212", "-")
-    if _THOUSANDS.fullmatch(plain) or not _SINGLE_NUMBER.fullmatch(plain):
-        return None
-    return int(plain) if plain.lstrip("+-").isdigit() else float(plain.replace(",", "."))
+    plain = text.lower().rstrip(".!?, ")
+    return " ".join((with_plain_numbers(plain) or plain).split())

@@ -17,9 +17,10 @@ from rtcontrol.agents.goal_tools import GoalKind, GoalTools, schema_of, unique_t
 from rtcontrol.agents.phrasing import FILLERS, Grammar
 from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.numbers import number_of
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_NUMBER = r"[-+]?\d+(?:\.\d+)?"
+_NUMBER = r"[-+\u2212]?[.,]?\d[\d.,]*"
 _TEXT = Annotated[StrictStr, Field(pattern=r"\S")]
 _FLOAT = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _PHRASING_TABLE: TypeAdapter[Any] = TypeAdapter(dict[_TEXT, list[_TEXT] | None])
@@ -145,10 +146,16 @@ class Goals:
         texts = [_PLACEHOLDER.sub(" ", text) for kind, others in self.phrasings.items() for text in (kind, *others)]
         return " ".join([*texts, *(_value_text(value) for values in slots for value in values)])
 
-    def training_words(self) -> str:
-        """Return a text that contains the words of all training sentences."""
+    def training_sentences(self) -> list[str]:
+        """Return training sentences that together have all words and numbers of the training sentences."""
         training = itertools.chain(*(trained for trained, _ in self._split_phrasings.values()))
-        return " ".join(word for phrasing in training for word in self._words_of(phrasing))
+        values = {**self.placeholders, **self._grammar.slots}
+        sentences = []
+        for phrasing in training:
+            listed = {name: values[name] for name in _placeholder_names(phrasing)}
+            count = max(map(len, listed.values()), default=1)
+            sentences += [_fill_in(phrasing, {name: v[i % len(v)] for name, v in listed.items()}) for i in range(count)]
+        return sentences
 
     def unknown_words(self, sentence: str) -> tuple[str, ...]:
         """Return the words of a sentence that no training sentence contains and that may change its meaning."""
@@ -162,11 +169,6 @@ class Goals:
         return kinds + (f" ({'; '.join(values)})" if values else "")
 
     # -- sentences and patterns --------------------------------------------------------------------------------------
-
-    def _words_of(self, phrasing: str) -> list[str]:
-        """Return the words of a phrasing, including all values of its placeholders and slots."""
-        values = {**self.placeholders, **self._grammar.slots}
-        return words(_PLACEHOLDER.sub(lambda m: " ".join(map(_value_text, values.get(m[1], ()))), phrasing))
 
     def _random_goal(self, rng: random.Random, kind: str) -> Goal:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _placeholder_names(kind)))
@@ -191,7 +193,7 @@ class Goals:
 
     @cached_property
     def _known_words(self) -> KnownWords:
-        return KnownWords({*words(self.training_words()), *FILLERS})
+        return KnownWords({*words(" ".join(self.training_sentences())), *FILLERS})
 
     @cached_property
     def _split_phrasings(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -240,9 +242,11 @@ class Goals:
         values = self.placeholders[name]
         if not _are_numbers(values):
             return next((value for value in values if _normalise(_value_text(value)) == text), None)
-        number = float(text) if "." in text else int(text)
-        listed = next((value for value in values if value == number), None)
-        return number if listed is None and min(values) <= number <= max(values) else listed
+        number = number_of(text)
+        for value in values:
+            if value == number or _value_text(value) == text:
+                return value
+        return number if number is not None and min(values) <= number <= max(values) else None
 
     # -- checks -------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from zlib import crc32
 
 from rtcontrol.agents.goal_tools import GoalKind, GoalTools
+from rtcontrol.models.numbers import ONES, TENS
 
 # fmt: off
 # Words before and after a sentence that do not change its meaning in any of the bundled worlds.
@@ -302,13 +303,8 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
 
 
 HELD_OUT_EVERY = 10
-# fmt: off
-_ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-         "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
-_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-# fmt: on
 _FRACTIONS = {25: "a quarter", 50: "a half", 75: "three quarters"}
-NUMBER_WORDS = " ".join((*_ONES, *_TENS, *_FRACTIONS.values(), "nought oh point minus negative"))
+NUMBER_WORDS = " ".join((*ONES, *TENS, *_FRACTIONS.values(), "nought oh point minus negative"))
 
 
 @cache
@@ -362,8 +358,8 @@ def integer_in_words(rng: random.Random, value: int) -> str:
     """Return an integer from 0 to 99 in words, with a space or a hyphen at random: fifty five, fifty-five."""
     tens, ones = divmod(value, 10)
     if value < 20 or not ones:
-        return _ONES[value] if value < 20 else _TENS[tens]
-    return f"{_TENS[tens]}{rng.choice(' -')}{_ONES[ones]}"
+        return ONES[value] if value < 20 else TENS[tens]
+    return f"{TENS[tens]}{rng.choice(' -')}{ONES[ones]}"
 
 
 def hundredths_in_words(rng: random.Random, hundredths: int) -> str:
@@ -372,10 +368,10 @@ def hundredths_in_words(rng: random.Random, hundredths: int) -> str:
         return f"{rng.choice(('minus', 'negative'))} {hundredths_in_words(rng, -hundredths)}"
     whole, rest = divmod(hundredths, 100)
     if not rest:
-        return rng.choice((_ONES[whole], f"{_ONES[whole]} point zero")) if whole else rng.choice(("zero", "nought"))
+        return rng.choice((ONES[whole], f"{ONES[whole]} point zero")) if whole else rng.choice(("zero", "nought"))
     wordings = [_decimals_in_words(rng, rest)]
     if whole:
-        return f"{_ONES[whole]} {wordings[0]}"
+        return f"{ONES[whole]} {wordings[0]}"
     wordings += [f"zero {wordings[0]}", f"zero {wordings[0]}", f"nought {wordings[0]}"]
     return rng.choice([*wordings, _FRACTIONS[rest]] if rest in _FRACTIONS else wordings)
 
@@ -383,11 +379,11 @@ def hundredths_in_words(rng: random.Random, hundredths: int) -> str:
 def _decimals_in_words(rng: random.Random, rest: int) -> str:
     tenths, ones = divmod(rest, 10)
     if not ones:
-        return f"point {_ONES[tenths]}"
+        return f"point {ONES[tenths]}"
     if not tenths:
-        return f"point {rng.choice(('zero', 'oh'))} {_ONES[ones]}"
+        return f"point {rng.choice(('zero', 'oh'))} {ONES[ones]}"
     pair = integer_in_words(rng, rest)
-    return rng.choice((f"point {_ONES[tenths]} {_ONES[ones]}", f"point {_ONES[tenths]} {_ONES[ones]}", f"point {pair}"))
+    return rng.choice((f"point {ONES[tenths]} {ONES[ones]}", f"point {ONES[tenths]} {ONES[ones]}", f"point {pair}"))
 
 
 @cache

@@ -42,7 +42,7 @@ class Decision:
 
     `call` is None if the model chose the null function, so that the active call stays. `confidence` maps each head
     (`function`, `arg1`, ...) to the probability of its value among the legal values, in (0, 1]. `tokens` counts the
-    tokens that the model computed, `reused_tokens` those from the cache. `unknown` lists words of the instruction that
+    tokens that the model computed, `reused_tokens` those from the cache. `unknown` lists parts of the instruction that
     are not in the training data; each lowers the function's confidence. `unfamiliar` names what no observation in
     training had, which lowers it below the gate. If there is a `plan`, `call` is its first call.
     `kept` maps each head at which hysteresis kept the active value to the text of the value that the model preferred

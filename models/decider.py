@@ -102,7 +102,7 @@ class STDecider:
         self._metadata = metadata if metadata is not None and metadata.knows(tools) else None
         if self._metadata is not None:
             tools = self._metadata.as_trained(tools)
-            self._unknown_words = lru_cache(maxsize=4)(self._metadata.unknown)  # the instruction rarely changes
+            self._unknown = lru_cache(maxsize=4)(self._metadata.unknown)  # the instruction rarely changes
         prefix, slots = self.template.prefix_ids(tools), self.runner.slots
         if len(prefix) >= slots:  # check first, since compiling a plan of such long values takes minutes and gigabytes
             raise too_long(slots, len(prefix))
@@ -143,17 +143,17 @@ class STDecider:
         return self.decoding.start(self.suffix(observation, instruction, history), active_call)
 
     def result_of(self, decode: InFlightDecode, observation: str, instruction: str) -> Decision:
-        """Return a finished decision, or raise its error. Each word of the instruction that is not in the training data
-        lowers the function's confidence, and so does an unfamiliar observation."""
+        """Return a finished decision, or raise its error. Words and numbers of the instruction that are not in the
+        training data lower the function's confidence, and so does an unfamiliar observation."""
         decision, metadata = decode.decision(), self._metadata
         if metadata is None:
             return decision
-        unknown, unfamiliar = self._unknown_words(instruction), metadata.unfamiliar(observation)
+        (unknown, unknown_factor), unfamiliar = self._unknown(instruction), metadata.unfamiliar(observation)
         if not unknown and not unfamiliar:
             return decision
         factor = metadata.unfamiliar_factor if unfamiliar else 1.0
         if decision.call is not None:
-            factor *= metadata.unknown_word_factor ** len(unknown)
+            factor *= unknown_factor
         confidence = decision.confidence
         if "function" in confidence and (decision.call is not None or metadata.null_keeps):
             confidence = {**confidence, "function": confidence["function"] * factor}

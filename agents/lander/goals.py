@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from rtcontrol.agents.goal_tools import GoalKind
 from rtcontrol.agents.phrasing import Phrasings, fill_marks, hundredths_in_words
+from rtcontrol.models.numbers import with_plain_numbers
 
 LanderKind = Literal["land", "left", "right", "hover"]
 
@@ -29,7 +30,8 @@ LAND_WORDS = frozenset({
 _EXCLUDED = re.compile(r"\bnot (?:on |to )?(?:the )?(?:left|right)\b")
 # In `land right now` and `right in the centre` the word `right` is not a side, but in `on the right now` it is.
 _EXACTLY = re.compile(r"(?<!the )(?<!to )\bright (?:now|away|here|below|between|(?:on|onto|in) the)\b")
-_TOKEN = re.compile(r"[a-z]+|[-+]?\d+(?:\.\d+)?")
+_TOKEN = re.compile(r"[a-z]+|-?\d+(?:\.\d+)?")
+UNITS = ("unit",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,9 @@ def recognise(text: str) -> LanderGoal | None:
     other one is the height; two numbers without `x` and `y` are x and then y. Otherwise a word for `left` or `right`
     means that side of the pad (but not both, and not "not on the right"), and a word for landing means `land`.
     """
-    words = _TOKEN.findall(_EXACTLY.sub(" ", _EXCLUDED.sub(" ", text.lower())))
+    if (plain := with_plain_numbers(text.lower(), UNITS)) is None:
+        return None
+    words = _TOKEN.findall(_EXACTLY.sub(" ", _EXCLUDED.sub(" ", plain)))
     numbers = [i for i, word in enumerate(words) if word[-1].isdigit()]
     unique_words = frozenset(words)
     if numbers and unique_words & (HOVER_WORDS | {"x", "y"}):
@@ -80,7 +84,7 @@ def _hover_goal(words: list[str], numbers: list[int]) -> LanderGoal | None:
     named_x = [i for i in numbers if i > 0 and words[i - 1] == "x"]
     named_y = [i for i in numbers if i > 0 and words[i - 1] == "y"]
     if len(numbers) == 1:
-        return None if named_x else LanderGoal("hover", 0.0, float(words[numbers[0]]))
+        return None if named_x else _hover_goal_at(0.0, float(words[numbers[0]]))
     if named_x:
         at_x = named_x[0]
         at_y = next(i for i in numbers if i != at_x)
@@ -89,7 +93,12 @@ def _hover_goal(words: list[str], numbers: list[int]) -> LanderGoal | None:
         at_x = next(i for i in numbers if i != at_y)
     else:
         at_x, at_y = numbers
-    return LanderGoal("hover", float(words[at_x]), float(words[at_y]))
+    return _hover_goal_at(float(words[at_x]), float(words[at_y]))
+
+
+def _hover_goal_at(x: float, y: float) -> LanderGoal | None:
+    legal = abs(x) <= X_HUNDREDTHS[-1] / 100 and Y_HUNDREDTHS[0] / 100 <= y <= Y_HUNDREDTHS[-1] / 100
+    return LanderGoal("hover", x, y) if legal else None
 
 
 KINDS: tuple[LanderKind, ...] = ("land", "left", "right", "hover")

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from rtcontrol.agents.goal_tools import GoalKind
 from rtcontrol.agents.phrasing import Grammar, Phrasings, fill_marks, integer_in_words, split_words
+from rtcontrol.models.numbers import with_plain_numbers
 
 RoadKind = Literal["drive", "speed", "lane", "follow", "turn", "overtake", "stop"]
 KINDS: tuple[RoadKind, ...] = get_args(RoadKind)
@@ -63,13 +64,11 @@ _DRIVE = re.compile(
 _SPEED = re.compile(
     r"\b(drive|driving|go|going|do|move|moving|travel|speed|km|kmh|kph|kilomet(re|er)s|hour|fast|faster|slower|pace|slow"
     r"|keep|stay|get|hold|cruise|accelerate|brake|exceed|at most|maximum|minimum|velocity|decelerate)\b")
-_NUMBER = re.compile(r"\d{1,9}")
-_NUMBER_WORD = {"five": "5", "ten": "10", "fifteen": "15", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50",
-                "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90"}
+UNITS = ("m", "km/h", "km")
 _SIDE = {"left": "left", "leftmost": "left", "inner": "left", "right": "right", "rightmost": "right",
          "outer": "right", "middle": "middle", "centre": "middle", "center": "middle", "straight": "straight"}
 _AHEAD = re.compile(r"\b(go|drive|head|way is) ahead\b")
-_WORD = re.compile(r"[a-z0-9']+")
+_WORD = re.compile(r"-?\d+(?:\.\d+)?|[a-z']+")
 # fmt: on
 
 
@@ -116,16 +115,18 @@ def recognise(text: str) -> RoadGoal | None:
     The first match wins, in this order: overtaking, following, a lane, a turn at a junction, a move to one side,
     stopping, a number as a speed, driving at the limit.
     """
-    words = " ".join(_NUMBER_WORD.get(word, word) for word in _WORD.findall(text.lower()))
+    if (digits := with_plain_numbers(text.lower(), UNITS, spoken=True)) is None:
+        return None
+    words = " ".join(_WORD.findall(digits))
     plain = _NEGATED.sub(" ", _RIGHT_NOW.sub(" ", words))
-    number = next((int(digits) for digits in _NUMBER.findall(plain)), None)
+    numbers = [float(word) for word in plain.split() if word[-1].isdigit()]
     sides = {_SIDE[word] for word in _LEFT_LANE.sub(" ", plain).split() if word in _SIDE}
     if _AHEAD.search(plain):
         sides.add("straight")
     if _OVERTAKE.search(plain):
         return RoadGoal("overtake")
     if _FOLLOW.search(plain):
-        return RoadGoal("follow", DEFAULT_GAP if number is None else min(GAPS, key=lambda gap: abs(gap - number)))
+        return _goal_with("follow", numbers or [DEFAULT_GAP])
     lanes, ways = sides - {"straight"}, sides - {"middle"}
     if _LANE.search(plain) and lanes:
         return RoadGoal("lane", lanes.pop()) if len(lanes) == 1 else None
@@ -135,9 +136,15 @@ def recognise(text: str) -> RoadGoal | None:
         return RoadGoal("lane", lanes.pop())
     if _STOP.search(plain):
         return RoadGoal("stop")
-    if number is not None and _SPEED.search(plain):
-        return RoadGoal("speed", min(SPEEDS, key=lambda speed: abs(speed - number)))
+    if numbers and _SPEED.search(plain):
+        return _goal_with("speed", numbers)
     return RoadGoal("drive") if _DRIVE.search(plain) else None
+
+
+def _goal_with(kind: RoadKind, numbers: Sequence[float]) -> RoadGoal | None:
+    """Return the goal with the only one of these numbers, or None if there are several, or no such goal."""
+    value = next((value for value in VALUES[kind] if {value} == {*numbers}), None)
+    return None if value is None else RoadGoal(kind, value)
 
 
 WEIGHTS: dict[RoadKind, float] = {

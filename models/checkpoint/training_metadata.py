@@ -13,6 +13,7 @@ from typing import Any, Self
 from rtcontrol.models.checkpoint.observations import KnownObservations
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.files import replace_file
+from rtcontrol.models.numbers import TrainedNumbers
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # scripts without spaces, in which each character counts as a word
@@ -128,9 +129,10 @@ class TrainingMetadata:
     `gate`, the instruction counts as not understood, and the call is not executed.
 
     `words` are the known words, separated by spaces. Each other word of an instruction lowers the confidence, so that
-    it is below the gate if there are more than `unknown_words` of them. `observed` describes the observations, as
-    KnownObservations; an unfamiliar one lowers the confidence, too. With `null_keeps`, no call means that the active
-    call stays; else the instruction is not understood. None means that a value is unknown.
+    it is below the gate if there are more than `unknown_words` of them. `numbers` are those of training instructions
+    (see `TrainedNumbers`); any other number or unit puts the confidence below the gate. `observed` describes the
+    observations, as KnownObservations; an unfamiliar one lowers the confidence, too. With `null_keeps`, no call means
+    that the active call stays; else the instruction is not understood. None means that a value is unknown.
     """
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
@@ -143,6 +145,7 @@ class TrainingMetadata:
     any_tools: bool = False
     words: str | None = None
     unknown_words: int = 0
+    numbers: Mapping[str, Sequence[str]] | None = None
     observed: Mapping[str, Any] | None = None
     null_keeps: bool = False
 
@@ -164,9 +167,14 @@ class TrainingMetadata:
     def _known_observations(self) -> KnownObservations | None:
         return None if self.observed is None else KnownObservations.from_dict(self.observed)
 
-    def unknown(self, instruction: str) -> tuple[str, ...]:
-        """Return the words of an instruction that are not among the training words (none if those are not stored)."""
-        return () if self._known_words is None else self._known_words.unknown(instruction)
+    def unknown(self, instruction: str) -> tuple[tuple[str, ...], float]:
+        """Return the words and numbers of an instruction that training instructions lack (none if those are not
+        stored), and the factor by which they lower the function head's confidence."""
+        strange = () if self._known_words is None else self._known_words.unknown(instruction)
+        numbers = () if self._known_numbers is None else self._known_numbers.unknown(instruction, strange)
+        names = [word for word in strange if not any(word in number.lower().split() for number in numbers)]
+        weight = len(strange) + (self.unknown_words + 1) * len(numbers)
+        return (*numbers, *names), self.unknown_word_factor**weight
 
     @property
     def unknown_word_factor(self) -> float:
@@ -174,6 +182,10 @@ class TrainingMetadata:
         if not self.gate:
             return DEFAULT_WORD_FACTOR
         return float((GATE_MARGIN * self.gate) ** (1 / (self.unknown_words + 1)))
+
+    @cached_property
+    def _known_numbers(self) -> TrainedNumbers | None:
+        return None if self.numbers is None else TrainedNumbers(self.numbers)
 
     @cached_property
     def _known_words(self) -> KnownWords | None:
@@ -241,6 +253,7 @@ class TrainingMetadata:
                 or metadata.unknown_words < 0
             ):
                 raise ValueError(f"unknown_words is {metadata.unknown_words!r}, words {str(metadata.words)[:40]!r}")
+            metadata.unknown("1")  # raises if the numbers are not as `known_numbers` writes them
         except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError, UserError) as error:
             raise UserError(f"{path} is not valid training metadata ({error}).", RESTORE_HINT) from None
         return metadata

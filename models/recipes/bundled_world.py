@@ -32,6 +32,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.numbers import known_numbers
 from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
@@ -45,6 +46,7 @@ EPISODES = 64  # episodes of a chunk of rows, played in parallel
 DAGGER_FROM, EXPERT_SHARE = 0.3, 0.3
 CANONICAL_SHARE = 0.15  # first share of the samples, which have canonical sentences only, if the world's plan has any
 NONSENSE_SHARE = 0.12  # share of the rows with a meaningless instruction, whose call is null
+SENTENCES = 20_000  # training sentences whose numbers and units are known
 MAX_UNKNOWN_WORDS = 2  # unknown words that an instruction may have (docs/evaluation.md)
 
 
@@ -127,6 +129,15 @@ class WorldRecipe:
         sentences = [*self.texts, *self.sentences, *nonsense(held_out=False)]
         return " ".join(sorted({*words(" ".join(sentences)), *whole_words(()), *FILLERS}))
 
+    def trained_numbers(self) -> dict[str, list[str]]:
+        """Return the numbers and units of training sentences, without nonsense."""
+        rng, phrasings = random.Random(0), self.world.phrasings()
+        goals = [*phrasings.named_goals(), *(phrasings.sample_goal(rng) for _ in range(SENTENCES))]
+        spoken = [
+            phrasings.with_values(rng, p, goal) for goal in {*goals} for p in phrasings.spoken_patterns(goal, False)
+        ]
+        return known_numbers([*spoken, *(phrasings.training_instruction(rng, goal) for goal in goals)])
+
     def build_metadata(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
         """Return the metadata of the new checkpoint, with a gate that is fitted to `decide`."""
         seed = -1 - config.seed  # training seeds are not negative
@@ -136,6 +147,7 @@ class WorldRecipe:
             tool_sets=(tuple(self.agent.tools.openai()),),
             history=self.agent.history,
             words=self.trained_words(),
+            numbers=self.trained_numbers(),
             unknown_words=MAX_UNKNOWN_WORDS,
             any_tools=False,
             allow_null=True,

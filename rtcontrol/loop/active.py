@@ -10,11 +10,12 @@ from typing import Any, Literal
 from rtcontrol.envs.base import Acknowledgement, Emission, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.ledger import Ledger
-from rtcontrol.models.call import Call
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.records import Action, Instruct, LoopReport, Notify, Tick
 
 ECHO = 120  # maximum number of characters of an instruction in messages
 TRIALS = 3  # a new instruction is refused after so many unsure decisions, or one if it has unknown words
+NAMED = 3  # maximum number of unknown words that a message lists
 EXAMPLES = 4  # number of goals to show if an instruction is not understood
 MAX_WAITING = (
     16  # maximum length of the queue; each tick takes an instruction; a full queue drops the oldest instruction
@@ -166,19 +167,28 @@ class Instructions:
         if decision is None and (refusal := reply.user_error) is not None:
             shown = f"instruction refused: {echo(self.now)} ({refusal[0]}) The previous instruction stays active."
             self._refuse(shown, reply.error or refusal[0], now_ns)
-        elif (decision is None or unsure) and self.goals is not None and self.goals.recognise(self.now) is None:
-            self._count_doubt(decision is not None and bool(decision.unknown), now_ns)
+        elif (decision is None or unsure) and self._may_be_misunderstood(decision):
+            self._count_doubt(() if decision is None else decision.unknown, now_ns)
         elif decision is not None:
             self._out.append(LoopReport("accepted", self.now))
             self.proven = self.now
 
-    def _count_doubt(self, unknown: bool, now_ns: int) -> None:
+    def _may_be_misunderstood(self, decision: Decision | None) -> bool:
+        """Return whether an unsure decision may be due to the instruction: it has words that are unknown to the model,
+        or names none of the agent's goals."""
+        if decision is not None and decision.unknown:
+            return True
+        return self.goals is not None and self.goals.recognise(self.now) is None
+
+    def _count_doubt(self, unknown: Sequence[str], now_ns: int) -> None:
         """Count a failed or withheld decision under the new instruction, and refuse the instruction after TRIALS
         decisions, or at once if it has `unknown` words (words that are not in the model's training data)."""
         self._unsure += 1
         if unknown or self._unsure >= TRIALS:
-            shown = f'"{echo(self.now)}" is not understood, so "{echo(self.proven)}" stays active.'
-            shown = f"{shown} You can say: {'; '.join(self.goals.examples(EXAMPLES))}."
+            reason = f" ({unknown_words_text(unknown)})" if unknown else ""
+            shown = f'"{echo(self.now)}" is not understood{reason}, so "{echo(self.proven)}" stays active.'
+            if self.goals is not None:
+                shown = f"{shown} You can say: {'; '.join(self.goals.examples(EXAMPLES))}."
             self._refuse(shown, shown, now_ns)
 
     def _refuse(self, shown: str, error: str, now_ns: int) -> None:
@@ -198,6 +208,13 @@ class Instructions:
 def echo(text: str) -> str:
     """Return an instruction, shortened to ECHO characters for messages."""
     return text if len(text) <= ECHO else text[: ECHO - 3] + "..."
+
+
+def unknown_words_text(unknown: Sequence[str]) -> str:
+    """Return a text for the user that lists words and numbers which are not in the model's training data."""
+    named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
+    more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+    return f"the model does not know {named}{more}"
 
 
 class Requests:

@@ -12,12 +12,11 @@ from typing import Any, Literal
 
 from rtcontrol import records as ev
 from rtcontrol.hosts.protocol import DecisionReply
-from rtcontrol.loop.active import echo
+from rtcontrol.loop.active import echo, unknown_words_text
 from rtcontrol.loop.ledger import Ledger
 from rtcontrol.models.call import Call, Decision
 
 DOUBT_S = 0.5  # after this time of unsure decisions, minus the time of sure decisions, an instruction is not understood
-NAMED = 3  # maximum number of unknown words that a message lists
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
 READ_NS = 2_000_000_000  # for this long after a call was shown, a yes without its number may be meant for another call
 NOTHING = "No call waits for approval."
@@ -104,13 +103,6 @@ class ConfidenceMonitor:
             text = f'"{echo(instruction)}" is not understood: {reason}the decisions are too unsure to act.'
             self._out.append(ev.Notify(f"{text} Try other words."))
             self._out.append(ev.LoopReport("doubted", instruction, text))
-
-
-def unknown_words_text(unknown: Sequence[str]) -> str:
-    """Return a text for the user that lists words which are not in the model's training data."""
-    named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
-    more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
-    return f"the model does not know the word{'s' * (len(unknown) > 1)} {named}{more}"
 
 
 def unfamiliar_text(reasons: Sequence[str]) -> str:

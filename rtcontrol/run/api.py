@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.envs.registry import BY_AGENT
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.operator import unfamiliar_text, unknown_words_text
+from rtcontrol.loop.active import unknown_words_text
+from rtcontrol.loop.operator import unfamiliar_text
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.loop.rules import ConfidenceGate, heads_of
 from rtcontrol.models.call import Call, Decision

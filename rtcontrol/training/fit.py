@@ -28,6 +28,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, word
 from rtcontrol.models.data.row import Row, raw_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import locked
+from rtcontrol.models.numbers import known_numbers
 from rtcontrol.models.train.export import export, markdown_table, save_error, write_card
 from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.models.train.scratch import WORD, Words, count_words, learner_from_base, new_learner
@@ -304,6 +305,7 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
     if observations is not None:
         rng = random.Random(f"{data.seed}/changes")
         unfamiliar = unfamiliar_shares(observations, [row.observation for row in data.held], rng)
+    instructions = {*(row.instruction for row in data.known if row.meant != ""), *data.sentences, data.instruction}
     observed = Counter(word for row in data.known for word in WORD.findall(row.observation))
     learnt = TrainingMetadata(
         (tuple(data.tools.openai()),),
@@ -313,8 +315,9 @@ def _export(run: FitRun, judge: HeldOut, folder: Path, say: Callable[[str], obje
         instruction=data.instruction,
         observation=dict.fromkeys(word for word, _ in observed.most_common(MOST_WORDS)),
         rate_hz=data.rate_hz,
-        words=_instruction_words(data),
+        words=" ".join(sorted({*words(" ".join(instructions)), *FILLERS})),
         unknown_words=0 if data.nonsense else spare_words(data.known),
+        numbers=known_numbers(instructions),
         observed=None if observations is None else observations.to_dict(),
         null_keeps=data.allow_null,
     )
@@ -367,12 +370,6 @@ def _write_card(fitted: Fitted, run: FitRun, observations: KnownObservations | N
         )
     about = f"{_size_text(run.model)}. It knows only {calls}. By `rtcontrol fit` (rtcontrol {__version__})."
     write_card(fitted.folder, f"{fitted.folder.name}: a small SimpleTool controller", about, sections)
-
-
-def _instruction_words(data: FitData) -> str:
-    """Return the words of meaningful training instructions, and filler words, joined as a text."""
-    instructions = [row.instruction for row in data.known if row.meant != ""]
-    return " ".join(sorted({*words(" ".join([*instructions, data.words, data.instruction])), *FILLERS}))
 
 
 def check_folder(folder: Path) -> None:

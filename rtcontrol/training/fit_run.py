@@ -148,7 +148,7 @@ class FitData:
     """The data of a training run. `stream` yields rows endlessly. `start` gets the model in training, so that it plays
     episodes of a world. The vocabulary comes from `known` rows and `texts`; `held` rows are never trained on. `source`
     describes the origin of the rows, `count` is their number (None: endless), `instruction` the default instruction.
-    A resumed run must have the same `identity`. `base` is a checkpoint to start from. `words` has further words of
+    A resumed run must have the same `identity`. `base` is a checkpoint to start from. `sentences` are further
     instructions. `nonsense` has held-out meaningless sentences. With `probes`, some rows ask for a word of the
     observation."""
 
@@ -161,7 +161,7 @@ class FitData:
     instruction: str
     identity: Mapping[str, Any]
     texts: str = ""
-    words: str = ""
+    sentences: Sequence[str] = ()
     allow_null: bool = False
     probes: bool = False
     nonsense: Sequence[str] = ()

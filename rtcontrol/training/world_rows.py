@@ -246,7 +246,7 @@ def world_data(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
         skill.agent.instruction,
         {"world": skill.name, "goals": sorted(goals.phrasings), "hz": hz, "files": ", ".join(files)},
         texts=goals.all_words(),
-        words=goals.training_words(),
+        sentences=goals.training_sentences(),
         nonsense=nonsense_source(skill).held_out,
         notes=() if note is None else (note,),
         rate_hz=hz,

@@ -88,7 +88,7 @@ def test_training_samples_match_rule_and_vocabulary(name: str) -> None:
 READ: dict[RoadGoal | None, str] = {
     RoadGoal("speed", 20): "brake to 20",
     RoadGoal("speed", 30): "slow down to 30",
-    RoadGoal("speed", 50): "go 50 km/h; Drive at 48, please.; drive at fifty",
+    RoadGoal("speed", 50): "go 50 km/h; Drive at 50, please.; drive at fifty; drive at ５０",
     RoadGoal("speed", 60): "do not go faster than 60",
     RoadGoal("lane", "left"): "take the left lane; move over to the left; take the left lane, not the right one; "
     "take the left lane at the next junction",
@@ -106,7 +106,9 @@ READ: dict[RoadGoal | None, str] = {
     "pull over to the right",
     RoadGoal("drive"): "do not stop, drive on; follow the road; go at the limit",
     None: "take the left or the right lane; turn left or right at the junction; take the second left; stop overtaking; "
-    "let the others pass; you do not have to stop; make tea; 50",
+    "let the others pass; you do not have to stop; make tea; 50; drive at 48; drive at 30 mph; drive at 5 m/s; "
+    "drive at -20; drive at 1.000; drive at 30.5; drive at 30 or 50; drive at minus 30; drive at fifty five; "
+    "drive at 30-40; drive at 1e2",
 }
 
 
@@ -125,6 +127,9 @@ READ: dict[RoadGoal | None, str] = {
         ("lander", "Right now, touch down right in the centre.", LanderGoal("land")),
         ("lander", "right now land on the right", LanderGoal("right")),
         ("lander", "settle on the right now", LanderGoal("right")),
+        *(("lander", f"hover at {y}", LanderGoal("hover", 0.0, 0.7)) for y in ("0,7", ".7", "+0.7", "0.70 units")),
+        *(("lander", f"hover at {y}", None) for y in ("0,7 m", "7", "-0.7", "0.7 or 0.8 or 0.9", "1/2", "50 %")),
+        ("lander", "hover at 0,7 and x \u22120.2", LanderGoal("hover", -0.2, 0.7)),
     ],
 )
 def test_plain_instructions_are_recognised(name: str, text: str, goal: Any) -> None:

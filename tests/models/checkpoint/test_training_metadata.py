@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,43 @@ def test_null_that_keeps_the_active_call_is_no_doubt() -> None:
     assert not replace(learnt, gate=None).null_is_doubt
 
 
+@pytest.mark.parametrize(
+    ("model", "text", "named"),
+    [
+        *(
+            ("driver", f"drive at {v}", v)
+            for v in ("30 mph", "5 m/s", "-20", "1.000", "35", "120", "+30", "030", "1e2")
+        ),
+        *(("driver", f"drive at {v}", v) for v in ("30 %", "30-40", "1/2", "nan", "fifty five", "minus 30", "30 kn")),
+        ("driver", "follow the car ahead at 20 feet", "20 ft"),
+        ("driver", "take the second left", "second left"),
+        *(("lander", f"hover at {v}", v) for v in ("0,7", ".7", "7", "0.725", "0.7 m", "-0.7", "50 %")),
+        ("lander", "hover at 0.7 and x \u22120.2", "\u22120.2"),
+        ("village", "go 3 steps north", "3"),
+    ],
+)
+def test_number_or_unit_without_training_is_below_the_gate(model: str, text: str, named: str) -> None:
+    learnt = TrainingMetadata.load(ZOO / model)
+    assert learnt is not None
+    unknown, factor = learnt.unknown(text)
+    assert unknown[0] == named and factor < (learnt.gate or 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        *(("driver", f"drive at {v}") for v in ("30", "30 km/h", "30km/h", "30.", "50 kilometres per hour", "thirty")),
+        ("driver", "follow the car ahead at 20 metres"),
+        ("driver", "on second thoughts turn left"),
+        *(("lander", f"hover at {v}") for v in ("0.7", "0.70", "1", "0.85 and x -0.25", "nought point seven")),
+        ("paddle", "return every ball, you are number one"),
+    ],
+)
+def test_trained_numbers_and_units_are_known(model: str, text: str) -> None:
+    learnt = TrainingMetadata.load(ZOO / model)
+    assert learnt is not None and learnt.unknown(text) == ((), 1.0)
+
+
 # Words that training never had are detected, unlike forms and misspellings of known words, and quickly.
 
 
@@ -138,11 +176,11 @@ def test_unknown_words_are_named_but_known_forms_are_not(text: str, unknown: tup
 def test_meaningful_sentence_of_another_person_is_not_held(name: str) -> None:
     learnt = TrainingMetadata.load(ZOO / name)
     assert learnt is not None and learnt.words is not None and learnt.gate is not None
-    held = Counter[bool]()
+    held = Counter[bool]()  # without `minus 0.3`, which training lacks, and which the lander reads as other numbers
     for path in sorted(Path("tests/strangers").glob("list-*.jsonl.gz")):
         for line in map(json.loads, gzip.decompress(path.read_bytes()).splitlines()):
-            if line["env"] == name and line["means"] is not None:
-                held[0.99 * learnt.unknown_word_factor ** len(learnt.unknown(line["say"])) < learnt.gate] += 1
+            if line["env"] == name and line["means"] is not None and not re.search(r"minus \d", line["say"]):
+                held[0.99 * learnt.unknown(line["say"])[1] < learnt.gate] += 1
     assert held[False] > 250 and held[True] == 0
 
 

@@ -165,6 +165,7 @@ def test_no_tick_waits_for_the_interpreter(tmp_path: Path) -> None:
 
 KNOWN = Goals({"go to {x}": ["move to {x}"], "wait": ["stay"]}, {"x": [1, 2, 3]}).goal_tools("cart")
 SURE = Decision(Call("push", {"force": 1}), {"function": 1.0}, 1, 1, 0)
+UNSURE = Decision(Call("push", {"force": 1}), {"function": 0.2}, 1, 1, 0)
 STRANGE = Decision(Call("push", {"force": 1}), {"function": 0.2}, 1, 1, 0, unknown=("dance",))
 
 
@@ -208,19 +209,22 @@ def test_unsure_decisions_restore_the_previous_instruction(decision: Decision | 
     assert not trial.reports("accepted")
 
 
-def test_unknown_words_restore_previous_instruction_at_once() -> None:
-    trial = Trial()
-    trial.say("dance")
+@pytest.mark.parametrize(("text", "goals"), [("dance", KNOWN), ("dance", None), ("move to 2", KNOWN)])
+def test_unknown_words_restore_previous_instruction_at_once(text: str, goals: Any) -> None:
+    trial = Trial(goals)
+    trial.say(text)
     trial.decide(STRANGE, unsure=True)
     assert trial.it.now == "go to 1"
+    shown = f'"{text}" is not understood (the model does not know "dance"), so "go to 1" stays active.'
+    assert trial.people[-1].startswith(shown) and ("You can say: go to 1" in trial.people[-1]) == (goals is not None)
 
 
 @pytest.mark.parametrize(
     ("said", "goals", "decision"),
     [
         ("over to two, please", KNOWN, SURE),  # one sure decision accepts other words
-        ("move to 2", KNOWN, STRANGE),  # listed words stay
-        ("help", None, STRANGE),  # an agent without goals accepts any text
+        ("move to 2", KNOWN, UNSURE),  # listed words stay
+        ("help", None, UNSURE),  # an agent without goals accepts any text of known words
     ],
 )
 def test_proven_instruction_stays_despite_unsure_calls(said: str, goals: Any, decision: Decision) -> None:
@@ -232,7 +236,7 @@ def test_proven_instruction_stays_despite_unsure_calls(said: str, goals: Any, de
     for _ in range(2 * TRIALS):
         trial.decide(decision, unsure=True)
     assert trial.it.now == said and not trial.reports("refused")
-    assert trial.reports("accepted") == [said] or decision is STRANGE
+    assert trial.reports("accepted") == [said] or decision is UNSURE
 
 
 def test_slash_commands_are_answered_and_never_instructions() -> None:

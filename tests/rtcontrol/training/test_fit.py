@@ -64,8 +64,8 @@ def test_model_card_describes_the_training(fitted: tuple[Fitted, list[dict[str, 
     assert learnt is not None and learnt.words is not None
     assert learnt.history == 0 and "light" in learnt.observation
     said = {row["instruction"] for row in rows()}
-    assert all(learnt.unknown(one) == () for one in said)
-    assert learnt.unknown(f"zqorgle {min(said)}") == ("zqorgle",)
+    assert all(learnt.unknown(one) == ((), 1.0) for one in said)
+    assert learnt.unknown(f"zqorgle {min(said)}")[0] == ("zqorgle",)
     session = rtcontrol.load(str(result.folder)).session()
     assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
     card = (result.folder / "README.md").read_text("utf-8")
