@@ -21,6 +21,7 @@ import torch
 
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import create_file
 from rtcontrol.models.train.encode import RowEncoder, ToolsEncoder
 from rtcontrol.models.train.packing import PackedBatch, bf16_products, pack, tree_loss
 
@@ -288,6 +289,7 @@ class Trainer:
         """Save the state of the run atomically. Raises UserError if it cannot be written, as on a full disk."""
         part = self.out / "state.tmp"
         try:
+            os.close(create_file(part))  # in place of a pipe, too
             torch.save(self.state(), part)
             os.replace(part, self.out / STATE)
         except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
@@ -297,7 +299,9 @@ class Trainer:
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to the log. Raises UserError if it cannot be written."""
         try:
-            with (self.out / LOG).open("a") as log:
+            if not (path := self.out / LOG).is_file():
+                os.close(create_file(path))
+            with path.open("a") as log:
                 log.write(json.dumps(line) + "\n")
         except OSError as error:
             raise self._save_error(error) from None

@@ -23,7 +23,7 @@ from rtcontrol.drill.faults import DrillFault
 from rtcontrol.drill.judge import Injection, RecordedTick, ticks_of, verdict, violations
 from rtcontrol.hosts.processes import module_command
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import create_file, replace_file
 from rtcontrol.run import assembly
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import MISSED, OK
@@ -57,7 +57,7 @@ class DrilledRun:
 
     def __enter__(self) -> Self:
         options = json.dumps({**self._options, "out": str(self._out)})
-        with (self._out / "run.log").open("w") as log:
+        with os.fdopen(create_file(self._out / "run.log"), "w") as log:
             self.process = subprocess.Popen(
                 module_command("rtcontrol.drill.drilled", options, self._folder.name),
                 stdin=subprocess.DEVNULL,
