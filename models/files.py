@@ -60,8 +60,10 @@ def part_path(path: Path) -> Path:
 
 
 def create_file(path: Path) -> int:
-    """Create an empty file in place of whatever has its name, such as an old file, a link or a pipe. Return a file
-    descriptor for writing. Raises OSError."""
+    """Create an empty file in place of an old file, a link, a pipe or a socket of its name. Return a file descriptor
+    for writing. Raises OSError, also for a device."""
+    if not path.is_symlink() and (path.is_char_device() or path.is_block_device()):
+        raise OSError(errno.EINVAL, "it is a device")
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 

@@ -299,8 +299,8 @@ class Trainer:
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to the log. Raises UserError if it cannot be written."""
         try:
-            if not (path := self.out / LOG).is_file():
-                os.close(create_file(path))
+            if (path := self.out / LOG).is_fifo():
+                path.unlink()  # it would block the training
             with path.open("a") as log:
                 log.write(json.dumps(line) + "\n")
         except OSError as error:

@@ -13,7 +13,7 @@ from rtcontrol.models import errors
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.errors import UserError, open_input, read_text
-from rtcontrol.models.files import lock, open_output, replace_file, unlock, write_output
+from rtcontrol.models.files import create_file, lock, open_output, replace_file, unlock, write_output
 from rtcontrol.telemetry.record_reader import read_record
 
 
@@ -55,6 +55,10 @@ def test_pipe_with_a_writer_is_read() -> None:
 
 
 def test_pipe_without_reader_is_no_output(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="device"):
+        create_file(Path(os.devnull))
+    make("endless", link := tmp_path / "link to a device")
+    os.close(create_file(link))
     make("pipe", pipe := tmp_path / "pipe")
     with pytest.raises(OSError, match="no program reads"):
         open_output(pipe)

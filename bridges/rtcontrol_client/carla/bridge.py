@@ -43,8 +43,8 @@ class Trace:
     drive continues."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            path.unlink(missing_ok=True)  # a pipe would block the drive
+        if path.is_fifo():
+            path.unlink()  # it would block the drive
         self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, frame: int, own: Body, standing: Standing, control: Control) -> None:
