@@ -62,15 +62,20 @@ def part_path(path: Path) -> Path:
 def create_file(path: Path) -> int:
     """Create an empty file in place of an old file, a link, a pipe or a socket of its name. Return a file descriptor
     for writing. Raises OSError, also for a device."""
-    if not path.is_symlink() and (path.is_char_device() or path.is_block_device()):
-        raise OSError(errno.EINVAL, "it is a device")
+    _check_no_device(path)
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _check_no_device(path: Path) -> None:
+    if not path.is_symlink() and (path.is_char_device() or path.is_block_device()):
+        raise OSError(errno.EINVAL, "it is a device")
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
     """Write a file of a program's own folder atomically: after an error the old content is unchanged. A link, pipe or
     socket of that name is replaced, so that a foreign folder cannot redirect or block the output. Raises OSError."""
+    _check_no_device(path)
     part = part_path(path)
     try:
         with os.fdopen(create_file(part), "wb") as file:

@@ -55,8 +55,9 @@ def test_pipe_with_a_writer_is_read() -> None:
 
 
 def test_pipe_without_reader_is_no_output(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="device"):
-        create_file(Path(os.devnull))
+    for write in (create_file, lambda path: replace_file(path, "")):
+        with pytest.raises(OSError, match="device"):
+            write(Path(os.devnull))
     make("endless", link := tmp_path / "link to a device")
     os.close(create_file(link))
     make("pipe", pipe := tmp_path / "pipe")
