@@ -294,7 +294,8 @@ def without_repeats(masked: Any, value: Any) -> Any:
         narrowed["properties"] = {**declared, **written}
     elif isinstance(value, list) and value and masked.get(UNIQUE):
         keys = {equality_key(v) for v in value}
-        rest = [v for v in masked["items"]["enum"] if equality_key(v) not in keys]
+        items = masked["items"]["enum"] if masked["items"] else ()  # false: all are written
+        rest = [v for v in items if equality_key(v) not in keys]
         narrowed |= {"prefixItems": [{"enum": [v]} for v in value], "items": {"enum": rest} if rest else False}
     elif isinstance(value, list) and value and "items" in masked:
         parts = [*masked.get("prefixItems", ()), *[masked["items"]] * len(value)]

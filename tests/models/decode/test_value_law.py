@@ -210,7 +210,9 @@ CARDS = {"type": "array", "items": {"enum": [f"card {i}" for i in range(20)]}, "
     "schema",
     [
         {**CARDS, "maxItems": 3},
-        {**CARDS, "minItems": 19},
+        {**CARDS, "minItems": 20},
+        {**CARDS, "items": {"type": "boolean"}, "minItems": 2},
+        {"type": "array", "items": {**CARDS, "items": {"enum": [None, True]}, "minItems": 1}, "minItems": 3},
         {**CARDS, "items": {"type": "integer", "minimum": 1, "maximum": 11}, "minItems": 9},
         {**CARDS, "items": {"enum": [1, True, "1", "a, b", None, '"']}, "minItems": 5},
         {"type": "array", "items": {**CARDS, "maxItems": 4}, "minItems": 2, "maxItems": 3},
