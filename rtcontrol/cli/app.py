@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import platform
@@ -27,6 +28,15 @@ from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 
 GOALS = 12  # `rtcontrol agents` shows at most so many goals of an agent
+SYNONYMS = {
+    "train": "fit",
+    "start": "run",
+    "play": "run",
+    "list": "envs",
+    "init": "new",
+    "test": "check",
+    "version": "doctor",
+}
 UNWRITTEN = "The output could not be written completely"
 
 RUN_EXAMPLES = """Run an agent in an environment at a fixed rate, and report every tick.
@@ -223,14 +233,35 @@ def _shortage(error: BaseException) -> str:
 
 def _usage_message(error: Any) -> str:
     """Return the message for a usage error of Typer; an empty text if Typer has shown the help instead."""
-    text, context = error.format_message(), getattr(error, "ctx", None)
+    text, context = error.format_message().replace("Value error, ", ""), getattr(error, "ctx", None)
     if not text:
         return ""
     leaf = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
     settings = getattr(getattr(context, "command", None), "callback", None)
     paths = [entry.path for entry in getattr(settings, "settings", {}).values() if leaf in (entry.leaf, entry.name)]
-    hint = f" It is a setting: use --set {paths[0]}=VALUE." if paths else ""
+    hint = f" It is a setting: use --set {paths[0]}=VALUE." if paths else _suggestion(text, context)
     return f"{text.rstrip('.')}.{hint} See `{context.command_path if context else 'rtcontrol'} --help`."
+
+
+def _suggestion(text: str, context: Any) -> str:
+    """Return a sentence that names the command or option which the user may have meant; an empty text if none is near.
+    `text`: the message of the usage error."""
+    path = context.command_path if context else "rtcontrol"
+    flags = [flag for entry in getattr(getattr(context, "command", None), "params", ()) for flag in entry.opts]
+    if wrong := re.search(r"No such command '([^']+)'", text):
+        word = wrong[1]
+        near = (
+            [SYNONYMS[word]]
+            if word in SYNONYMS
+            else difflib.get_close_matches(word, context.command.list_commands(context))
+        )
+        return f" Did you mean `{path} {near[0]}`?" if near else ""
+    if wrong := re.search(r"unexpected extra arguments?(?:\(s\))? \(([^ )]+)", text):
+        return f" Did you mean `{path} --env {wrong[1]}`?" if "--env" in flags else " Give options with their names."
+    if "Possible options" in text or not (wrong := re.search(r"No such option: (--\S+)", text)):
+        return ""
+    starts = [flag for flag in flags if len(flag) > 3 and wrong[1].startswith(flag)]
+    return f" Did you mean {starts[0]}?" if starts else ""
 
 
 def _print_error(text: str, status: int) -> int:

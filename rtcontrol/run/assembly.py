@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -56,8 +58,11 @@ BELOW = 0.5  # if a head of the first decider has less confidence than this, the
 
 def unknown_environment(env: str) -> UserError:
     """Return a UserError for an unknown environment name, with the known names."""
-    known = ", ".join((*WORLDS, *sorted(JOINED)))
-    return UserError(f"There is no environment called {env!r}.", f"Known ones: {known}, or a .py file.")
+    names = [*WORLDS, *sorted(JOINED)]
+    near = difflib.get_close_matches(env, names)
+    meant = f"gym:{env}" if re.fullmatch(r"\S+-v\d+", env) else next(iter(near), None)
+    hint = f"Known ones: {', '.join(names)}, or a .py file."
+    return UserError(f"There is no environment called {env!r}.", f"Did you mean {meant}? {hint}" if meant else hint)
 
 
 def bundled_agents() -> dict[str, Agent]:

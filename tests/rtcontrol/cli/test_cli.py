@@ -69,6 +69,24 @@ def test_usage_errors_are_one_paragraph_with_status_2(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        ("run lander", "Did you mean `rtcontrol run --env lander`?"),
+        ("train", "Did you mean `rtcontrol fit`?"),
+        ("reports", "Did you mean `rtcontrol report`?"),
+        ("run --environment lander", "Did you mean --env?"),
+        ("run --env CartPole-v1", "Did you mean gym:CartPole-v1?"),
+        ("run --env landr", "Did you mean lander?"),
+        ("bench decid", "'decid' is not one of"),
+    ],
+)
+def test_usage_errors_name_what_is_nearest(
+    arguments: str, suggestion: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert suggestion in (said := refused(capsys, *arguments.split())) and "Value error" not in said
+
+
 def test_unknown_world_error_names_the_known_worlds(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("agents") == 0
     assert "engines(main, side)" in capsys.readouterr().out
