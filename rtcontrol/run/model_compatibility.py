@@ -19,8 +19,8 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 
 Config = TypeVar("Config", bound=RunConfig)
 NAME_IT = (
-    "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
-    "trained on these tools, or a chat model (docs/engines.md). `rtcontrol fit` makes one (docs/training.md)."
+    "Train a model for these tools with `rtcontrol fit` (docs/training.md), and name its folder by --model (a client: "
+    "`model`). A chat model (docs/engines.md) also works, and for a first try the model {known}."
 )
 
 

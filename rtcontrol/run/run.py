@@ -103,7 +103,7 @@ def _complete_settings(options: RunOptions, chosen: Agent) -> tuple[RunOptions, 
     """Return the settings with agent, model, instruction and confidence gate, and the agent adapted to the model."""
     schemas = chosen.tools.schemas
     instruction = chosen.instruction if options.instruction is None else options.instruction
-    note = "" if chosen.expert is None else "--model expert is the expert in the agent's file. "
+    note = "" if chosen.expert is None else "--model expert runs the agent's own expert. "
     model = model_for(schemas, options.model or chosen.model, note + NAME_IT)
     options = with_gate(replace(options, agent=chosen.name, model=model, instruction=instruction), model, schemas)
     return options, adapted(chosen, model)

@@ -81,10 +81,11 @@ def test_usage_errors_are_one_paragraph_with_status_2(
         ("bench decid", "'decid' is not one of"),
     ],
 )
-def test_usage_errors_name_what_is_nearest(
+def test_usage_errors_suggest_the_nearest_name(
     arguments: str, suggestion: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert suggestion in (said := refused(capsys, *arguments.split())) and "Value error" not in said
+    message = refused(capsys, *arguments.split())
+    assert suggestion in message and "Value error" not in message
 
 
 def test_unknown_world_error_names_the_known_worlds(capsys: pytest.CaptureFixture[str]) -> None:
