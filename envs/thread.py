@@ -39,12 +39,14 @@ class WorldThread:
     """A thread that runs all code of one world: OpenGL, sqlite and event loops work only on the thread that made them.
 
     Between jobs the thread calls `due_work`, which does what is due and returns the seconds until its next call, or
-    None for a call after the next job. `close_error` is the error text if the world's `close()` failed, else "".
+    None for a call after the next job. `close` waits no longer once `hurries()`. `close_error` is the error text if the
+    world's `close()` failed, else "".
     """
 
     def __init__(self, name: str, world: Any = None) -> None:
         self.name, self.world, self.close_error = name, world, ""
         self.due_work: Callable[[], float | None] = lambda: None
+        self.hurries: Callable[[], bool] = lambda: False
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -97,9 +99,14 @@ class WorldThread:
                 self._start()
         self.due_work = lambda: None
         self._jobs.put(job := _Job(self._close_world))
-        if not job.done.acquire(timeout=CLOSE_S):
-            self.close_error = f"The world {self.name} did not close within {CLOSE_S:g} s; its resources may leak."
-        elif job.error is not None:
+        started_s = time.monotonic()
+        while not job.done.acquire(timeout=POLL_S):
+            if (waited_s := time.monotonic() - started_s) >= CLOSE_S or self.hurries():
+                self.close_error = (
+                    f"The world {self.name} did not close within {waited_s:.0f} s; its resources may leak."
+                )
+                return
+        if job.error is not None:
             where = traceback.extract_tb(job.error.__traceback__)[-1]
             self.close_error = (
                 f"The world {self.name} failed in its close() ({type(job.error).__name__}: {job.error}, "

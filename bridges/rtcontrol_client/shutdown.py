@@ -126,6 +126,10 @@ class Shutdown:
         """Return whether a signal has arrived."""
         return bool(self.name)
 
+    def forced(self) -> bool:
+        """Return whether a third signal has arrived, so that the program must leave at once."""
+        return self._count > 2
+
     @property
     def status(self) -> int:
         """The exit status after a signal; 0 if none has arrived."""

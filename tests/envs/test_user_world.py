@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from rtcontrol.agents import Fallback, Tools
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.pictures import picture_file
+from rtcontrol.envs.thread import WorldThread, _Job
 from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.run.live import WorldPictures
 from rtcontrol.run.user_files import notices, observation_text, tools_only_agent
@@ -121,3 +123,13 @@ def test_text_has_no_nan_and_names_arrays() -> None:
     (empty,) = notices(agent, Observation(0, 0, 0, {"joints": np.zeros(3)}))
     assert "Nothing is left for the model to read." in empty
     assert notices(agent, Observation(0, 0, 0, {"ahead": 1.0})) == notices(agent, None) == []
+
+
+def test_third_signal_waits_for_no_world() -> None:
+    free, thread = threading.Event(), WorldThread("slow")
+    thread.create_world(object)
+    thread._jobs.put(_Job(free.wait))
+    thread.hurries = lambda: True
+    thread.close()
+    free.set()
+    assert "did not close" in thread.close_error

@@ -40,12 +40,14 @@ def test_first_signal_stops_program_with_its_status(number: signal.Signals) -> N
 
 def test_timer_signals_never_count_as_further_signals() -> None:
     stops: list[str] = []
-    with Shutdown(stops.append):
+    with Shutdown(stops.append) as ending:
         for _ in range(5):  # as of a limit of processor time, each second
             signal.raise_signal(signal.SIGXCPU)
         signal.raise_signal(signal.SIGINT)
+        assert not ending.forced()
         with pytest.raises(Interrupted):
             signal.raise_signal(signal.SIGINT)
+        assert ending.forced()
     assert stops == ["SIGXCPU"]
 
 
