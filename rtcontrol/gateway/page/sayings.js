@@ -15,8 +15,11 @@ const NAMED = `(?:${any(NAMES.map((name) => name.toLowerCase()))})`;
 const EVERYONE = "(?:everyone|everybody|all of you|all(?:\\s+(?:the\\s+)?villagers)?|(?:the\\s+)?villagers)";
 const DRESSED = `(?:\\s+(?:dressed\\s+|wearing\\s+|who wear\\s+)?(?:in\\s+)?(${COLOUR_LIST}))?`;
 const STANDING = `(?:\\s+(?:who are\\s+|standing\\s+)?(?:near|at|by|around|close to)\\s+the\\s+(${PLACE}))?`;
-const OUT = `${COLOUR_LIST}|${NAMED}(?:\\s+and\\s+${NAMED})*`;
-const BUT = `(?:\\s+(?:but|except)(?:\\s+for)?\\s+(?:the\\s+)?(?:those\\s+in\\s+)?(${OUT}))?`;
+const OUT = `${COLOUR_LIST}|${NAMED}(?:(?:\\s*,\\s*|\\s+and\\s+)${NAMED})*|(?:villagers?|numbers?)\\s+${NUMBERS}`;
+// Those who are not meant: at any place of the sentence.
+const BUT = new RegExp(
+  `,?\\s*\\b(?:but|except|without|not)(?:\\s+(?:for|not))?\\s+(?:the\\s+)?(?:(?:those|people)\\s+in\\s+)?(${OUT})(?:\\s+(?:ones|villagers|people|team))?(?=\\s|,|:|$)`,
+);
 const END = "(?=\\s|,|:|$)\\s*[,:]?\\s*(.*)$";
 
 // The first rule that fits counts. Each returns the villagers that are meant and the rest of the sentence.
@@ -34,8 +37,8 @@ const RULES = [
     ([, colours, place]) => ({ colours: coloursOf(colours), place }),
   ],
   [
-    new RegExp(`^(?:${EVERYONE}|those|the\\s+ones|people)${DRESSED}${STANDING}${BUT}${END}`),
-    ([, colours, place, but]) => ({ colours: colours && coloursOf(colours), place, but }),
+    new RegExp(`^(?:${EVERYONE}|those|the\\s+ones|people)${DRESSED}${STANDING}${END}`),
+    ([, colours, place]) => ({ colours: colours && coloursOf(colours), place }),
   ],
 ];
 
@@ -55,31 +58,37 @@ export const plain = (text) =>
  * where they are told nothing.
  */
 export function meant(sentence, village) {
-  const text = sentence.toLowerCase().replace(/[’`]/g, "'").replace(/\s+/g, " ").trim();
+  const whole = sentence.toLowerCase().replace(/[’`]/g, "'").replace(/\s+/g, " ").trim();
+  const but = BUT.exec(whole)?.[1];
+  const text = whole.replace(BUT, " ").replace(/\s+/g, " ").replace(/^[\s,:]+/, "").trim();
+  const without = but ? `, without ${but}` : "";
   for (const [rule, read] of RULES) {
     const found = rule.exec(text);
     if (!found) continue;
     const goal = plain(found.at(-1));
-    const villagers = chosen(read(found), village);
-    const who = text.slice(0, text.length - found.at(-1).length).replace(/[\s,:]+$/, "");
+    const villagers = chosen({ ...read(found), but }, village);
+    const who = text.slice(0, text.length - found.at(-1).length).replace(/[\s,:]+$/, "") + without;
     if (!villagers.length)
       return { error: `Nobody is meant by “${who}”. There are villagers 1 to ${village.villagers.length}.` };
     if (!goal) return { error: `${count(villagers)} meant by “${who}”: say what they are to do, too.` };
     return { villagers, goal, who };
   }
   const goal = plain(text);
-  return goal ? { villagers: [...village.villagers], goal, who: "everyone" } : { error: "Say who is to do what." };
+  const villagers = chosen({ but }, village);
+  return goal ? { villagers, goal, who: `everyone${without}` } : { error: "Say who is to do what." };
 }
 
 function chosen({ numbers, names, colours, place, but }, village) {
-  const out = but ? { names: but.match(new RegExp(`\\b${NAMED}\\b`, "g")) ?? [], colours: coloursOf(but) ?? [] } : null;
+  const [outNames, outColours, outNumbers] = [new RegExp(`\\b${NAMED}\\b`, "g"), new RegExp(COLOUR, "g"), /\d+/g].map(
+    (part) => but?.match(part) ?? [],
+  );
   return village.villagers.filter((one) => {
     const name = one.name.toLowerCase();
     if (numbers && !numbers.includes(one.number)) return false;
     if (names && !names.includes(name)) return false;
     if (colours && !colours.includes(one.colour)) return false;
     if (place && Math.hypot(one.x - PLACES[place].x, one.y - PLACES[place].y) > NEAR) return false;
-    return !out || !(out.names.includes(name) || out.colours.includes(one.colour));
+    return !(outNames.includes(name) || outColours.includes(one.colour) || outNumbers.includes(`${one.number}`));
   });
 }
 

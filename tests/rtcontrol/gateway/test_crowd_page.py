@@ -48,6 +48,12 @@ WHO: dict[str, tuple[int, str]] = {
     "everyone except the reds, stop": (40, "stop"),
     "everyone but Ada and Ben, stop": (48, "stop"),
     "all in purple stop": (10, "stop"),
+    "everybody, go to the well, except the reds": (40, "go to the well"),
+    "except the reds, everybody go to the well": (40, "go to the well"),
+    "All but the reds and blues, go home": (30, "go home"),
+    "go home, except for Ada": (49, "go home"),
+    "everyone except villagers 3 and 4, stop": (48, "stop"),
+    "everyone in red but not Ada, stop": (9, "stop"),
 }
 
 
