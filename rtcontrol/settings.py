@@ -360,6 +360,7 @@ class ServeGroup(SharedOptions):
     static: Path | None = setting("serve", None, "Serve the pages of this folder, too.")
     hz_max: float = setting("serve", 100.0, "Highest rate of a server-paced session.", ge=MIN_HZ, le=MAX_HZ)
     max_sessions: int = setting("serve", 64, "Sessions at once.", ge=1)
+    max_ticks_per_s: float = setting("serve", 500.0, "Ticks a second of all sessions together.", gt=0)
     value_tokens: int = setting("serve", 64, "Tokens of a free value at most, for /v1 requests.", ge=1)
     heartbeat_s: float = setting("serve", 1.0, "Seconds between heartbeats.", gt=0)
     silent_heartbeats: int = setting("serve", 3, "A client is lost after this many without an answer.", ge=1)

@@ -77,6 +77,11 @@ class SessionTerms:
         return arrival_clock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
 
     @property
+    def ticks_per_s(self) -> float:
+        """The rate at which the session uses the server's threads; of a client that sets the pace, an assumption."""
+        return min(self.config.hz, self.options.hz_max)
+
+    @property
     def hold_ms(self) -> float:
         """For how many milliseconds a call stays active after a miss."""
         hold_ms = self.config.hold_ms

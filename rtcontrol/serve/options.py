@@ -53,6 +53,7 @@ class ServeOptions(ServeGroup):
         """Return the limits that `SessionCore` applies."""
         return SessionRules(
             limit=self.max_sessions,
+            ticks_per_s=self.max_ticks_per_s,
             beat_ns=round(self.heartbeat_s * 1e9),
             silent_beats=self.silent_heartbeats,
             outlives_client=outlives_client,

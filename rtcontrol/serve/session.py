@@ -53,7 +53,9 @@ class SessionThread(ABC):
 
     def report_warm(self) -> None:
         """Report that the loop is warmed up. Raises WireError (busy) if the decoder has no time for another session."""
-        refusal = self.owner.handle(ev.WarmedUp(self.session, self.terms.summary(), self.owner.decoder_needs()))
+        refusal = self.owner.handle(
+            ev.WarmedUp(self.session, self.terms.summary(), self.owner.decoder_needs(), self.terms.ticks_per_s)
+        )
         if refusal is not None:
             raise refusal
 

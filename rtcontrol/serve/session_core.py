@@ -35,6 +35,7 @@ from rtcontrol.serve.sessions import (
     overload_error,
     same_secret,
     session_of_peer,
+    ticks_error,
 )
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
@@ -111,6 +112,7 @@ class SessionCore:
         """Return whether another session may open now."""
         states = self.sessions.states()
         free = states["opening"] + states["live"] < self.rules.limit and self.busy(decoder_needs) < self.rules.busy_max
+        free = free and sum(session.hz for session in self.sessions) < self.rules.ticks_per_s
         return free and not self.closing and not self.draining
 
     def max_silence_ns(self, peer: Peer) -> int:
@@ -337,19 +339,25 @@ class SessionStep:
     def _on_warmed_up(self, event: ev.WarmedUp) -> None:
         """Make the session live and welcome the client, unless the calls of other sessions would become late."""
         session, life, peer = event.session, event.session.life, event.session.peer
-        if not life.welcomed and (need := event.decoder_needs.get(session)) is not None:
-            live_sessions = [s for s in self.sessions if s.life.welcomed and s.life.end_reason is None]
-            needs = [other for s in live_sessions if (other := event.decoder_needs.get(s)) is not None]
-            refusal = overload_error(need, needs, self.rules.busy_max)
-            if refusal is not None:
-                self.out.append(ev.Answer(refusal))
-                return
+        if not life.welcomed and (refusal := self._overload_error(event)) is not None:
+            self.out.append(ev.Answer(refusal))
+            return
+        session.hz = event.hz
         life.state, life.welcomed = "live", True
         if peer is not None:
             peer.received_ns = self.now_ns  # the client waited for the welcome, so its silence starts now
             resumed = ", resumed" if life.runs > 1 else ""
             self.out.append(ev.Say(f"{session.id}: {peer.connection.peer}, {event.summary}{resumed}"))
             self._request_welcome(session)
+
+    def _overload_error(self, event: ev.WarmedUp) -> WireError | None:
+        """Return why the calls of other sessions would become late if this one opened; None if they would not."""
+        welcomed = [s for s in self.sessions if s.life.welcomed and s.life.end_reason is None]
+        refusal = ticks_error(event.hz, sum(s.hz for s in welcomed), self.rules.ticks_per_s)
+        if refusal is None and (need := event.decoder_needs.get(event.session)) is not None:
+            needs = [other for s in welcomed if (other := event.decoder_needs.get(s)) is not None]
+            refusal = overload_error(need, needs, self.rules.busy_max)
+        return refusal
 
     def _request_welcome(self, session: Session) -> None:
         resumed = session.life.runs > 1 or session.hello.resume is not None

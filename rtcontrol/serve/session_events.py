@@ -82,10 +82,12 @@ class LoopCreated(WithSession):
 @dataclass(slots=True)
 class WarmedUp(WithSession):
     """The loop made its warm-up decisions, and waits for the first observation. `Answer` is a WireError (busy) if the
-    loop must not run. `summary` describes the settings; `decoder_needs` has the decoder time of all sessions."""
+    loop must not run. `summary` describes the settings, `hz` is the rate; `decoder_needs` has the decoder time of all
+    sessions."""
 
     summary: str
     decoder_needs: Mapping[Session, DecoderNeed | None]
+    hz: float = 0.0
 
 
 @dataclass(slots=True)

@@ -57,6 +57,7 @@ class SessionRules:
     silent_beats: int = 3  # a client without a message for so many `beat_ns` counts as lost
     messages_per_s: float = 5_000.0  # maximum rate of a connection; a burst may have the messages of one second
     errors_per_s: float = 10.0  # maximum rate to a connection; a burst may have the errors of two seconds
+    ticks_per_s: float = 500.0  # maximum rate of all sessions together
     busy_max: float = 0.8  # maximum share of the decoder's time that all sessions may use together
     outlives_client: bool = False  # True: a session continues while its client is disconnected
 
@@ -134,6 +135,17 @@ def overload_error(need: DecoderNeed, others: Iterable[DecoderNeed], limit: floa
     return refusals.busy_error(f"{problem} ({rate}). Calls would be late.", hint=hint)
 
 
+def ticks_error(hz: float, others_hz: float, limit: float) -> WireError | None:
+    """Return an error if a new session would make the server's threads tick more often than `limit` times a second.
+
+    A tick takes time of these threads even if nothing is decided. A session without others is not refused."""
+    if not others_hz or others_hz + hz <= limit:
+        return None
+    problem = f"All sessions together may have {limit:g} ticks a second; the others have {others_hz:g}, this one {hz:g}"
+    hint = f"Request at most {max(0.0, limit - others_hz):g} Hz, try again later, or raise serve.max_ticks_per_s."
+    return refusals.busy_error(f"{problem}. Calls would be late.", hint=hint)
+
+
 @dataclass(slots=True, eq=False)
 class Lifecycle:
     """The lifecycle state of a session. A parked session has no loop and waits for its lost client to resume it."""
@@ -201,6 +213,7 @@ class Session:
     peer: Peer | None = None  # the connection of the session
     negotiated: bool = False  # the settings were negotiated
     token_sent: bool = False  # a welcome was sent
+    hz: float = 0.0  # ticks a second, from its first welcome on
     welcomes: int = 0  # number of welcomes that were sent again
     life: Lifecycle = field(default_factory=Lifecycle)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)

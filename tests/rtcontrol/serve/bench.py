@@ -228,7 +228,9 @@ class Bench(SessionOwner):
         self.running[session.id] = session.instructions.first or "go"
         self.handle(ev.LoopCreated(session))
         refusal = (
-            self.handle(ev.WarmedUp(session, "terms", self.decoder_needs())) if session.id in self.running else None
+            self.handle(ev.WarmedUp(session, "terms", self.decoder_needs(), session.hello.hz or 0.0))
+            if session.id in self.running
+            else None
         )
         if refusal is not None:
             raise refusal

@@ -147,6 +147,18 @@ def test_session_that_would_delay_others_is_refused(bench: Bench, decoder_needs:
     assert bench.states_of() == {"live": 1}
 
 
+def test_sessions_of_nothing_leave_threads_for_others(bench: Bench) -> None:
+    bench.enter(hz=20.0)
+    codes = []
+    for _ in range(60):
+        bench.hello(wire := Wire(), hz=100.0)
+        codes.append(wire.sent[-1].code if isinstance(wire.sent[-1], ErrorMessage) else "welcome")
+    assert codes == ["welcome"] * 4 + ["busy"] * 56
+    bench.hello(wire := Wire(), hz=80.0)
+    wire.only(Welcome)
+    assert not bench.has_room()
+
+
 def test_missing_thread_refuses_only_that_hello(bench: Bench) -> None:
     bench.no_thread = True
     bench.hello(wire := Wire())
