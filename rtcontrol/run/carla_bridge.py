@@ -70,9 +70,9 @@ class BridgeProcess:
     Each event is a line of JSON: `begun`, `ready` or `mistake`. If the bridge failed, `failed` is the error, else None.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, program: Sequence[str], *settings: str) -> None:
         self.failed: UserError | None = None
-        self._command = list(command)
+        self._program, self._settings = program, settings
         self._process: subprocess.Popen[str] | None = None
         self._journal: Path | None = None  # a file that lists the objects that the bridge created on the CARLA server
         self._ready = False
@@ -114,7 +114,7 @@ class BridgeProcess:
             raise
 
     def __enter__(self) -> Self:
-        self._process = _start_process(self._command)
+        self._process = _start_process([*self._program, *self._settings])
         self._thread.start()
         return self
 
@@ -154,7 +154,7 @@ class BridgeProcess:
         """Remove the objects that a bridge left on the CARLA server when it died."""
         if self._journal is None or not self._journal.exists():
             return
-        command = [*self._command[: self._command.index("-m") + 2], "--clean", str(self._journal)]
+        command = [*self._program, "--clean", str(self._journal)]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=CLEAN_S, check=False, env=_child_environment()
@@ -211,7 +211,8 @@ def run_carla(
             port = stack.enter_context(StandIn(state=state)).port
             print(f"driving in the CARLA stand-in, not CARLA (port {port})", file=sys.stderr)
         endpoint = f"ipc://{folder}/wire"
-        bridge = stack.enter_context(BridgeProcess(_bridge_command(options, host, port, endpoint)))
+        program = module_command("rtcontrol_client.carla")
+        bridge = stack.enter_context(BridgeProcess(program, *_bridge_settings(options, host, port, endpoint)))
         bridge.await_ready()
         try:
             status = run(options, ending, endpoint, bridge)
@@ -224,8 +225,8 @@ def run_carla(
     return status
 
 
-def _bridge_command(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
-    """Return the command line that starts the bridge."""
+def _bridge_settings(options: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
+    """Return the settings of the bridge as arguments of its command line."""
     values = {"once": True, "endpoint": endpoint, "host": host, "port": port, "connect_timeout_s": 0}
     values |= {"hz": options.hz, "clock": options.clock, "seed": options.seed, "town": options.town}
     values["agent"] = ""  # empty: the server has only one agent
@@ -233,8 +234,7 @@ def _bridge_command(options: RunOptions, host: str, port: int, endpoint: str) ->
     values["standin"] = options.carla_standin
     # Reload the stand-in's map, so that its traffic lights, which already change, start in their first state.
     values["reload"] = options.carla_standin and options.clock == "lockstep"
-    settings = (f"--set={name}={value}" for name, value in values.items() if value is not None)
-    return module_command("rtcontrol_client.carla", *settings)
+    return [f"--set={name}={value}" for name, value in values.items() if value is not None]
 
 
 def _copy_state(state: Path, out: Path) -> None:

@@ -70,7 +70,7 @@ def test_run_is_watched_and_controlled_from_page(flying: Flying) -> None:
 
 def test_page_process_ignores_signals_and_other_origins(flying: Flying) -> None:
     children = psutil.Process(flying.popen.pid).children()
-    (pages,) = [c for c in children if "rtcontrol.gateway.view" in c.cmdline()]
+    (pages,) = [c for c in children if "rtcontrol.gateway.view" in " ".join(c.cmdline())]
     assert os.getsid(pages.pid) != os.getsid(flying.popen.pid)
     pages.send_signal(signal.SIGINT)
     assert pages.nice() > psutil.Process(flying.popen.pid).nice()

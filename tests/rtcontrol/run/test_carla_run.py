@@ -39,7 +39,7 @@ def test_two_lockstep_runs_with_one_seed_are_equal(tmp_path: Path, programs: lis
         programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "3"))
     programs[1].says("in session")
     children = psutil.Process(programs[1].popen.pid).children(recursive=True)
-    [simulator] = [child for child in children if standins.MODULE in child.cmdline()]
+    [simulator] = [child for child in children if standins.MODULE in " ".join(child.cmdline())]
     simulator.suspend()
     time.sleep(1.1)
     simulator.resume()
