@@ -20,7 +20,7 @@ from rtcontrol.run.api import DeadlineWorker
 from rtcontrol.run.model_compatibility import training_notice
 from tests.models.chat.families import checkpoint
 
-SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"
+SEEN = "x 10 y 90 vx 0 vy -20 angle 0 spin 0 legs 0 0"
 moved: list[int] = []
 
 

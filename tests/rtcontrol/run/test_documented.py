@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from commands import call, refused, unknown_options
 
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from tests.helpers.processes import ROOT, python
 
 # Pages with examples, and the output of these examples.
@@ -62,6 +64,16 @@ def commands_of(page: Path) -> list[list[str]]:
             if re.match(r"(?:[\w/]+/bin/)?rtcontrol ", part):
                 found.append(shlex.split(part)[1:])
     return found
+
+
+def test_observations_of_examples_are_as_in_training() -> None:
+    lander = TrainingMetadata.load(ZOO / "lander")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    texts = [text for page in pages for text in re.findall(r'"(x -?\d[^"{]* legs [^"]*)"', page.read_text("utf-8"))]
+    assert lander is not None and len(texts) >= 4
+    assert all(lander.unfamiliar(text) == () for text in texts)
+    assert lander.unfamiliar("x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0")
+    assert lander.unfamiliar("x 10 y 90 vx 0 vy -20") and lander.unfamiliar("hello") and lander.unfamiliar("")
 
 
 SKILL = ".agents/skills/make-my-game-playable/SKILL.md"
