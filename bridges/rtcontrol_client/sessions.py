@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rtcontrol_client import Client, ClientError, Refused, Standing
-from rtcontrol_client.client.errors import checked
-from rtcontrol_client.client.values import plain
+from rtcontrol_client.client.errors import wrap_errors
+from rtcontrol_client.client.values import to_plain
 from rtcontrol_client.wire.messages import Instruct
 
 NO_SESSION = Standing(None, "safe", cause="no_session")
@@ -68,7 +68,7 @@ class BridgeSessions:
             self._count_session(client)
             return True
         elif limit_s is not None and time.monotonic() - self._started_s > limit_s and not self.served:
-            raise client.unwelcomed(limit_s)
+            raise client.no_welcome_error(limit_s)
         return False
 
     def standing(self) -> Standing:
@@ -78,8 +78,8 @@ class BridgeSessions:
     def instruct(self, text: str) -> None:
         """Set the goal, which survives reconnects. A goal that no server would accept is logged and ignored."""
         try:
-            with checked("instruct"):
-                Instruct(session="-" * 16, instruction=plain(text, "instruction"))
+            with wrap_errors("instruct"):
+                Instruct(session="-" * 16, instruction=to_plain(text, "instruction"))
         except ClientError as error:
             log.warning("The instruction was not accepted: %s", error)
             return

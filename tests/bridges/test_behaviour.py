@@ -19,7 +19,7 @@ from tests.bridges.behaviour import MS, START_MS, Seen, Shell, cases, check, opt
 
 def active(call: ActiveStanding, now_ns: int) -> str:
     """Return the active call in the table's notation."""
-    now = call.at(now_ns)
+    now = call.standing_at(now_ns)
     if call.kind == "none":
         return "none"
     return f"safe {now.cause}" if now.status == "safe" else f"call {'+'.join(each.name for each in now.calls)}"
@@ -32,7 +32,7 @@ class PythonCore:
         self._fails, several, _ = given.pop("fails"), given.pop("several"), given.pop("crowd")
         safe = given.pop("safe_calls")
         self._core = self._make({**given, "safe_call": safe or None})
-        self._core.connection.several = several
+        self._core.connection.has_several_servers = several
         self._dialled, self._connections = True, 0
 
     def _make(self, given: dict[str, Any]) -> Core:
@@ -63,37 +63,37 @@ class PythonCore:
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
         core, observed = self._core, Seen()
-        if core.connection.up and not net:
-            core.lost(now_ns, "cut")
-        if core.reconnects(now_ns):
+        if core.connection.is_up and not net:
+            core.on_lost(now_ns, "cut")
+        if core.should_reconnect(now_ns):
             self._dialled = True
-            if core.connection.several:
-                core.elsewhere()
+            if core.connection.has_several_servers:
+                core.forget_server()
         if self._dialled and net and core.error is None:
             self._dialled = False
             self._connections += 1
-            core.connected(now_ns)
+            core.on_connected(now_ns)
         core.expire(now_ns)
         self._send(observed, now_ns, full)
         while not busy and self._act(observed, now_ns):
             self._send(observed, now_ns, full)
         self._send(observed, now_ns, full)
         observed.active = active(core.active, now_ns)
-        observed.state = "ended" if core.error else "live" if core.connection.open else "away"
-        offset = core.ticks.offset.now(now_ns)
+        observed.state = "ended" if core.error else "live" if core.connection.is_open else "away"
+        offset = core.ticks.offset.best_offset(now_ns)
         observed.offset_ms = None if offset is None else offset.offset_ns / MS
         observed.connections = self._connections
         return observed
 
     def _send(self, observed: Seen, now_ns: int, full: bool) -> None:
-        due = self._core.due(now_ns)
+        due = self._core.due_messages(now_ns)
         if due and full:
-            self._core.unsent(due, now_ns)
+            self._core.requeue_messages(due, now_ns)
         else:
             observed.sends += [json.loads(encode_json(message)) for message in due]
 
     def _act(self, observed: Seen, now_ns: int) -> bool:
-        standing = self._core.take(False, now_ns)
+        standing = self._core.take_call(False, now_ns)
         if standing is None:
             return False
         names = [call.name for call in standing.calls]
@@ -118,13 +118,13 @@ class PythonCrowd(PythonCore):
         if "leave" in step:
             self._core.leave([step["leave"]])
         for name, text in step.get("looks", {}).items():
-            self._core.see(ObservationPart(id=name, seq=0, t_ns=now_ns, text=text))
+            self._core.queue_observation(ObservationPart(id=name, seq=0, t_ns=now_ns, text=text))
 
     def turn(self, now_ns: int, net: bool, full: bool, busy: bool) -> Seen:
         observed = super().turn(now_ns, net, full, busy)
         observed.active = "none"
         for name, member in self._core.members.items():
-            observed.members[name] = "safe refused" if member.refused else active(member.active, now_ns)
+            observed.members[name] = "safe refused" if member.refusal else active(member.active, now_ns)
         return observed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol_client.client.active import expired
+from rtcontrol_client.client.active import is_expired
 from rtcontrol_client.client.timing import OffsetFilter, PhaseLock
 from rtcontrol_client.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, Message
@@ -80,7 +80,7 @@ def test_invalid_messages_are_refused_by_code_and_field(vector: dict[str, Any]) 
 
 @named(load("ttl")["age"])
 def test_call_older_than_its_ttl_is_expired(vector: dict[str, Any]) -> None:
-    verdict = "expire" if expired(vector["t_obs_ns"], vector["ttl_ms"], vector["now_ns"]) else "execute"
+    verdict = "expire" if is_expired(vector["t_obs_ns"], vector["ttl_ms"], vector["now_ns"]) else "execute"
     assert verdict == vector["verdict"]
 
 
@@ -89,7 +89,7 @@ def test_clock_offset_after_exchanges_matches_vector(vector: dict[str, Any]) -> 
     believed = OffsetFilter()
     for sample in vector["samples"]:
         believed.add(*sample)
-    result = believed.now(vector["samples"][-1][3] if vector["samples"] else 0)
+    result = believed.best_offset(vector["samples"][-1][3] if vector["samples"] else 0)
     wanted = (vector["offset_ns"], vector["rtt_ns"])
     assert ((result.offset_ns, result.rtt_ns) if result else (None, None)) == wanted
 
@@ -101,10 +101,12 @@ def test_observations_are_due_just_in_time_for_next_tick(vector: dict[str, Any])
         if "ping" in step:
             clock.add(*step["ping"])
         elif "next" in step:
-            offset = clock.now(step["next"])
-            assert lock.next_ns(step["release_ns"], period_ns, offset, step["next"]) == step["due_ns"], f"step {i}"
+            offset = clock.best_offset(step["next"])
+            assert lock.next_capture_ns(step["release_ns"], period_ns, offset, step["next"]) == step["due_ns"], (
+                f"step {i}"
+            )
         elif "observed" in step:
-            lock.observed(step["observed"], period_ns, step["now_ns"])
+            lock.record_observation(step["observed"], period_ns, step["now_ns"])
         else:
             rest = {"session": "s" * 16, "tick": i, "epoch": 0, "ttl_ms": 500, "deadline_ns": 0}
             lock.receive(CallMessage.model_validate(rest | step["heard"]), period_ns, step["now_ns"])

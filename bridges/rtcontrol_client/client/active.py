@@ -52,7 +52,7 @@ class Standing:
         return () if self.call is None else (*self.before, self.call, *self.more)
 
 
-def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
+def is_expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
     """Return whether a call is too old at `now_ns`: its observation was captured at `t_obs_ns`, by the client's clock.
 
     Also True if `t_obs_ns` is None or in the future. A `ttl_ms` of 0 means no limit.
@@ -60,7 +60,7 @@ def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
     return t_obs_ns is None or now_ns < t_obs_ns or (ttl_ms != 0 and now_ns > t_obs_ns + int(ttl_ms * 1e6))
 
 
-def all_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) -> tuple[FunctionCall, ...]:
+def safe_calls_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) -> tuple[FunctionCall, ...]:
     """Return the safe calls of a message as a tuple; the message has several, a single one, or none."""
     return tuple(several or ([] if single is None else [single]))
 
@@ -68,16 +68,16 @@ def all_of(several: Sequence[FunctionCall] | None, single: FunctionCall | None) 
 class ActiveStanding:
     """The state of the active call. `kind` is `none` (no call yet), `call` or `safe`.
 
-    Methods that return a bool return True if another call has become active, which the caller must execute (`at`). A
-    call stays active for at most `max_ttl_ms` after its arrival, even if its message allows more (None or 0: no limit).
-    The caller passes the time, and must call `expire` at `expires_ns`, or every 50 ms.
+    Methods that return a bool return True if another call has become active, which the caller must execute. A call
+    stays active for at most `max_ttl_ms` after its arrival, even if its message allows more (None or 0: no limit). The
+    caller passes the time, and must call `expire` at `expires_ns`, or every 50 ms.
     """
 
     def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = (), max_ttl_ms: float | None = None) -> None:
         self.max_ttl_ms = max_ttl_ms
         self.kind: Literal["none", "call", "safe"] = "none"
         self.expires_ns: int | None = None
-        self._now: Standing  # the active call, without its age
+        self._standing: Standing  # the active call, without its age
         self._captured_ns = 0  # when the newest observation that led to the active call was captured
         self.start(epoch, safe_calls)
 
@@ -92,7 +92,7 @@ class ActiveStanding:
     def reset(self, epoch: int, cause: str = "reset") -> None:
         """Start an episode: no call is active until the first call message."""
         self.epoch = epoch
-        self._set("none", self.safe(cause))
+        self._activate("none", self.safe_state(cause))
 
     def reason_to_ignore(self, message: CallFields, stamps: Mapping[int, int]) -> str | None:
         """Return why to ignore a call, or None; `stamps` has the newest observations' capture times by `seq`."""
@@ -110,28 +110,28 @@ class ActiveStanding:
         Return whether another call has become active, and whether to acknowledge the message's call as expired.
         """
         self.last_tick = message.tick
-        further = self._more_follows and self.kind == "call" and len(self._now.before) < MOST_CALLS - 1
+        is_further = self._more_follows and self.kind == "call" and len(self._standing.before) < MOST_CALLS - 1
         self._more_follows = bool(message.more)
         if message.status == "safe":
-            return self.end(message.cause or "safe", message.tick, all_of(message.calls, message.call)), False
-        fresh, call = message.status == "fresh", message.call
-        too_old = fresh and expired(message.t_obs_ns, message.ttl_ms, now_ns)
+            return self.end(message.cause or "safe", message.tick, safe_calls_of(message.calls, message.call)), False
+        is_fresh, call = message.status == "fresh", message.call
+        too_old = is_fresh and is_expired(message.t_obs_ns, message.ttl_ms, now_ns)
         starts = False
-        if fresh and not too_old and call is not None:
-            before = self._now.calls if further else ()
+        if is_fresh and not too_old and call is not None:
+            before = self._standing.calls if is_further else ()
             standing = Standing(call, "fresh", None, message.tick, message.seq_obs, message.confidence, before=before)
-            self._set("call", standing)
+            self._activate("call", standing)
             starts = True
         else:  # expire the active call first, since a decision to continue must not reactivate an expired call
             starts = self.expire(now_ns)
-        if self.kind == "call" and fresh and not too_old:
-            self._now = replace(self._now, status="fresh", cause=None)
+        if self.kind == "call" and is_fresh and not too_old:
+            self._standing = replace(self._standing, status="fresh", cause=None)
             # Without a call, only a newer observation renews the active call, or repeats would keep it for ever.
             if message.t_obs_ns is not None and (starts or message.t_obs_ns > self._captured_ns):
                 self._captured_ns = message.t_obs_ns
                 self.expires_ns = self._expiry_ns(message.ttl_ms, now_ns)
-        elif self.kind == "call" and not further:  # otherwise this tick has already had a call
-            self._now = replace(self._now, status="held", cause=message.cause or "late")
+        elif self.kind == "call" and not is_further:  # otherwise this tick has already had a call
+            self._standing = replace(self._standing, status="held", cause=message.cause or "late")
         return starts, too_old and call is not None
 
     def expire(self, now_ns: int) -> bool:
@@ -142,16 +142,16 @@ class ActiveStanding:
         """End the active call if it has no time-to-live, since the server is lost; other calls expire later."""
         return self.kind == "call" and self.expires_ns is None and self.end("server_lost")
 
-    def at(self, now_ns: int) -> Standing:
+    def standing_at(self, now_ns: int) -> Standing:
         """Return the call that is active at `now_ns`; the safe call if the time-to-live has ended."""
         if self._has_expired(now_ns):
-            return self.safe("expired")
+            return self.safe_state("expired")
         if self.kind != "call":
-            return self._now if self.kind == "safe" else self.safe(self._now.cause)
+            return self._standing if self.kind == "safe" else self.safe_state(self._standing.cause)
         left_ms = None if self.expires_ns is None else (self.expires_ns - now_ns) / 1e6
-        return replace(self._now, age_ms=(now_ns - self._captured_ns) / 1e6, left_ms=left_ms)
+        return replace(self._standing, age_ms=(now_ns - self._captured_ns) / 1e6, left_ms=left_ms)
 
-    def safe(self, cause: str | None, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> Standing:
+    def safe_state(self, cause: str | None, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> Standing:
         """Return a Standing with the safe calls in `calls`, or with the session's safe calls if `calls` is empty."""
         calls = calls or self.safe_calls
         return Standing(calls[0] if calls else None, "safe", cause=cause, tick=tick, more=calls[1:])
@@ -160,7 +160,7 @@ class ActiveStanding:
         """Make the safe call active; return False if it was active already."""
         starts = self.kind != "safe"
         if starts:
-            self._set("safe", self.safe(cause, tick, calls))
+            self._activate("safe", self.safe_state(cause, tick, calls))
         return starts
 
     def _expiry_ns(self, ttl_ms: float, arrived_ns: int) -> int | None:
@@ -172,8 +172,8 @@ class ActiveStanding:
     def _has_expired(self, now_ns: int) -> bool:
         return self.expires_ns is not None and now_ns > self.expires_ns
 
-    def _set(self, kind: Literal["none", "call", "safe"], now: Standing) -> None:
-        self.kind, self._now, self.expires_ns = kind, now, None
+    def _activate(self, kind: Literal["none", "call", "safe"], standing: Standing) -> None:
+        self.kind, self._standing, self.expires_ns = kind, standing, None
 
 
 class CallQueue:
@@ -184,50 +184,50 @@ class CallQueue:
 
     def __init__(self, on_call: bool, on_safe: bool) -> None:
         self._on_call, self._on_safe = on_call, on_safe
-        self.next: dict[bool, Standing] = {}  # the next call for `on_safe` (key True) and for `on_call` (key False)
+        self.next_calls: dict[bool, Standing] = {}  # key True: the next call for `on_safe`, False: for `on_call`
         self._further_calls: deque[Standing] = deque()  # further calls for the same observation as `next[False]`
-        self.owed: dict[int, FunctionCall | None] = {}  # the calls of this epoch that are not acknowledged, by tick
+        self.unacknowledged: dict[int, FunctionCall | None] = {}  # the unacknowledged calls of this epoch, by tick
 
-    def offer(self, standing: Standing) -> list[Standing]:
+    def enqueue(self, standing: Standing) -> list[Standing]:
         """Queue a call that has become active; return the queued calls that it replaces."""
         safe_only = self._on_safe and standing.status == "safe"
         if not (safe_only or self._on_call):
             return []
-        waiting = self.next.get(safe_only)
+        waiting = self.next_calls.get(safe_only)
         if waiting is not None and any(waiting.call is call for call in standing.before):
             self._further_calls.append(standing)
             return []
         superseded = [] if waiting is None else [waiting, *self._further_calls]
         self._further_calls.clear()
-        self.next[safe_only] = standing
+        self.next_calls[safe_only] = standing
         return superseded
 
-    def take(self, safe_only: bool, now: Standing) -> tuple[Standing | None, Standing | None]:
+    def dequeue(self, safe_only: bool, active: Standing) -> tuple[Standing | None, Standing | None]:
         """Remove the next call from the queue; return (call, None) if it is still active, else (None, call). `now` is
         the active call."""
-        waiting = self.next.pop(safe_only, None)
+        waiting = self.next_calls.pop(safe_only, None)
         if waiting is None:
             return None, None
         if self._further_calls and not safe_only:
-            self.next[safe_only] = self._further_calls.popleft()
-        continues = now.status != "safe" and any(waiting.call is call for call in now.calls)
-        if now.status == "safe" if waiting.status == "safe" else continues:
+            self.next_calls[safe_only] = self._further_calls.popleft()
+        continues = active.status != "safe" and any(waiting.call is call for call in active.calls)
+        if active.status == "safe" if waiting.status == "safe" else continues:
             return replace(waiting, before=()), None
         return None, waiting
 
-    def owe(self, tick: int, call: FunctionCall | None) -> None:
+    def store_unacknowledged(self, tick: int, call: FunctionCall | None) -> None:
         """Store a call that must be acknowledged to the server."""
-        keep(self.owed, tick, call)
+        store_newest(self.unacknowledged, tick, call)
 
-    def settle(self, tick: int, call: FunctionCall | None) -> bool:
+    def mark_acknowledged(self, tick: int, call: FunctionCall | None) -> bool:
         """Return whether this call must still be acknowledged to the server; if so, count it as acknowledged."""
-        if tick not in self.owed or self.owed[tick] is not call:
+        if tick not in self.unacknowledged or self.unacknowledged[tick] is not call:
             return False  # the call is acknowledged already, or belongs to an earlier session
-        del self.owed[tick]
+        del self.unacknowledged[tick]
         return True
 
 
-def keep(newest: dict[int, Any], key: int, value: Any) -> None:
+def store_newest(newest: dict[int, Any], key: int, value: Any) -> None:
     """Store a value by its key; delete the oldest value if more than KEPT are stored."""
     newest[key] = value
     if len(newest) > KEPT:

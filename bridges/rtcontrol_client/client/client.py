@@ -11,13 +11,13 @@ from typing import Any, Self
 from rtcontrol_client import clock
 from rtcontrol_client.client.active import Standing
 from rtcontrol_client.client.core import Core
-from rtcontrol_client.client.errors import ClientError, Closed, checked
+from rtcontrol_client.client.errors import ClientError, Closed, wrap_errors
 from rtcontrol_client.client.handler import Handler, Looker
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.client.pictures import PictureSender, picture
-from rtcontrol_client.client.values import Data, plain
-from rtcontrol_client.client.values import observation as message_of
+from rtcontrol_client.client.pictures import PictureSender, picture_message
+from rtcontrol_client.client.values import Data, to_plain
+from rtcontrol_client.client.values import to_observe as message_of
 from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
 DECIDE_S = 30.0
@@ -48,7 +48,7 @@ class ClientBase:
         with self._condition:
             self._condition.wait_for(ready, limit_s)
 
-    def _wait_for_news(self, limit_s: float | None) -> None:
+    def _wait_for_change(self, limit_s: float | None) -> None:
         self._wait_until(lambda: self._core.version != self._version or self._core.error is not None, limit_s)
 
     def _wait_for_welcome(self) -> Self:
@@ -59,20 +59,20 @@ class ClientBase:
             if core.error is not None:
                 raise core.error
             if core.session.welcome is None:
-                raise self.unwelcomed(limit_s or 0)
+                raise self.no_welcome_error(limit_s or 0)
         except BaseException:
             self.close()
             raise
         return self
 
-    def unwelcomed(self, seconds: float) -> ClientError:
+    def no_welcome_error(self, seconds: float) -> ClientError:
         """Return the error to raise if no welcome message arrived within `seconds`."""
-        return self._core.unwelcomed(self.endpoint, seconds)
+        return self._core.no_welcome_error(self.endpoint, seconds)
 
     @property
     def connected(self) -> bool:
         """Whether the client has a connection and a session now."""
-        return self._core.connection.open
+        return self._core.connection.is_open
 
     @property
     def address(self) -> str:
@@ -124,7 +124,7 @@ class Client(ClientBase):
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Start to connect, and do not wait."""
-        checked_options = Options.of(options)
+        checked_options = Options.from_values(options)
         super().__init__(endpoint, Core(checked_options, clock.now_ns()))
         self._pictures = PictureSender(self._link)
         for safe_only, handle in ((False, self.options.on_call), (True, self.options.on_safe)):
@@ -165,7 +165,7 @@ class Client(ClientBase):
     def call(self) -> Standing:
         """Return the active call: the last decided call within its time-to-live, else the safe call."""
         with self._link.lock:
-            return self._core.active.at(clock.now_ns())
+            return self._core.active.standing_at(clock.now_ns())
 
     def next_observation_ns(self) -> int:
         """Return when to capture the next observation, by `time.monotonic_ns()`, so that it arrives shortly before the
@@ -184,7 +184,7 @@ class Client(ClientBase):
         """Whether the times of the server's ticks are known: not before the first decision, and never if the client
         paces."""
         with self._link.lock:
-            return self._core.timed(clock.now_ns())
+            return self._core.knows_ticks(clock.now_ns())
 
     # Messages to the server.
 
@@ -200,7 +200,7 @@ class Client(ClientBase):
         with self._link.lock:
             core = self._core
             seq = core.observe(look).seq
-            core.ticks.phase.observed(seq, core.period_ns, clock.now_ns())
+            core.ticks.phase.record_observation(seq, core.period_ns, clock.now_ns())
         self._link.wake()
         return seq
 
@@ -212,7 +212,7 @@ class Client(ClientBase):
         was sent. Raises ClientError if the file is not a JPEG or PNG, is cut off or has more than 768,000 bytes, or if
         `t_ns` lies in the future.
         """
-        return self._pictures.send(picture(data, t_ns))
+        return self._pictures.send(picture_message(data, t_ns))
 
     def executed(
         self,
@@ -224,17 +224,17 @@ class Client(ClientBase):
         """Report the outcome of a call to the server; for clients with `acknowledge=True` and without `on_call`.
         Nothing is sent for a call that is reported already, or that did not come from the server (its `tick` is None).
         A `failed` call makes the safe call active, since otherwise the previous action would continue."""
-        if not self.options.acknowledges:
+        if not self.options.acknowledges_calls:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
-        with checked("executed"), self._link.lock:
-            words = {"result": plain(result, "result"), "error": plain(error, "error")}
+        with wrap_errors("executed"), self._link.lock:
+            words = {"result": to_plain(result, "result"), "error": to_plain(error, "error")}
             self._core.acknowledge(standing, outcome, clock.now_ns(), **words)
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
         """Set a new goal, which stays active after a reconnect."""
-        with checked("instruct"), self._link.lock:
-            self._core.instruct(plain(instruction, "instruction"))
+        with wrap_errors("instruct"), self._link.lock:
+            self._core.instruct(to_plain(instruction, "instruction"))
         self._link.wake()
 
     def reset(
@@ -242,8 +242,8 @@ class Client(ClientBase):
     ) -> int:
         """Start a new episode; return its number (epoch). No call is active until the first call of the episode. The
         arguments describe the previous episode for the server's report; `ret` is the return (sum of rewards)."""
-        with checked("reset"), self._link.lock:
-            ended = plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
+        with wrap_errors("reset"), self._link.lock:
+            ended = to_plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
             if seconds is None and success is None:
                 ended = None
             fields = {"session": self._core.session.token, "epoch": self._core.epoch, "ended": ended}
@@ -254,7 +254,7 @@ class Client(ClientBase):
     def wait(self, timeout: float | None = None) -> Standing:
         """Wait until a call message arrives or the active call changes, counted from the last `wait`; return the call
         that is then active. Also returns after `timeout` seconds, or when the client has ended."""
-        self._wait_for_news(timeout)
+        self._wait_for_change(timeout)
         self._version = self._core.version
         return self.call()
 
@@ -283,10 +283,10 @@ class Client(ClientBase):
         if ttl_ms:  # a call that arrives later would be too old
             limit_s = max(0.0, min(limit_s, (look.t_ns - clock.now_ns()) / 1e9 + ttl_ms / 1e3))
         try:
-            self._wait_until(lambda: core.looks.unanswered is None or core.error is not None, limit_s)
+            self._wait_until(lambda: core.looks.pending is None or core.error is not None, limit_s)
         finally:
             with self._link.lock:
-                standing = core.decided(clock.now_ns())
+                standing = core.end_decision(clock.now_ns())
         return standing
 
     def close(self) -> None:
@@ -299,7 +299,7 @@ class Client(ClientBase):
         self._link.close()
         self._pictures.close()
         if self._handlers:
-            self._handlers[-1].wait()  # the handler of safe calls
+            self._handlers[-1].wait_for_safe_call()  # the handler of safe calls
 
 
 def quantiles(ns: Collection[int]) -> dict[str, float]:

@@ -37,7 +37,7 @@ class NoServer:
     retry_s: int = 0
 
 
-def read_answer(
+def read_response(
     url: str, status: int, body: bytes, retry_after: str, *, keys: bool, server_key: bool
 ) -> NamedServer | NoServer:
     """Return the server in an HTTP response, or the reason why there is none. `keys`: the client has CURVE keys;
@@ -47,7 +47,7 @@ def read_answer(
         retry_s = int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
         return NoServer(f"{url} answered {status}", min(retry_s, MAX_RETRY_S))
     try:
-        server = _server_of(body)
+        server = _parse_server(body)
     except (ValueError, RecursionError) as error:
         return NoServer(f"{url} names no server: {error}")
     local = is_loopback(Endpoint.parse(server.address).host)
@@ -63,7 +63,7 @@ def read_answer(
     return NoServer(f"{url} is not encrypted, so its server key is not trusted: give the server's key")
 
 
-def _server_of(body: bytes) -> NamedServer:
+def _parse_server(body: bytes) -> NamedServer:
     """Return the server in the body of a response. Raises ValueError if the body is not valid."""
     if len(body) > MAX_BYTES:
         raise ValueError(f"it answers more than {MAX_BYTES} bytes")
@@ -102,10 +102,10 @@ class ConnectRequest:
     """An HTTP request on a separate thread, without redirects or proxies, which sets `result`, then calls `done`."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], done: Callable[[], None], *, keys: bool, server_key: bool
+        self, url: str, headers: Mapping[str, str], on_response: Callable[[], None], *, keys: bool, server_key: bool
     ) -> None:
         self.result: NamedServer | NoServer | None = None
-        self._url, self._keys, self._done = url, {"keys": keys, "server_key": server_key}, done
+        self._url, self._keys, self._on_response = url, {"keys": keys, "server_key": server_key}, on_response
         threading.Thread(target=self._run, args=(headers,), name="rtcontrol-connect", daemon=True).start()
 
     def _run(self, headers: Mapping[str, str]) -> None:
@@ -113,11 +113,11 @@ class ConnectRequest:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
         try:
             with opener.open(request, timeout=ANSWER_S) as answer:
-                self.result = read_answer(self._url, answer.status, answer.read(MAX_BYTES + 1), "", **self._keys)
+                self.result = read_response(self._url, answer.status, answer.read(MAX_BYTES + 1), "", **self._keys)
         except urllib.error.HTTPError as error:
             with error:
                 retry_after = error.headers.get("retry-after", "")
-                self.result = read_answer(self._url, error.code, b"", retry_after, **self._keys)
+                self.result = read_response(self._url, error.code, b"", retry_after, **self._keys)
         except Exception as error:  # a server that is not rtcontrol's can cause any error
             self.result = NoServer(f"{self._url} does not answer ({getattr(error, 'reason', None) or error})")
-        self._done()
+        self._on_response()

@@ -41,19 +41,19 @@ class Greeting:
     def __init__(self) -> None:
         self.started_ns: int | None = None
         self.due_ns = self._last_ns = 0
-        self.refused = Backoff(*LATER_S)
+        self.refusal_backoff = Backoff(*LATER_S)
 
-    def greets(self, now_ns: int) -> bool:
-        """Return whether to send a hello now; if so, schedule the next one."""
-        due = now_ns >= self.due_ns
-        if due:
+    def should_send_hello(self, now_ns: int) -> bool:
+        """Return whether to send a hello now; if so, schedule the next hello."""
+        is_due = now_ns >= self.due_ns
+        if is_due:
             self.due_ns, self._last_ns = now_ns + HELLO_AGAIN_NS, now_ns
-        return due
+        return is_due
 
-    def again(self, now_ns: int, later: bool) -> None:
-        """Schedule another hello as soon as the server accepts one; if `later`, after a pause, since it is full."""
+    def schedule_hello(self, now_ns: int, after_pause: bool) -> None:
+        """Schedule the next hello: `after_pause` if the server is full, else as soon as the server allows it."""
         soonest_ns = max(now_ns, self._last_ns + BETWEEN_HELLOS_NS)
-        self.due_ns = now_ns + self.refused.pause_ns() if later else soonest_ns
+        self.due_ns = now_ns + self.refusal_backoff.pause_ns() if after_pause else soonest_ns
 
 
 class PeerHeartbeat:
@@ -64,99 +64,97 @@ class PeerHeartbeat:
         self.sent_ns = now_ns
         self.pinged_ns = 0  # 0: ping as soon as possible, to compare clocks
 
-    def pings(self, now_ns: int, sends: bool) -> bool:
+    def should_ping(self, now_ns: int, has_messages: bool) -> bool:
         """Return whether to send a ping now; `sends` is whether other messages are sent now."""
-        silent = not sends and now_ns - self.sent_ns >= self.beat_ns
-        due = silent or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
-        if sends or due:
+        is_idle = not has_messages and now_ns - self.sent_ns >= self.beat_ns
+        is_due = is_idle or not self.pinged_ns or now_ns - self.pinged_ns >= CLOCK_PING_NS
+        if has_messages or is_due:
             self.sent_ns = now_ns
-        return due
+        return is_due
 
-    def ping(self, now_ns: int) -> Ping:
-        """Return a ping to send at `now_ns`."""
+    def create_ping(self, now_ns: int) -> Ping:
         self.pinged_ns = now_ns
         return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
 
-    def dead_ns(self, live: bool) -> int:
+    def dead_ns(self, is_open: bool) -> int:
         """Return when a silent server counts as dead; `live` is whether its welcome has arrived."""
-        return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if live else GREETING_SILENCE_NS)
+        return self.received_ns + (DEAD_HEARTBEATS * self.beat_ns if is_open else GREETING_SILENCE_NS)
 
 
 class ServerConnection:
-    """The state of the connection to a server. `up` is whether there is a connection, `open` whether the server's
-    welcome has arrived; before that, an attribute has the reason as a text for people. `several` is whether the next
-    connection may go to another server, `unresponsive` whether the server was silent or a connection attempt failed.
+    """The state of the connection to a server. `is_open` is True after the server's welcome; before that, `problem` is
+    the reason as a text for people. `has_several_servers` is whether the next connection may go to another server,
+    `is_unresponsive` whether the server was silent or a connection attempt failed.
     """
 
     def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
-        self.up = self.open = self.several = self.unresponsive = False
-        self.trouble = NO_ANSWER
+        self.is_up = self.is_open = self.has_several_servers = self.is_unresponsive = False
+        self.problem = NO_ANSWER
         self.greeting, self.heartbeat = Greeting(), PeerHeartbeat(now_ns)
-        self._lost = Backoff(*backoff_s)
-        self._opened_ns, self._retry_ns, self._room_ns = now_ns, 0, 0
+        self._reconnect_backoff = Backoff(*backoff_s)
+        self._opened_ns, self._retry_ns, self._retry_send_ns = now_ns, 0, 0
 
-    def connected(self, now_ns: int) -> None:
-        """Process that the connection is up: a hello is due."""
-        self.up, self.trouble, self.heartbeat.received_ns = True, "the server says nothing", now_ns
-        self.greeting.started_ns, self.unresponsive = None, False
-        self._retry_ns = self.greeting.due_ns = self._room_ns = 0
+    def on_connected(self, now_ns: int) -> None:
+        """Handle a new connection: schedule a hello message for now."""
+        self.is_up, self.problem, self.heartbeat.received_ns = True, "the server says nothing", now_ns
+        self.greeting.started_ns, self.is_unresponsive = None, False
+        self._retry_ns = self.greeting.due_ns = self._retry_send_ns = 0
 
-    def welcomed(self, heartbeat_ms: float) -> None:
-        """Process the server's welcome message: use the server's heartbeat interval, and reset the retry pauses."""
-        self.open, self.heartbeat.beat_ns = True, int(min(max(heartbeat_ms, BEAT_MS[0]), BEAT_MS[1]) * 1e6)
-        # Not reset in `connected`, since a server that refuses the client would then get ten hellos a second.
-        self._lost.attempts = self.greeting.refused.attempts = 0
+    def on_welcome(self, heartbeat_ms: float) -> None:
+        """Handle the server's welcome message: use the server's heartbeat interval, and reset the retry pauses."""
+        self.is_open, self.heartbeat.beat_ns = True, int(min(max(heartbeat_ms, BEAT_MS[0]), BEAT_MS[1]) * 1e6)
+        # Not reset in `on_connected`, since a server that refuses the client would then get ten hellos a second.
+        self._reconnect_backoff.attempts = self.greeting.refusal_backoff.attempts = 0
 
-    def lost(self, now_ns: int, why: str) -> None:
-        """Process that the connection is lost, or that an attempt failed: reconnect after a pause."""
-        self.unresponsive = self.unresponsive or not (self.up or self._retry_ns)
-        self.leave(now_ns, why)
+    def on_lost(self, now_ns: int, why: str) -> None:
+        """Handle a lost connection or a failed connection attempt: reconnect after a pause."""
+        self.is_unresponsive = self.is_unresponsive or not (self.is_up or self._retry_ns)
+        self.close_and_retry(now_ns, why)
 
-    def leave(self, now_ns: int, why: str, at_once: bool = False) -> None:
+    def close_and_retry(self, now_ns: int, why: str, at_once: bool = False) -> None:
         """Close the connection and reconnect after a pause (`at_once`: without a pause)."""
-        self.trouble, self.up = why, False
+        self.problem, self.is_up = why, False
         if not self._retry_ns:
-            self._retry_ns = now_ns + (0 if at_once else self._lost.pause_ns())
+            self._retry_ns = now_ns + (0 if at_once else self._reconnect_backoff.pause_ns())
 
-    def none_named(self, now_ns: int, why: str, min_pause_s: float) -> None:
-        """Process that /connect returned no server: request again after a pause of at least `min_pause_s`."""
-        self.leave(now_ns, why)
+    def on_no_server(self, now_ns: int, why: str, min_pause_s: float) -> None:
+        """Handle a /connect response without a server: request again after at least `min_pause_s`."""
+        self.close_and_retry(now_ns, why)
         self._retry_ns = max(self._retry_ns, now_ns + int(min_pause_s * S))
 
-    def dials(self, now_ns: int) -> None:
-        """Process that /connect returned a server, and that the client starts to connect to it now."""
+    def start_connecting(self, now_ns: int) -> None:
+        """Record that the client starts to connect now, to a server that /connect returned."""
         self._opened_ns = now_ns
 
-    def silent(self, now_ns: int) -> bool:
-        """Return whether the server counts as dead."""
-        if not self.up or now_ns <= self.heartbeat.dead_ns(self.open):
+    def is_server_dead(self, now_ns: int) -> bool:
+        if not self.is_up or now_ns <= self.heartbeat.dead_ns(self.is_open):
             return False
-        self.unresponsive = True
+        self.is_unresponsive = True
         return True
 
-    def opens(self, now_ns: int) -> bool:
+    def should_connect(self, now_ns: int) -> bool:
         """Return whether to start another connection attempt now."""
-        if self.up or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
+        if self.is_up or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
             return False
-        self.unresponsive = self.unresponsive or not self._retry_ns
+        self.is_unresponsive = self.is_unresponsive or not self._retry_ns
         self._opened_ns, self._retry_ns = now_ns, 0
         return True
 
     def has_room(self, now_ns: int) -> bool:
-        """Return whether messages can be sent: False for a moment after the send buffer was `full`."""
-        return now_ns >= self._room_ns
+        """Return whether messages can be sent: False for 20 ms after the send buffer was full."""
+        return now_ns >= self._retry_send_ns
 
-    def full(self, now_ns: int) -> None:
-        """Process that the send buffer is full: send the rest a moment later."""
-        self._room_ns = now_ns + ROOM_AGAIN_NS
-        if not self.open:
-            self.greeting.due_ns, self.greeting.started_ns = self._room_ns, None
+    def on_full_buffer(self, now_ns: int) -> None:
+        """Handle a full send buffer: send the remaining messages 20 ms later."""
+        self._retry_send_ns = now_ns + ROOM_AGAIN_NS
+        if not self.is_open:
+            self.greeting.due_ns, self.greeting.started_ns = self._retry_send_ns, None
 
-    def wake_ns(self, sends: bool) -> int | None:
+    def wake_ns(self, has_messages: bool) -> int | None:
         """Return when the next timer ends (None: no timer); `sends` is whether messages wait to be sent."""
-        if not self.up:
+        if not self.is_up:
             return self._retry_ns or None
-        if not self.open:
+        if not self.is_open:
             return self.greeting.due_ns
         beat = self.heartbeat
-        return min(beat.dead_ns(self.open) + 1, self._room_ns if sends else beat.sent_ns + beat.beat_ns)
+        return min(beat.dead_ns(self.is_open) + 1, self._retry_send_ns if has_messages else beat.sent_ns + beat.beat_ns)

@@ -13,9 +13,9 @@ from rtcontrol_client.client.active import ActiveStanding, Standing
 from rtcontrol_client.client.client import ClientBase
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.core import Core
-from rtcontrol_client.client.errors import ClientError, checked
+from rtcontrol_client.client.errors import ClientError, wrap_errors
 from rtcontrol_client.client.options import CallLike, Options, call_list
-from rtcontrol_client.client.values import instant, plain
+from rtcontrol_client.client.values import capture_ns, to_plain
 from rtcontrol_client.wire import LIMITS, Message, encode_msgpack, messages
 from rtcontrol_client.wire.limits import check_size
 from rtcontrol_client.wire.messages import Join, Leave, Member, MemberError, ObservationPart, ObserveMany, in_batches
@@ -28,7 +28,7 @@ STAMPS, REFUSALS = 64, 256
 class CrowdOptions(Options):
     """The options of a crowd: defaults for members, and the maximum number of `members` (None: the server's limit)."""
 
-    without: ClassVar = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
+    excluded_options: ClassVar = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 
     members: int | None = None
 
@@ -43,17 +43,17 @@ class MemberState:
     def __init__(self, terms: Member, safe_calls: Sequence[messages.FunctionCall]) -> None:
         self.terms, self.active = terms, ActiveStanding(terms.epoch, safe_calls)
         self.seq = 0
-        self.stamps: dict[int, int] = {}
-        self.refused: MemberError | None = None  # why the server refused this member
+        self.captured_ns: dict[int, int] = {}
+        self.refusal: MemberError | None = None  # why the server refused this member
 
 
 class CrowdCore(Core):
-    """The state of a crowd's client. `news` has the names of members whose active call has changed since `wait`."""
+    """The state of a crowd's client. `changed_members` are the members whose active call has changed since `wait`."""
 
     def __init__(self, options: Options, now_ns: int) -> None:
         super().__init__(options, now_ns)
         self.members: dict[str, MemberState] = {}
-        self.news: set[str] = set()
+        self.changed_members: set[str] = set()
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
         self._epochs = itertools.count()  # each member that joins gets a higher epoch than all before
         self._unsent: dict[str, ObservationPart] = {}  # the newest unsent observation of each member
@@ -76,34 +76,34 @@ class CrowdCore(Core):
         left_members = [name for name in dict.fromkeys(ids) if self.members.pop(name, None) is not None]
         for name in left_members:
             self._unsent.pop(name, None)
-            self.news.discard(name)
+            self.changed_members.discard(name)
         if left_members:
             self._left_members.extend(left_members)
             self.send(Leave(session=self.session.token, ids=left_members))
 
-    def change(self, ids: Sequence[str], **terms: Any) -> None:
+    def change_terms(self, ids: Sequence[str], **terms: Any) -> None:
         """Change settings of members. Raises ClientError if a member is unknown."""
         for name in ids:
             member = self.member(name)
             member.terms = member.terms.model_copy(update=terms)
         self._send_terms(ids)
 
-    def see(self, look: ObservationPart) -> None:
+    def queue_observation(self, part: ObservationPart) -> None:
         """Number and queue an observation of a member, in place of the unsent one; ignore it if the member is refused.
 
         Raises ClientError if the member is unknown.
         """
-        name, member = look.id, self.member(look.id)
-        if member.refused is not None:
+        name, member = part.id, self.member(part.id)
+        if member.refusal is not None:
             self.tally.ignored["refused"] += 1
             return
         member.seq += 1
-        member.stamps[member.seq] = look.t_ns
-        if len(member.stamps) > STAMPS:
-            del member.stamps[next(iter(member.stamps))]
+        member.captured_ns[member.seq] = part.t_ns
+        if len(member.captured_ns) > STAMPS:
+            del member.captured_ns[next(iter(member.captured_ns))]
         self.tally.count["superseded"] += name in self._unsent
         self.tally.count["observed"] += 1
-        self._unsent[name] = look.model_copy(update={"seq": member.seq})
+        self._unsent[name] = part.model_copy(update={"seq": member.seq})
 
     def member(self, name: str) -> MemberState:
         """Return the member of this name. Raises ClientError if there is none."""
@@ -114,7 +114,7 @@ class CrowdCore(Core):
 
     def _send_terms(self, names: Sequence[str]) -> None:
         for name in names:
-            self.members[name].refused = None  # if it is refused again, the server says so again
+            self.members[name].refusal = None  # if it is refused again, the server says so again
         for part in in_batches([self.members[name].terms for name in names]):
             self.send(Join(session=self.session.token, members=part))
 
@@ -123,7 +123,8 @@ class CrowdCore(Core):
     def _session_messages(self, now_ns: int) -> list[Message]:
         if self._unsent and self.connection.has_room(now_ns):
             looks, self._unsent = self._unsent, {}
-            self.waiting += [ObserveMany(session=self.session.token, looks=part) for part in in_batches(looks.values())]
+            parts, token = in_batches(looks.values()), self.session.token
+            self.send_queue += [ObserveMany(session=token, looks=part) for part in parts]
         return super()._session_messages(now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
@@ -136,26 +137,26 @@ class CrowdCore(Core):
             self._expiry_check_ns = now_ns
             expired = [name for name, member in self.members.items() if member.active.expire(now_ns)]
             self.tally.count["expired"] += len(expired)
-            self._add_news(expired)
+            self._mark_changed(expired)
 
     def end(self, error: ClientError, now_ns: int) -> None:
         super().end(error, now_ns)
         self._end_all_calls("session_ended")
 
     def _end_all_calls(self, cause: str) -> None:
-        self._add_news([name for name, member in self.members.items() if member.active.end(cause)])
+        self._mark_changed([name for name, member in self.members.items() if member.active.end(cause)])
 
-    def _add_news(self, names: Sequence[str]) -> None:
+    def _mark_changed(self, names: Sequence[str]) -> None:
         if names:
-            self.news.update(names)
+            self.changed_members.update(names)
             self.version += 1
 
     def _close_session(self, now_ns: int) -> None:
-        was_open = self.connection.open
+        was_open = self.connection.is_open
         super()._close_session(now_ns)
         self._unsent.clear()  # too old after a reconnect
         if was_open:
-            self._add_news([name for name, member in self.members.items() if member.active.disconnect()])
+            self._mark_changed([name for name, member in self.members.items() if member.active.disconnect()])
 
     # Messages from the server.
 
@@ -171,16 +172,16 @@ class CrowdCore(Core):
             self._end_all_calls("session_ended")
 
     def _receive_welcome(self, welcome: messages.Welcome, now_ns: int) -> None:
-        was_open = self.connection.open
+        was_open = self.connection.is_open
         super()._receive_welcome(welcome, now_ns)
-        if was_open or not self.connection.open:
+        if was_open or not self.connection.is_open:
             return
         if welcome.crowd is None:
-            self.end(ClientError("The server knows no crowds.", "Update it, or use Client for each."), now_ns)
+            self.end(ClientError("The server has no crowds.", "Update it, or use one Client per member."), now_ns)
             return
         # Send `join` again for all members, of which those that the server knows continue, and `leave` for members that
         # left recently, since those messages may be lost.
-        self.drop(Join, Leave)
+        self.drop_messages(Join, Leave)
         left_members = [name for name in dict.fromkeys(self._left_members) if name not in self.members]
         if welcome.resumed and left_members:
             self.send(Leave(session=self.session.token, ids=left_members))
@@ -190,11 +191,11 @@ class CrowdCore(Core):
             if welcome.resumed:
                 member.active.safe_calls = safe_calls
             elif member.active.start(member.terms.epoch, safe_calls):
-                self._add_news([name])
+                self._mark_changed([name])
 
     def _receive_calls(self, message: messages.CallMany, now_ns: int) -> None:
         ignored = self.tally.ignored
-        if not self.connection.open or message.session != self.session.token:
+        if not self.connection.is_open or message.session != self.session.token:
             ignored["session"] += 1
             return
         if message.faults:
@@ -203,14 +204,14 @@ class CrowdCore(Core):
             member = self.members.get(call.id)
             if member is None:
                 ignored["member"] += 1
-            elif (reason := member.active.reason_to_ignore(call, member.stamps)) is not None:
+            elif (reason := member.active.reason_to_ignore(call, member.captured_ns)) is not None:
                 ignored[reason] += 1
             else:
                 self._receive_member_call(member, call, now_ns)
         self.version += 1
 
     def _receive_member_call(self, member: MemberState, call: messages.MemberCall, now_ns: int) -> None:
-        member.refused = None
+        member.refusal = None
         self.tally.count[call.status] += 1
         if call.status == "fresh" and call.t_obs_ns is not None:
             self.tally.latency_ns.append(now_ns - call.t_obs_ns)
@@ -218,7 +219,7 @@ class CrowdCore(Core):
         member.active.max_ttl_ms = self.options.ttl_ms if ttl_ms is None else ttl_ms
         _, too_old = member.active.receive(call, now_ns)
         self.tally.count["expired"] += too_old
-        self.news.add(call.id)
+        self.changed_members.add(call.id)
 
     def _receive_error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         if not message.members:
@@ -230,8 +231,8 @@ class CrowdCore(Core):
         for refusal in message.members:
             member = self.members.get(refusal.id or "")
             if member is not None and refusal.seq is None and member.active.last_tick < 0:
-                member.refused = refusal  # the server does not take it
-        self._add_news([part.id for part in message.members if part.id in self.members and part.id is not None])
+                member.refusal = refusal  # the server rejected this member
+        self._mark_changed([part.id for part in message.members if part.id in self.members and part.id is not None])
 
 
 class Crowd(ClientBase):
@@ -251,7 +252,7 @@ class Crowd(ClientBase):
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Start to connect, and do not wait."""
-        super().__init__(endpoint, CrowdCore(CrowdOptions.of(options), clock.now_ns()))
+        super().__init__(endpoint, CrowdCore(CrowdOptions.from_values(options), clock.now_ns()))
 
     @property
     def members(self) -> list[str]:
@@ -276,24 +277,24 @@ class Crowd(ClientBase):
         """Return the active call of a member. Raises ClientError if the member is unknown."""
         with self._link.lock:
             state = self._core.member(member)
-            standing = state.active.at(clock.now_ns())
-            return standing if state.refused is None else state.active.safe("refused")
+            standing = state.active.standing_at(clock.now_ns())
+            return standing if state.refusal is None else state.active.safe_state("refused")
 
     def calls(self) -> dict[str, Standing]:
         """Return the active call of each member, by the member's name."""
         with self._link.lock:
             now_ns = clock.now_ns()
-            return {name: member.active.at(now_ns) for name, member in self._core.members.items()}
+            return {name: member.active.standing_at(now_ns) for name, member in self._core.members.items()}
 
     def wait(self, timeout: float | None = None) -> dict[str, Standing]:
         """Wait until calls of members arrive or change, counted from the last `wait`; return the active calls of these
         members. Also returns after `timeout` seconds, or when the client has ended."""
-        self._wait_for_news(timeout)
+        self._wait_for_change(timeout)
         core = self._core
         with self._link.lock:
             self._version, now_ns = core.version, clock.now_ns()
-            news, core.news = core.news, set()
-            return {name: core.members[name].active.at(now_ns) for name in sorted(news) if name in core.members}
+            names, core.changed_members = sorted(core.changed_members & core.members.keys()), set()
+            return {name: core.members[name].active.standing_at(now_ns) for name in names}
 
     def join(
         self,
@@ -316,25 +317,25 @@ class Crowd(ClientBase):
         terms: dict[str, Any] = {"id": member, "instruction": instruction, "hz": hz, "deadline_ms": deadline_ms}
         terms |= {"ttl_ms": ttl_ms, "priority": priority, "every_tick": every_tick}
         terms["safe_calls"] = call_list(safe_call) or None
-        with checked("join"), self._link.lock:
-            self._core.join(plain(terms, "member"))
+        with wrap_errors("join"), self._link.lock:
+            self._core.join(to_plain(terms, "member"))
         self._link.wake()
 
     def leave(self, *members: str) -> None:
         """Remove these members; unknown names are ignored."""
-        with checked("leave"), self._link.lock:
-            self._core.leave(plain(list(members), "ids"))
+        with wrap_errors("leave"), self._link.lock:
+            self._core.leave(to_plain(list(members), "ids"))
         self._link.wake()
 
     def observe(self, looks: Mapping[str, str | Mapping[str, Any]], *, t_ns: int | None = None) -> None:
         """Send observations, as text or data by the member's name. `t_ns` is the time of their capture by
         `time.monotonic_ns()` (default: now). Only the newest observation of a member is used. Raises ClientError, and
         sends nothing, if a member is unknown or a field is not valid."""
-        captured_ns = instant(t_ns)
+        captured_ns = capture_ns(t_ns)
         parts = []
         for name, look in looks.items():
-            with checked("observe_many"):
-                shown = {"text" if isinstance(look, str) else "data": plain(look, str(name))}
+            with wrap_errors("observe_many"):
+                shown = {"text" if isinstance(look, str) else "data": to_plain(look, str(name))}
                 parts.append(ObservationPart(id=name, seq=0, t_ns=captured_ns, **shown))
                 if "data" in shown:
                     alone = ObserveMany(session="-" * 16, looks=[parts[-1]])
@@ -343,14 +344,14 @@ class Crowd(ClientBase):
             for part in parts:
                 self._core.member(part.id)
             for part in parts:
-                self._core.see(part)
+                self._core.queue_observation(part)
         self._link.wake()
 
     def instruct(self, instruction: str, *members: str) -> None:
         """Set a new goal for these members (default: all). Raises ClientError for an unknown member or a wrong text."""
-        with checked("instruct"), self._link.lock:
-            text = plain(instruction, "instruction")
+        with wrap_errors("instruct"), self._link.lock:
+            text = to_plain(instruction, "instruction")
             if not members:
                 self._core.instruct(text)
-            self._core.change(list(members or self._core.members), instruction=text)
+            self._core.change_terms(list(members or self._core.members), instruction=text)
         self._link.wake()

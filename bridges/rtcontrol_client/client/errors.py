@@ -35,7 +35,7 @@ class Declined(Exception):
 
 
 @contextmanager
-def checked(message: str) -> Iterator[None]:
+def wrap_errors(message: str) -> Iterator[None]:
     """Convert validation errors of a message of this type to a ClientError, which names the wrong field."""
     try:
         yield

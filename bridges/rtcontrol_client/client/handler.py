@@ -40,7 +40,7 @@ class Handler:
         self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
+    def wait_for_safe_call(self) -> None:
         """After the core has ended, wait until the safe call is executed: CLOSE_S, or SAFE_S while it runs."""
         if threading.current_thread() is self._thread:
             return  # called from the handler: the thread cannot wait for itself
@@ -51,24 +51,25 @@ class Handler:
 
     @property
     def _has_pending(self) -> bool:
-        return self._safe_only in self._core.handover.next or bool(self._retries)
+        return self._safe_only in self._core.handler_queue.next_calls or bool(self._retries)
 
     def _run(self) -> None:
-        while self._continues():
+        while self._should_continue():
             self._event.wait(max(0.0, self._retry_s - time.monotonic()) if self._retries else None)
             self._event.clear()
-            while self._safe_only in self._core.handover.next or (self._retries and time.monotonic() >= self._retry_s):
+            queue = self._core.handler_queue
+            while self._safe_only in queue.next_calls or (self._retries and time.monotonic() >= self._retry_s):
                 self._execute_next()
 
-    def _continues(self) -> bool:
+    def _should_continue(self) -> bool:
         with self._link.lock:  # with this lock, the core ends and queues the safe call at the same time
             return self._has_pending or self._core.error is None
 
     def _execute_next(self) -> None:
         """Execute the queued call, or retry failed safe calls if the queue is empty."""
         with self._link.lock:
-            queued = self._core.take(self._safe_only, clock.now_ns())
-            active = self._core.active.at(clock.now_ns())
+            queued = self._core.take_call(self._safe_only, clock.now_ns())
+            active = self._core.active.standing_at(clock.now_ns())
         self._link.wake()
         safe = (queued or active).status == "safe"
         if queued is not None and safe:

@@ -27,21 +27,21 @@ class Link:
     wait for. Raises ClientError if `endpoint` is not an endpoint, or key files cannot be used.
     """
 
-    def __init__(self, endpoint: str, core: Core, changed: Callable[[], None]) -> None:
+    def __init__(self, endpoint: str, core: Core, on_change: Callable[[], None]) -> None:
         self.core, self.lock = core, threading.Lock()
         try:
             check_client(endpoint)
         except EndpointError as error:
             raise ClientError(error.what, error.remedy) from None
         self._endpoint, named = endpoint, endpoint.startswith(HTTP_SCHEMES)
-        core.connection.several = named
-        self._keys, self._changed, self._closing = core.options.key_pairs(named), changed, False
+        core.connection.has_several_servers = named
+        self._keys, self._on_change, self._closing = core.options.key_pairs(named), on_change, False
         self._request: ConnectRequest | None = None
         self._version = 0  # the core's version when `changed` was last called
         self._logged_warnings: set[str] = set()
         self.wires = Wires()
         self.wake = self.wires.wake
-        self._open()
+        self._open_connection()
         self._thread = threading.Thread(target=self._run, name="rtcontrol-client", daemon=True)
         self._thread.start()
 
@@ -67,34 +67,34 @@ class Link:
             why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report this bug.")
         with self.lock:
             try:
-                if self.core.connection.open:
+                if self.core.connection.is_open:
                     bye = Bye(session=self.core.session.token, reason="closed")
-                    self._send([*self.core.due(clock.now_ns()), bye])
+                    self._send([*self.core.due_messages(clock.now_ns()), bye])
             except Exception as error:
                 log.warning("The bye message could not be sent (%s: %s).", type(error).__name__, error)
             finally:
                 self.core.end(why, clock.now_ns())
-        self._changed()
+        self._on_change()
         self.wires.close()
 
     def _run_once(self) -> None:
         core = self.core
-        events = list(self.wires.events(core.connection.up))
+        events = list(self.wires.events(core.connection.is_up))
         if any(why is not None for why in events):
             self._receive_all()  # first handle messages that arrived before the connection was lost, such as a bye
         now_ns = clock.now_ns()
         with self.lock:
             for why in events:
                 if why is None:
-                    core.connected(now_ns)
+                    core.on_connected(now_ns)
                 else:
-                    core.lost(now_ns, why or core.connection.trouble)
+                    core.on_lost(now_ns, why or core.connection.problem)
             if self._request is not None:
                 self._use_response(self._request, now_ns)
-            elif core.reconnects(now_ns):
-                self._open()
+            elif core.should_reconnect(now_ns):
+                self._open_connection()
             core.expire(now_ns)
-            self._send(core.due(now_ns))
+            self._send(core.due_messages(now_ns))
             wait_ns = core.wake_ns(now_ns) - now_ns
         self._report_changes()
         self.wires.wait(wait_ns)
@@ -126,26 +126,26 @@ class Link:
             if warning not in self._logged_warnings:  # each resumed session repeats the warnings
                 log.warning("The server at %s warns: %s", self.address, warning)
                 self._logged_warnings.add(warning)
-        self._changed()
+        self._on_change()
 
     def _send(self, messages: list[Message]) -> None:
         for i, message in enumerate(messages):
             if not self.wires.send(encode_msgpack(message)):
-                self.core.unsent(messages[i:], clock.now_ns())
+                self.core.requeue_messages(messages[i:], clock.now_ns())
                 return
 
-    def _open(self) -> None:
+    def _open_connection(self) -> None:
         """Connect to the server, or request a server's address from the /connect URL."""
         if not self._endpoint.startswith(HTTP_SCHEMES):
             self._connect(self._endpoint, None)
             return
         options = self.core.options
-        lost = self.wires.address if self.core.connection.unresponsive else ""
+        lost = self.wires.address if self.core.connection.is_unresponsive else ""
         headers = {"x-tools": tools_hint(options.tools, options.agent), "x-lost": lost}
         self.wires.reset()
         keys = {"keys": self._keys is not None, "server_key": self._keys is not None and self._keys[1] is not None}
-        given = {name: value for name, value in headers.items() if value}
-        self._request = ConnectRequest(self._endpoint, given, self.wake, **keys)
+        nonempty_headers = {name: value for name, value in headers.items() if value}
+        self._request = ConnectRequest(self._endpoint, nonempty_headers, self.wake, **keys)
 
     def _use_response(self, request: ConnectRequest, now_ns: int) -> None:
         """If /connect has responded, connect to the server in the response, or retry later if there was none."""
@@ -154,11 +154,11 @@ class Link:
             return
         self._request = None
         if isinstance(server, NoServer):
-            self.core.connection.none_named(now_ns, server.why, server.retry_s)
+            self.core.connection.on_no_server(now_ns, server.why, server.retry_s)
             return
         if server.address != self.wires.address:
-            self.core.elsewhere()
-        self.core.connection.dials(now_ns)
+            self.core.forget_server()
+        self.core.connection.start_connecting(now_ns)
         self._connect(server.address, server.key)
 
     def _connect(self, address: str, named_key: str | None) -> None:

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from rtcontrol_client.client.active import all_of
-from rtcontrol_client.client.errors import ClientError, checked
-from rtcontrol_client.client.values import plain
+from rtcontrol_client.client.active import safe_calls_of
+from rtcontrol_client.client.errors import ClientError, wrap_errors
+from rtcontrol_client.client.values import to_plain
 from rtcontrol_client.wire import LIMITS, PROTOCOL, curve, encode_msgpack
 from rtcontrol_client.wire.limits import check_size
 from rtcontrol_client.wire.messages import FunctionCall, Hello, Token
@@ -19,9 +19,9 @@ from rtcontrol_client.wire.pictures import PICTURES
 CallLike = FunctionCall | Mapping[str, Any] | str
 
 
-def call_list(given: Any) -> list[Any]:
+def call_list(option: Any) -> list[Any]:
     """Convert an option with safe calls (None, one call or name, or a list of these) to a list for messages."""
-    several = [] if given is None else given if isinstance(given, list) else [given]
+    several = [] if option is None else option if isinstance(option, list) else [option]
     return [{"name": call} if isinstance(call, str) else call for call in several]
 
 
@@ -48,7 +48,7 @@ class Options:
     file (default: `server.key` next to `keys`, else the key that /connect names over https or on this machine).
     """
 
-    without: ClassVar[Collection[str]] = ()  # options that this kind of client does not have
+    excluded_options: ClassVar[Collection[str]] = ()  # options that this kind of client does not have
 
     agent: str | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -76,18 +76,18 @@ class Options:
     backoff_s: tuple[float, float] = (0.1, 2.0)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
         """Return options from values by name. Raises ClientError for an unknown name, or a value that is not valid."""
-        names = [field.name for field in fields(cls) if field.name not in cls.without]
-        if unknown := sorted(given.keys() - names):
+        names = [field.name for field in fields(cls) if field.name not in cls.excluded_options]
+        if unknown := sorted(values.keys() - names):
             raise ClientError(f"{unknown[0]}= is not an option of this client.", f"The options are {', '.join(names)}.")
-        return cls(**given)
+        return cls(**values)
 
     def __post_init__(self) -> None:
         # Copy the values, so that later changes by the caller cannot make sending fail.
-        with checked("hello"):
+        with wrap_errors("hello"):
             for name in Hello.model_fields.keys() & self.__dataclass_fields__.keys():
-                object.__setattr__(self, name, plain(getattr(self, name), name))
+                object.__setattr__(self, name, to_plain(getattr(self, name), name))
         for name in ("on_call", "on_safe", "look"):
             handler = getattr(self, name)
             if handler is not None and not callable(handler):
@@ -99,10 +99,10 @@ class Options:
     def calls(self) -> tuple[FunctionCall, ...]:
         """The client's safe calls. Raises ClientError if the options do not make a valid hello message."""
         hello = self.hello(0)
-        return all_of(hello.safe_calls, hello.safe_call)
+        return safe_calls_of(hello.safe_calls, hello.safe_call)
 
     @property
-    def acknowledges(self) -> bool:
+    def acknowledges_calls(self) -> bool:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
 
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
@@ -115,13 +115,13 @@ class Options:
             values["safe_calls"] = calls
         values |= {"safe_call": next(iter(calls), None), "protocol": list(PROTOCOL), "t_client_ns": t_ns}
         values["client"] = {"name": self.name[:64] or Options.name, "version": "1.0", "language": "python"}
-        values |= {"resume": resume, "capabilities": [*(["executed"] if self.acknowledges else []), PICTURES]}
-        with checked("hello"):
+        values |= {"resume": resume, "capabilities": [*(["executed"] if self.acknowledges_calls else []), PICTURES]}
+        with wrap_errors("hello"):
             hello = Hello.model_validate(values | ({} if instruction is None else {"instruction": instruction}))
             check_size([len(part) for part in encode_msgpack(hello)], LIMITS)
             return hello
 
-    def key_pairs(self, named: bool = False) -> tuple[curve.KeyPair, str | None] | None:
+    def key_pairs(self, is_server_named: bool = False) -> tuple[curve.KeyPair, str | None] | None:
         """Return this client's key pair and the server's public key, or None if the client has no keys.
 
         If `named`, the response of /connect names the server, perhaps with its key. The public key is then None, unless
@@ -132,7 +132,7 @@ class Options:
         try:
             path = Path(self.keys)
             server = Path(self.server_key) if self.server_key else path.parent / f"{curve.SERVER}.key"
-            if named and self.server_key is None and not server.exists():
+            if is_server_named and self.server_key is None and not server.exists():
                 return curve.load_pair(path), None
             return curve.load_pair(path), curve.load_public(server)
         except curve.KeyFileError as error:

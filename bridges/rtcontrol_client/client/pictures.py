@@ -9,22 +9,22 @@ from typing import Any
 
 import zmq
 
-from rtcontrol_client.client.errors import checked
+from rtcontrol_client.client.errors import wrap_errors
 from rtcontrol_client.client.link import Link
-from rtcontrol_client.client.values import instant
+from rtcontrol_client.client.values import capture_ns
 from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import Picture
 from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, format_of
 
 
-def picture(data: Any, t_ns: int | None) -> Picture:
+def picture_message(data: Any, t_ns: int | None) -> Picture:
     """Return a picture message without a session. Raises ClientError if `data` is not a picture file or is too large,
     and TypeError if it is not bytes."""
     file = memoryview(data).tobytes()
-    with checked("picture"):
+    with wrap_errors("picture"):
         form = format_of(file) or ("jpeg" if file[:2] == JPEG[:2] else "png")
         image = {"format": form, "data": file}
-        return Picture.model_validate({"session": "-" * 16, "t_ns": instant(t_ns), "image": image})
+        return Picture.model_validate({"session": "-" * 16, "t_ns": capture_ns(t_ns), "image": image})
 
 
 class PictureSender:
@@ -54,7 +54,7 @@ class PictureSender:
     def _is_accepted(self) -> bool:
         core = self._link.core
         accepts_pictures = core.session.welcome is not None and PICTURES in core.session.welcome.capabilities
-        return core.connection.open and accepts_pictures and time.monotonic() >= self._next_send_s
+        return core.connection.is_open and accepts_pictures and time.monotonic() >= self._next_send_s
 
     def _send(self, message: Picture) -> bool:
         if self._address != self._link.address:  # the session is now at another server

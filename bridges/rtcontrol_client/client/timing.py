@@ -41,7 +41,7 @@ class OffsetFilter:
             # Use integers only, since floats cannot represent such times to the nanosecond.
             self._samples.append((t3_ns, Offset(((t1_ns - t0_ns) + (t2_ns - t3_ns)) // 2, rtt_ns)))
 
-    def now(self, now_ns: int) -> Offset | None:
+    def best_offset(self, now_ns: int) -> Offset | None:
         """Return the best estimate of the offset at `now_ns` of our clock, or None if all exchanges are too old."""
         young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
         return min(young, key=lambda offset: offset.rtt_ns, default=None)  # of equal ones the newest: clocks drift
@@ -66,14 +66,14 @@ class PhaseLock:
         self.waits_ns = deque[int](maxlen=KEPT)  # times from an observation's arrival to its tick
 
     @property
-    def learnt(self) -> bool:
+    def has_latency(self) -> bool:
         """Whether at least one latency has been measured."""
         return bool(self._latencies)
 
-    def next_ns(self, release_ns: int, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
+    def next_capture_ns(self, release_ns: int, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
         """Return when to capture the next observation, or None if neither a latency nor the clock offset is known.
 
-        `release_ns` is the start of any tick. The result stays the same until its time, or until `observed` is called.
+        `release_ns` is the start of any tick. The result stays the same until its time, or until `record_observation`.
         """
         lead_ns = self._lead_ns(period_ns, offset, now_ns)
         if lead_ns is None:
@@ -84,7 +84,7 @@ class PhaseLock:
         self._target_tick_ns, self._due_ns = aimed_ns, aimed_ns - lead_ns
         return self._due_ns
 
-    def observed(self, seq: int, period_ns: int, now_ns: int) -> None:
+    def record_observation(self, seq: int, period_ns: int, now_ns: int) -> None:
         """Store the start of an observation that is sent now: its due time, or now if none was due in this period."""
         started_ns = now_ns
         if self._due_ns is not None and 0 <= now_ns - self._due_ns < period_ns:
@@ -131,12 +131,12 @@ class ServerTicks:
         self.offset, self.phase = OffsetFilter(), PhaseLock()
         self.release_ns: int | None = None  # the release (scheduled start) of any tick, by the server's clock
 
-    def known(self, now_ns: int) -> bool:
+    def is_known(self, now_ns: int) -> bool:
         """Return whether the times of the ticks can be computed."""
-        return self.release_ns is not None and (self.phase.learnt or self.offset.now(now_ns) is not None)
+        return self.release_ns is not None and (self.phase.has_latency or self.offset.best_offset(now_ns) is not None)
 
     def next_observation_ns(self, period_ns: int, now_ns: int) -> int | None:
         """Return when to capture the next observation; None if the ticks are not known."""
         if self.release_ns is None:
             return None
-        return self.phase.next_ns(self.release_ns, period_ns, self.offset.now(now_ns), now_ns)
+        return self.phase.next_capture_ns(self.release_ns, period_ns, self.offset.best_offset(now_ns), now_ns)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rtcontrol_client import clock
-from rtcontrol_client.client.errors import ClientError, checked
+from rtcontrol_client.client.errors import ClientError, wrap_errors
 from rtcontrol_client.wire import LIMITS, Code, WireError, encode_msgpack
 from rtcontrol_client.wire.limits import SUPPORTED_TYPES, check_size, check_value, too_large
 from rtcontrol_client.wire.messages import DTYPES, Observe
@@ -26,17 +26,17 @@ KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u
 Data = Mapping[str, Any] | None
 
 
-def plain(value: Any, name: str) -> Any:
+def to_plain(value: Any, name: str) -> Any:
     """Return a copy of a value that consists of None, bool, int, float, str, list and dict, and check the size limits.
 
     Raises WireError with the path of the wrong value, which starts with `name`.
     """
-    copied = _to_plain(value, name, 1)
+    copied = _convert_value(value, name, 1)
     check_value({name: copied}, LIMITS)
     return copied
 
 
-def _to_plain(value: Any, path: str, depth: int) -> Any:
+def _convert_value(value: Any, path: str, depth: int) -> Any:
     if depth > LIMITS.max_depth + 1:  # stop here, since the value may contain itself
         path = path[:200]
         raise too_large(f"{path}: nesting deeper than {LIMITS.max_depth}", "max_depth", LIMITS, (None, path))
@@ -53,9 +53,9 @@ def _to_plain(value: Any, path: str, depth: int) -> Any:
         return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Mapping):
         keys = {key: str.__str__(key) if isinstance(key, str) else key for key in value}
-        return {keys[key]: _to_plain(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
+        return {keys[key]: _convert_value(inner, f"{path}.{str(key)[:40]}", depth + 1) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, BYTES):
-        return [_to_plain(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
+        return [_convert_value(inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value)]
     raise WireError(
         Code.INVALID, f"{path} has the type {_type_name(value)}, which cannot be sent.", SUPPORTED_TYPES, field=path
     )
@@ -65,20 +65,21 @@ def _type_name(value: Any) -> str:
     return type(value).__name__ + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
 
 
-def instant(t_ns: Any) -> Any:
+def capture_ns(t_ns: Any) -> Any:
     """Return the capture time `t_ns`, or now if it is None. Raises ClientError for a time in the future."""
     now_ns = time.monotonic_ns()
-    captured_ns = now_ns if t_ns is None else plain(t_ns, "t_ns")
+    captured_ns = now_ns if t_ns is None else to_plain(t_ns, "t_ns")
     if isinstance(captured_ns, int | float) and captured_ns > now_ns:
         raise ClientError(f"t_ns={captured_ns!r:.40} lies in the future.", "Use time.monotonic_ns() at the capture.")
     return clock.from_monotonic(captured_ns) if isinstance(captured_ns, int) else captured_ns
 
 
-def observation(text: str | None, data: Data, arrays: Data, t_ns: int | None) -> Observe:
+def to_observe(text: str | None, data: Data, arrays: Data, t_ns: int | None) -> Observe:
     """Return an observe message, whose session, seq and epoch the core sets later. Raises ClientError."""
-    with checked("observe"):
-        fields = {"session": "-" * 16, "seq": 0, "epoch": 0, "text": plain(text, "text"), "data": plain(data, "data")}
-        look = Observe.model_validate({**fields, "t_ns": instant(t_ns), "arrays": to_arrays(arrays or {})})
+    with wrap_errors("observe"):
+        fields = {"text": to_plain(text, "text"), "data": to_plain(data, "data"), "arrays": to_arrays(arrays or {})}
+        fields |= {"session": "-" * 16, "seq": 0, "epoch": 0, "t_ns": capture_ns(t_ns)}
+        look = Observe.model_validate(fields)
         # Encode the message once here, so that the caller gets the error if it is too large.
         header, *buffers = map(len, encode_msgpack(look))
         check_size([header + ENVELOPE_BYTES, *buffers], LIMITS)

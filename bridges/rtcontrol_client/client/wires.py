@@ -126,16 +126,16 @@ class Wires:
                     parts.append(part)
         return parts
 
-    def events(self, up: bool) -> Iterator[str | None]:
+    def events(self, was_up: bool) -> Iterator[str | None]:
         """Yield for each event None if the connection is up, else why it is down; `up`: whether it was up before."""
         while self._monitor.poll(0):
             kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
             if kind == UP:
                 yield None
-            elif kind == NO_KEY or (self._keys and not up and kind != zmq.EVENT_CLOSED):
+            elif kind == NO_KEY or (self._keys and not was_up and kind != zmq.EVENT_CLOSED):
                 yield "the server does not accept this key, or the server's key is another one"
-            elif kind & NO_SERVER or (kind == GONE and not up):
+            elif kind & NO_SERVER or (kind == GONE and not was_up):
                 yield "the server wants a key, or does not speak rtcontrol's protocol"
             else:
                 yield "the connection was lost" if kind == GONE else ""
-            up = kind == UP
+            was_up = kind == UP

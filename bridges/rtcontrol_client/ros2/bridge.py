@@ -195,7 +195,7 @@ class Ros2Bridge:
     def _check_served(self, seconds: float) -> None:
         client = self._sessions.client
         if not self._sessions.served and client is not None:
-            why = client.unwelcomed(seconds)
+            why = client.no_welcome_error(seconds)
             what = f"No server was in session within the duration: only the safe call was published. {why.what}"
             raise Unserved(what, why.remedy)
 

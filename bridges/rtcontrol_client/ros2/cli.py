@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
     if not options.check:
         _require_rclpy()
     mapper = Mapper(robot, str(options.config))
-    Options.of(mapper.hello(None)).hello(0)  # raises if a server would refuse the options
+    Options.from_values(mapper.hello(None)).hello(0)  # raises if a server would refuse the options
     for warning in mapper.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:

@@ -142,12 +142,12 @@ class SimClient:
 
     def _on_connected(self, connection: SimConnection) -> None:
         if connection is self.connection and not connection.closed:
-            self.core.connected(self.now_ns)
+            self.core.on_connected(self.now_ns)
             self.do_due_work()
 
     def lost(self, gone: SimConnection) -> None:
-        if gone is self.connection and self.core.connection.up:
-            self.core.lost(self.now_ns, "the connection was lost")
+        if gone is self.connection and self.core.connection.is_up:
+            self.core.on_lost(self.now_ns, "the connection was lost")
             self.do_due_work()
 
     def receive(self, connection: SimConnection, message: Message) -> None:
@@ -158,16 +158,16 @@ class SimClient:
     def do_due_work(self) -> None:
         """Send due messages, execute due calls, and check the time to live of the active call."""
         core, now = self.core, self.now_ns
-        if core.reconnects(now):
+        if core.should_reconnect(now):
             self.open()
         core.expire(now)
         assert self.connection is not None
-        for message in core.due(now):
+        for message in core.due_messages(now):
             if isinstance(message, Observe):
                 self.epochs[message.seq] = message.epoch
             self.connection.send_from_client(message)
         for of_safe in (False, True):
-            if (started := core.take(of_safe, now)) is not None:
+            if (started := core.take_call(of_safe, now)) is not None:
                 self._execute_call(started, now)
         self._check_active_call(now)
         wake_ns = core.wake_ns(now) - OFFSET_NS
@@ -183,7 +183,7 @@ class SimClient:
     def _execute_call(self, started: Any, now: int) -> None:
         """Execute a call, after checking its observation's age and epoch."""
         if started.status == "fresh" and started.seq_obs is not None:
-            t_obs_ns = self.core.looks.stamps.get(started.seq_obs)
+            t_obs_ns = self.core.looks.captured_ns.get(started.seq_obs)
             if t_obs_ns is None or now > t_obs_ns + self.ttl_ns:
                 self.fail(f"it acts on observation {started.seq_obs} after its time to live")
             if self.epochs.get(started.seq_obs) != self.core.epoch:
@@ -192,7 +192,7 @@ class SimClient:
 
     def _check_active_call(self, now: int) -> None:
         active = self.core.active
-        if active.at(now).status != "safe" and (active.expires_ns is None or now > active.expires_ns):
+        if active.standing_at(now).status != "safe" and (active.expires_ns is None or now > active.expires_ns):
             self.fail("a call is active after its time to live")
         if active.kind == "call" and active.expires_ns is not None and active.expires_ns > now + self.ttl_ns:
             self.fail("a call would be active for longer than its time to live")
@@ -200,7 +200,7 @@ class SimClient:
     def _step(self) -> None:
         """Send an observation, and schedule the next step."""
         core = self.core
-        if not core.connection.open:  # extend a fault of the network until the client is connected again
+        if not core.connection.is_open:  # extend a fault of the network until the client is connected again
             near = [fault for fault in self.world.faults.recent if fault.kind.name in NETWORK]
             for fault in near[-1:]:
                 fault.extend_to(self.time.now_ns + 4 * self.step_ns)

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from rtcontrol_client import Client, Standing
-from rtcontrol_client.client.connect import NamedServer, NoServer, read_answer, tools_hint
+from rtcontrol_client.client.connect import NamedServer, NoServer, read_response, tools_hint
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.wire import Message
 from rtcontrol_client.wire.messages import Bye, FunctionCall, Hello, Instruct, Reset
@@ -233,7 +233,7 @@ def test_conformance_check_passes_our_client_and_fails_wrong_one(client: Any, mo
 @pytest.mark.parametrize("vector", load("connect"), ids=lambda vector: vector["name"])
 def test_connect_answer_names_server_or_reason(vector: dict[str, Any]) -> None:
     answer = vector["status"], vector["body"].encode(), vector["retry_after"]
-    found = read_answer(vector["url"], *answer, keys=vector["keys"], server_key=vector["server_key_given"])
+    found = read_response(vector["url"], *answer, keys=vector["keys"], server_key=vector["server_key_given"])
     if vector["address"] is None:
         assert isinstance(found, NoServer) and found.retry_s == vector["retry_s"]
     else:

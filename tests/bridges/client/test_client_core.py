@@ -60,7 +60,7 @@ def test_random_events_never_leave_expired_call_active(events: list[Any]) -> Non
         if event == "reset":
             core.reset()
         elif event == "cut":
-            core.lost(now, "cut")
+            core.on_lost(now, "cut")
             until_ns.clear()
             acted.clear()
             greeted(core, now + S, session=OTHER if core.session.token == TOKEN else TOKEN)
@@ -78,7 +78,7 @@ def test_random_events_never_leave_expired_call_active(events: list[Any]) -> Non
             if status == "fresh" and age_ms >= 0 and now <= end_ns:
                 until_ns[session, epoch] = max(end_ns, until_ns.get((session, epoch), 0))
             core.receive(message, now)
-        active, taken = core.active.at(now), core.take(False, now)
+        active, taken = core.active.standing_at(now), core.take_call(False, now)
         last = taken or last
         if active.status != "safe":
             message = heard[id(active.call)]
@@ -93,14 +93,14 @@ def test_random_events_never_leave_expired_call_active(events: list[Any]) -> Non
 
 def greeted(core: Core, now_ns: int = S, **changes: Any) -> list[str]:
     """Connect and welcome the core; return the types of the messages that it sends then."""
-    core.connected(now_ns)
+    core.on_connected(now_ns)
     assert said(core, now_ns) == ["hello"]
     core.receive(welcome(**changes), now_ns)
     return said(core, now_ns)
 
 
 def said(core: Core, now_ns: int) -> list[str]:
-    return [m.type for m in core.due(now_ns)]
+    return [m.type for m in core.due_messages(now_ns)]
 
 
 @pytest.fixture
@@ -113,13 +113,13 @@ def core() -> Core:
 
 def test_acknowledgement_from_earlier_session_is_not_sent(core: Core) -> None:
     core.receive(call_message(5, call=FunctionCall(name="left"), t_obs_ns=S), S + MS)
-    before = core.active.at(S + MS)
-    core.lost(2 * S, "cut")
+    before = core.active.standing_at(S + MS)
+    core.on_lost(2 * S, "cut")
     greeted(core, 3 * S, session="f" * 16)
     core.receive(call_message(5, session="f" * 16, call=FunctionCall(name="left"), t_obs_ns=3 * S), 3 * S)
     core.acknowledge(before, "failed", 3 * S + MS)
-    assert (said(core, 3 * S + MS), core.active.at(3 * S + MS).status) == ([], "fresh")
-    core.acknowledge(core.active.at(3 * S), "executed", 3 * S + MS)
+    assert (said(core, 3 * S + MS), core.active.standing_at(3 * S + MS).status) == ([], "fresh")
+    core.acknowledge(core.active.standing_at(3 * S), "executed", 3 * S + MS)
     assert said(core, 3 * S + MS) == ["executed"]
 
 
@@ -130,19 +130,19 @@ def test_failed_call_of_several_makes_client_safe() -> None:
     left, right = FunctionCall(name="left"), FunctionCall(name="right")
     core.receive(call_message(0, call=left, more=True, **observed), S + MS)
     core.receive(call_message(1, call=right, **observed), S + 2 * MS)
-    assert core.active.at(S + 3 * MS).calls == (left, right)
+    assert core.active.standing_at(S + 3 * MS).calls == (left, right)
     core.acknowledge(Standing(left, "fresh", tick=0), "failed", S + 3 * MS)  # the first, which acts next to the second
-    assert core.active.at(S + 3 * MS).status == "safe"
+    assert core.active.standing_at(S + 3 * MS).status == "safe"
     core.receive(call_message(2, call=left, **observed), S + 4 * MS)
-    assert core.active.at(S + 4 * MS).calls == (left,)
+    assert core.active.standing_at(S + 4 * MS).calls == (left,)
 
 
 def test_pings_and_resets_without_session_are_bounded(core: Core) -> None:
-    core.lost(S, "cut")
+    core.on_lost(S, "cut")
     for i in range(3000):
         core.receive(messages.Ping(id=i, t_ns=i), S)
         core.reset()
-    assert len(core.waiting) <= 4 * QUEUE
+    assert len(core.send_queue) <= 4 * QUEUE
 
 
 def test_server_that_announces_endless_calls_adds_seven_at_most() -> None:
@@ -152,5 +152,5 @@ def test_server_that_announces_endless_calls_adds_seven_at_most() -> None:
     most = 0
     for tick in range(50):
         core.receive(call_message(tick, call=call, more=True, seq_obs=1, t_obs_ns=S), S + MS + tick)
-        most = max(most, len(core.active.at(S + MS + tick).calls))
+        most = max(most, len(core.active.standing_at(S + MS + tick).calls))
     assert most == MOST_CALLS

@@ -18,7 +18,7 @@ import pytest
 
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.client.values import observation, to_arrays
+from rtcontrol_client.client.values import to_arrays, to_observe
 from rtcontrol_client.wire import encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import FunctionCall, Observe, Reset
 from tests.bridges.client.worlds import OWN, STEER, joined
@@ -54,7 +54,7 @@ LOOP.append(LOOP)
     ids=str,
 )
 def test_value_with_plain_meaning_is_converted(value: Any, meant: Any) -> None:
-    look = observation(None, {"x": value}, None, None)
+    look = to_observe(None, {"x": value}, None, None)
     assert look.data == {"x": meant} and type(look.data["x"]) is type(meant)
     assert encode_msgpack(look) and encode_json(look)
 
@@ -82,7 +82,7 @@ def test_value_with_plain_meaning_is_converted(value: Any, meant: Any) -> None:
 )
 def test_value_without_plain_meaning_is_refused_by_place(value: Any, says: str) -> None:
     for give in (
-        lambda: observation(None, {"x": value}, None, None),
+        lambda: to_observe(None, {"x": value}, None, None),
         lambda: Options(safe_call={"name": "go", "x": value}),
     ):
         with pytest.raises(ClientError) as caught:
@@ -181,7 +181,7 @@ def test_value_with_buffer_becomes_array() -> None:
 )
 def test_unusable_or_too_large_array_is_refused_by_name(value: Any, says: str) -> None:
     with pytest.raises(ClientError) as caught:
-        observation("x", None, value, None)
+        to_observe("x", None, value, None)
     assert says in str(caught.value)
 
 

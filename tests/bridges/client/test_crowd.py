@@ -104,14 +104,14 @@ def test_refused_member_is_decided_once_there_is_room(server: Process) -> None:
 
 def test_many_members_are_split_into_messages_within_limits() -> None:
     core = CrowdCore(CrowdOptions(agent="lander"), S)
-    core.connected(S)
-    assert [m.type for m in core.due(S)] == ["hello"]
+    core.on_connected(S)
+    assert [m.type for m in core.due_messages(S)] == ["hello"]
     vector = next(v["json"] for v in load("crowd")["valid"] if v["json"]["type"] == "welcome")
     core.receive(Welcome(**{**vector, "t_client_ns": S, "resumed": False}), S)
     for i in range(1500):
         core.join({"id": f"m{i}"})
-        core.see(ObservationPart(id=f"m{i}", seq=0, t_ns=S, text="\x01" * 400))
-    looks = [m for m in core.due(S) if isinstance(m, ObserveMany)]
+        core.queue_observation(ObservationPart(id=f"m{i}", seq=0, t_ns=S, text="\x01" * 400))
+    looks = [m for m in core.due_messages(S) if isinstance(m, ObserveMany)]
     assert sum(len(m.looks) for m in looks) == 1500 and len(looks) > 1
     for message in looks:
         assert len(encode_json(message)) < 1 << 20

@@ -47,11 +47,11 @@ class Course:
 
     def look(self, way_ns: int, late_ns: int = 0) -> int:
         """Observe `late_ns` after that was due, and receive the call; return how long the observation waited."""
-        due_ns = self.lock.next_ns(self.release_ns, self.period_ns, self.offset, self.now_ns)
+        due_ns = self.lock.next_capture_ns(self.release_ns, self.period_ns, self.offset, self.now_ns)
         assert due_ns is not None and self.now_ns < due_ns <= self.now_ns + 2 * self.period_ns
         began_ns = due_ns + late_ns
         self.seq += 1
-        self.lock.observed(self.seq, self.period_ns, began_ns)
+        self.lock.record_observation(self.seq, self.period_ns, began_ns)
         arrived_ns = self.server(began_ns + way_ns)
         ready_ns = arrived_ns + HANDOVER_NS
         self.release_ns = self.grid_ns + -(-(ready_ns - self.grid_ns) // self.period_ns) * self.period_ns
