@@ -82,7 +82,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
         if not isinstance(error, CarlaBridgeError | ClientError):
             error = CarlaBridgeError(f"--connect {error.what}", error.remedy)
         if supervised:
-            tell("mistake", what=error.what, remedy=error.remedy)
+            send_event("mistake", what=error.what, remedy=error.remedy)
         else:
             print(printable(f"{error.what} {error.remedy}"), file=sys.stderr)
         return 2
@@ -90,7 +90,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
         return interrupted.status
 
 
-def tell(event: str, **fields: Any) -> None:
+def send_event(event: str, **fields: Any) -> None:
     """Send an event to the supervisor, as a line on stdout."""
     with contextlib.suppress(OSError):
         print(json.dumps({"event": event, **fields}), flush=True)
@@ -109,7 +109,7 @@ def run(options: DriveOptions, clean: Path | None) -> int:
     with Shutdown(lambda name: None) as ending:
         path = journal.place(options.host, options.port)
         if options.once:
-            tell("begun", journal=str(path))
+            send_event("begun", journal=str(path))
         from rtcontrol_client.carla.world import CarlaWorld  # this import fails without CARLA's client
 
         world = CarlaWorld(options, journal.Journal(path, options.host, options.port))
@@ -130,7 +130,7 @@ def _run_drive(world: Any, ending: Shutdown) -> int:
     ending.of(lambda name: bridge.stop(), bridge.suspend)
     options: DriveOptions = world.options
     if options.once:
-        tell("ready", town=world.town)
+        send_event("ready", town=world.town)
     log.info("%s at %s:%d: %s, ego vehicle %s", world.what, options.host, options.port, world.town, world.ego.type_id)
     if options.once or (sys.stdin is not None and sys.stdin.isatty()):
         threading.Thread(target=_read_instructions, args=(bridge, options.once), daemon=True).start()

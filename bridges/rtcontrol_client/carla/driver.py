@@ -127,7 +127,7 @@ class LaneChange:
             self.over_s += dt_s
         self.progress = min(1.0, self.progress + dt_s * _progress_rate(speed))
 
-    def moved(self, by: float) -> None:
+    def shift_offsets(self, by: float) -> None:
         """Shift all offsets by a distance, because the reference lane changed."""
         self.start += by
         self.end += by
@@ -138,7 +138,7 @@ class LaneChange:
         smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
         return self.start + (self.end - self.start) * smooth
 
-    def done(self, lateral_m: float) -> bool:
+    def is_complete(self, lateral_m: float) -> bool:
         """Return whether the change of lanes is complete for a vehicle with this offset."""
         return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
 
@@ -192,13 +192,13 @@ class Driver:
         """
         if scene is self._scene and self.view is not None:
             return self.view
-        if not scene.own.sane:
+        if not scene.own.is_plausible:
             raise ValueError("the vehicle's place is not a number")
         self._occupancy.update(scene.others)
         track = self._track
         passed = track.follow(scene.own, self.intent)
         if self._active_change is not None:
-            self._active_change.moved(passed.sideways_m)
+            self._active_change.shift_offsets(passed.sideways_m)
         if passed.lost:
             self._active_change = None
         if passed.sideways_m or passed.lost:
@@ -288,7 +288,7 @@ class Driver:
         if change is None:
             return
         change.advance(self.dt_s, speed)
-        if change.done(view.lateral_m) and abs(change.end) < 0.5 * view.lane.width:
+        if change.is_complete(view.lateral_m) and abs(change.end) < 0.5 * view.lane.width:
             self.counts.lane_changes += change.side != 0
             self._active_change = None
         elif change.over_s > GIVE_UP_S or self._is_cut_off(view, change):

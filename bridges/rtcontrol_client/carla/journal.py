@@ -26,7 +26,7 @@ class UndoRecord:
     actors: list[int] = field(default_factory=list)
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return self.settings is None and not self.actors
 
 

@@ -282,12 +282,12 @@ class TownRoad:
             self._routes[key] = self._build_route(lane, turn)
         return self._routes[key]
 
-    def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
+    def set_light_lines(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
         """Set the stop lines of the traffic lights, by lane and by the light's number."""
         self._light_lines = lines
         self._routes.clear()
 
-    def behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
+    def lanes_behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
         """Return the lane and all lanes that lead to it, each with the position of its start (0 or less, in m)."""
         if lane.key not in self._lanes_behind:
             chain = [(0.0, lane)]

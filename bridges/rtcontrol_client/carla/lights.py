@@ -71,7 +71,7 @@ def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
         for lane, s in _governed_lanes(road, lamp):
             known = lines.setdefault(lane.key, {})
             known[lamp.number] = min(s, known.get(lamp.number, s))
-    road.lit(lines)
+    road.set_light_lines(lines)
 
 
 def _governed_lanes(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:

@@ -50,7 +50,7 @@ class Body(NamedTuple):
         return math.hypot(self.vx, self.vy)
 
     @property
-    def sane(self) -> bool:
+    def is_plausible(self) -> bool:
         """Return whether all figures are plausible for a vehicle on a road."""
         # Comparisons with NaN are false.
         return all(-LARGEST < value < LARGEST for value in self[1:])
@@ -87,7 +87,7 @@ class LaneOccupancy:
         known: dict[int, tuple[LaneLine, float]] = {}
         self._by_lane, self._junction_bodies = {}, []
         for body in bodies:
-            placed = self._locate_body(body) if body.sane else None
+            placed = self._locate_body(body) if body.is_plausible else None
             if placed is None:
                 continue
             lane, s, lateral = placed
@@ -108,7 +108,7 @@ class LaneOccupancy:
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
         """Yield the vehicles on all lanes that lead to this lane, but not on the lane itself."""
-        for start, before in self.road.behind(lane)[1:]:
+        for start, before in self.road.lanes_behind(lane)[1:]:
             if s - start - before.length <= SIGHT_M + LONGEST_M:
                 yield from self._vehicles_on(before, start - s, number)
 

@@ -101,7 +101,7 @@ def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
     world.apply_settings(settings)
 
 
-def ticked(world: Any) -> bool:
+def has_other_client(world: Any) -> bool:
     """Watch a synchronous server for WATCH_S; return whether another client ticks it."""
     frame, end_s = 0, time.monotonic() + WATCH_S
     while time.monotonic() < end_s:
@@ -124,7 +124,7 @@ def undo(client: Any, world: Any, record: UndoRecord) -> list[str]:
         if record.episode is not None and record.episode != world.id:
             done.append("the server has loaded another world, so our vehicles are gone")
             restores = restores and world.get_settings().synchronous_mode
-            if restores and ticked(world):
+            if restores and has_other_client(world):
                 restores = False
                 done.append("another client ticks the server, so its settings are kept")
         else:
@@ -148,7 +148,7 @@ def clean(path: Path) -> list[str]:
     record = journal.read(path)
     client = connect(DriveOptions(host=record.host, port=record.port))
     try:
-        done = [] if record.nothing else undo(client, client.get_world(), record)
+        done = [] if record.is_empty else undo(client, client.get_world(), record)
     except RuntimeError as error:
         text = f"Not undone: the CARLA server at {record.host}:{record.port} broke off ({error})."
         hint = f"Restart it, or try again: python -m rtcontrol_client.carla --clean {path}"
@@ -253,7 +253,7 @@ class CarlaWorld:
 
     def _check_no_other_client(self) -> None:
         """Raise CarlaBridgeError if another client ticks a synchronous server."""
-        if ticked(self._world):
+        if has_other_client(self._world):
             raise CarlaBridgeError(f"Another client ticks the CARLA server at {self.options.server}.", ONE_CLIENT)
 
     def _spawn_ego(self) -> None:

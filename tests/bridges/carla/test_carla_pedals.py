@@ -113,7 +113,7 @@ def test_journal_records_every_change_before_it_is_made() -> None:
     path = journal.place("127.0.0.1", 2000)
     mine = Journal(path, "127.0.0.1", 2000)
     mine.begin(7)
-    assert journal.read(path).nothing
+    assert journal.read(path).is_empty
     mine.settings({"synchronous_mode": False})
     mine.spawned(9)
     left = journal.read(path)
