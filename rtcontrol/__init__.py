@@ -40,6 +40,7 @@ def load(
     device: str | None = None,
     threads: int | None = None,
     engine: str = "torch",
+    progress: bool = True,
 ) -> Model:
     """Load a model for decisions in Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
 
@@ -47,7 +48,7 @@ def load(
     Raises UserError."""
     from rtcontrol.run.api import Model
 
-    return Model(model, dtype, device, threads, engine)
+    return Model(model, dtype, device, threads, engine, progress)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Required, TextIO
+from typing import Annotated, Any, BinaryIO, Required, TextIO
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -26,6 +27,7 @@ from rtcontrol.models.files import create_file, part_path
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 MAX_WEIGHT = 1e6
+STDIN = {Path("-"), Path("/dev/stdin")}  # paths of standard input
 ROW_FORMAT = '{"instruction": "...", "observation": "...", "tools": [...], "call": {"name": "...", "arguments": {...}}}'
 Tools = tuple[ToolSchema, ...]
 
@@ -194,9 +196,12 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number, bytes) of the lines that are not empty, without byte order marks, of which concatenated files
-    have several. A file `*.gz` is decompressed. Raises UserError."""
+    have several. A file `*.gz` is decompressed, and `-` is standard input. Raises UserError."""
     try:
-        with open_input(path) as file, gzip.open(file) if path.suffix == ".gz" else file as lines:
+        with (
+            _open_stdin() if path in STDIN else open_input(path) as file,
+            gzip.open(file) if path.suffix == ".gz" else file as lines,
+        ):
             for line, raw in enumerate(lines, 1):
                 text = without_byte_order_mark(raw, path) if line == 1 else raw.removeprefix(BOM_UTF8)
                 if text.strip():
@@ -204,6 +209,13 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{path} cannot be read ({why}).", "Give a file of rows (JSONL).") from None
+
+
+def _open_stdin() -> BinaryIO:
+    """Open standard input for rows, and print that they are read from there."""
+    end = "; Ctrl-D ends them" if os.isatty(0) else ""
+    print(f"Reading rows from standard input{end} ...", file=sys.stderr, flush=True)
+    return os.fdopen(os.dup(0), "rb")
 
 
 def json_value(raw: bytes, where: str) -> Any:

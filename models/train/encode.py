@@ -16,7 +16,7 @@ from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, NULL, head_start
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.data.convert import check_row
-from rtcontrol.models.data.row import Quote, Row, Tools, json_value, raw_lines
+from rtcontrol.models.data.row import STDIN, Quote, Row, Tools, json_value, raw_lines
 from rtcontrol.models.data.sample import UnusableSample
 from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.errors import UserError
@@ -247,6 +247,8 @@ def load_rows(files: Sequence[Path], encoder: ToolsEncoder, length: int, drop_ba
     and if no row is left.
     """
     rows, bad = EncodedRows(), list[UserError]()
+    if STDIN & {*files}:
+        raise UserError("Training reads its rows twice, which standard input does not allow.", "Give a file of rows.")
     for file in files:
         for line, raw in raw_lines(file):
             rows.lines += 1

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Progress, console_for_tables, group, save, show_table
+from rtcontrol.cli.figures import console_for_tables, group, save, show_table
 from rtcontrol.settings import setting
+from rtcontrol.telemetry.progress import Progress
 
 app = group()
 

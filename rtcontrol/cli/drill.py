@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.cli.command import command
-from rtcontrol.cli.figures import Progress, console_for_tables, group, say
+from rtcontrol.cli.figures import console_for_tables, group, say
 from rtcontrol.drill.faults import FAULTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import setting
+from rtcontrol.telemetry.progress import Progress
 
 HELP = f"""Inject faults into a run in a random order, and check that each miss is reported with its true cause.
 

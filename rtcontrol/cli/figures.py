@@ -1,4 +1,4 @@
-"""Helpers that commands share: command groups, output of results, and progress bars."""
+"""Helpers that commands share: command groups, and output of results."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import progress
 from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.models.docstrings import docstring
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import open_output, write_output
+from rtcontrol.telemetry.progress import Progress
 from rtcontrol.telemetry.table import FigureTable, Terminal
 from rtcontrol_client.console import printable
 
@@ -97,39 +97,6 @@ def show_table(console: Console, table: FigureTable) -> None:
     for row in table.rows:
         shown.add_row(*row)
     console.print(shown)
-
-
-class Progress:
-    """A progress display on standard error: a bar on a terminal, otherwise a line per 10 % of the work.
-
-    `text` may have the placeholders `done`, `total` and `percent`.
-    """
-
-    def __init__(self, text: str) -> None:
-        console = Terminal(stderr=True)
-        columns = progress.BarColumn(), progress.TextColumn("{task.description}")
-        self._terminal, self._text, self._tenth = console.is_terminal, text, 0
-        self._bar = progress.Progress(*columns, console=console, transient=True)
-        self._task = self._bar.add_task("starts", total=None)
-
-    def __call__(self, done: float, total: float | None) -> None:
-        percent = 10 * int(10 * done / total) if total else 0
-        self.show(self._text.format(done=done, total=total, percent=percent), done, total)
-
-    def show(self, text: str, done: float, total: float | None) -> None:
-        self._bar.update(self._task, completed=done, total=total, description=printable(text))
-        tenth = int(10 * done / total) if total else 0
-        if tenth > self._tenth and not self._terminal:
-            print(printable(text), file=sys.stderr, flush=True)
-        self._tenth = tenth
-
-    def __enter__(self) -> Self:
-        if self._terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.stop()
 
 
 def count_rows(rows: Iterable[Row]) -> Iterator[Row]:

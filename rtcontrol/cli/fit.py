@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Progress, console_for_tables, group, resumable_training, save, say
+from rtcontrol.cli.figures import console_for_tables, group, resumable_training, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MISSING, setting
 
@@ -54,7 +52,7 @@ def fit(
     if module and (lacks := [name for name in ("teacher", "situations") if name not in module]):
         hint = "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/training.md)."
         raise UserError(f"{teacher} has no function {' and no function '.join(lacks)}.", hint)
-    with FitProgress("") as progress, resumable_training(out, TRAINING):
+    with resumable_training(out, TRAINING):
         result = work(
             rows or None,
             module.get("tools") if tools is None else tools,
@@ -68,7 +66,6 @@ def fit(
             goal=goal,
             minutes=minutes,
             seed=seed,
-            tell=progress.tell,
             say=partial(say, console),
         )
     say(console, f"Held-out rows: {result.score.message()}.")
@@ -82,17 +79,3 @@ def fit(
     unfamiliar = {name: [share.right, share.count] for name, share in result.unfamiliar.items()}
     figures = {**result.truth.to_dict(), "unfamiliar": unfamiliar, "notes": list(result.notes)}
     save(line.json, {"folder": str(result.folder), **figures})
-
-
-class FitProgress(Progress):
-    """A progress display with the remaining time, the newest score on held-out rows, and the loss."""
-
-    score = "-"
-
-    def tell(self, line: Mapping[str, Any]) -> None:
-        """Show the newest figures of the training: a line of its log."""
-        if (score := line.get("held_out")) is not None:
-            self.score = f"{score['right']}/{score['count']}"
-        left, spent = int(line["left_s"]), line["seconds"]
-        text = f"{left // 60}:{left % 60:02d} left  held out {self.score}  loss {line['loss']}"
-        self.show(f"{text}  {line['samples']:,} samples", spent, spent + line["left_s"])

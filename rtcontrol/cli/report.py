@@ -11,13 +11,14 @@ from typing import Annotated, Literal
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import Progress, console_for_tables, group, save, say
+from rtcontrol.cli.figures import console_for_tables, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.run.run import ERRORS, MISSED, mostly_errors
 from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry import table
+from rtcontrol.telemetry.progress import Progress
 from rtcontrol.telemetry.recorded import Gate, RecordedRun, as_json, load, parse
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rtcontrol.cli.command import CommandLine, command
-from rtcontrol.cli.figures import STDOUT, Progress, check_writable, console_for_tables, group, save
+from rtcontrol.cli.figures import STDOUT, check_writable, console_for_tables, group, save
 from rtcontrol.models.errors import UserError
 from rtcontrol.settings import MAX_HZ, MISSING, setting
+from rtcontrol.telemetry.progress import Progress
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import Shutdown
 

@@ -24,6 +24,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol.records import LowConfidence
 from rtcontrol.run.model_compatibility import first_difference, trained_on
+from rtcontrol.telemetry.progress import slow_work
 
 MAX_DEADLINE_MS = 3_600_000.0
 WAKE_S = 0.000_25  # a thread needs up to this long to wake, so waits end this much earlier
@@ -80,7 +81,7 @@ class Model:
 
     `engine` is torch, transformers or vllm. `dtype` is auto, fp32 or bf16. `device` is a torch device name (None: a GPU
     if the machine has one). `threads` limits torch's CPU threads (None: 1 for a small model). The first session loads
-    the weights. Raises UserError.
+    the weights; if this is slow, a line on standard error says so, unless `progress` is false. Raises UserError.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Model:
         device: str | None = None,
         threads: int | None = None,
         engine: str = "torch",
+        progress: bool = True,
     ) -> None:
         if is_endpoint(name):
             hint = f"Use it by `rtcontrol run --model {name.partition(':')[0]}:URL` or `rtcontrol serve`."
@@ -97,7 +99,7 @@ class Model:
         registry.check_engine(engine)
         registry.check_options(engine, dtype, device, threads)
         resolve(name)
-        self.name = name
+        self.name, self._progress = name, progress
         self._options: dict[str, Any] = {"engine": engine, "dtype": dtype, "device": device, "threads": threads}
 
     def session(
@@ -144,7 +146,9 @@ class Model:
         # A model uses the null function correctly only with the tools that it was trained on.
         allow_null = learnt is not None and learnt.allow_null and knows
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **self._options, history=history, allow_null=allow_null)
-        return ModelSession(chosen, spec.build(), gate, safe_call)
+        with slow_work(f"Loading the model {self.name} ...", self._progress):
+            decider = spec.build()
+        return ModelSession(chosen, decider, gate, safe_call)
 
 
 class ModelSession:

@@ -36,6 +36,7 @@ from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import file_digests, is_gym
+from rtcontrol.telemetry import progress as displays
 from rtcontrol.training import examples, fit_run
 from rtcontrol.training.examples import is_text
 from rtcontrol.training.fit_run import FitData, FitRun, HeldOut, HeldOutResults, Share
@@ -116,6 +117,7 @@ def fit(
     seed: int = 0,
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
+    progress: bool = True,
 ) -> Fitted:
     """Train a controller on rows, a labelling function or a world's expert, and write it to the folder `out`, for
     `--model` and `rtcontrol.load`.
@@ -131,13 +133,13 @@ def fit(
 
     `base` is a checkpoint to start from (None: a new model, sized for the examples). `goal` is the instruction of rows
     without one, and the model's default. Training takes at most `minutes`, and ends earlier if all held-out rows are
-    right. An interrupted run resumes if it is started again with the same arguments. `tell` regularly gets a dict with
-    seconds, left_s, samples, loss, accuracy and held_out; `say` gets lines for people.
+    right. An interrupted run resumes if it is started again with the same arguments. Progress and notes are shown on
+    standard error; `progress=False` shows nothing. `tell` regularly gets a dict with seconds, left_s, samples, loss,
+    accuracy and held_out; `say` gets the notes.
 
     Raises UserError for rows that do not fit the tools (by file and line), for errors of the function or the world, for
     a folder with other content or another run, and for a full disk; training progress is kept.
     """
-    say = say or (lambda text: None)
     if not (minutes > 0 and 0 <= seed < 1 << 63 and (goal is None or is_text(goal))):
         problem = f"minutes={minutes!r}, seed={seed!r} or goal={goal!r} is out of range."
         raise UserError(problem, "Give minutes above 0, a seed from 0 on, and text.")
@@ -145,7 +147,7 @@ def fit(
     named |= {"env": env, "agent": agent, "hz": hz}
     _check_arguments({name for name, value in named.items() if value is not None})
     folder = Path(out)
-    with ExitStack() as stack:
+    with ExitStack() as stack, FitProgress(shows=progress) as display:
         if env is not None:
             data = _world_data(env, agent, hz, seed, folder, stack)
         else:
@@ -153,7 +155,24 @@ def fit(
             by_function = partial(_function_data, teacher, situations)
             data = by_function(known, goal, seed) if teacher and known else _row_data(rows, known, goal)
             check_folder(folder)
-        return _train_and_export(replace(data, base=base, minutes=float(minutes), seed=seed), folder, tell, say)
+        data = replace(data, base=base, minutes=float(minutes), seed=seed)
+        return _train_and_export(data, folder, partial(display.show_step, tell), say or display.say)
+
+
+class FitProgress(displays.Progress):
+    """A progress display with the remaining time, the newest score on held-out rows, and the loss."""
+
+    score = "-"
+
+    def show_step(self, tell: Progress | None, line: dict[str, Any]) -> None:
+        """Show the newest figures of the training, a line of its log, and pass them to `tell`."""
+        if tell is not None:
+            tell(line)
+        if (score := line.get("held_out")) is not None:
+            self.score = f"{score['right']}/{score['count']}"
+        left, spent = int(line["left_s"]), line["seconds"]
+        text = f"{left // 60}:{left % 60:02d} left  held out {self.score}  loss {line['loss']}"
+        self.show(f"{text}  {line['samples']:,} samples", spent, spent + line["left_s"])
 
 
 def _check_arguments(named: set[str]) -> None:
@@ -236,7 +255,7 @@ def _split_data(
     )
 
 
-def _train_and_export(data: FitData, folder: Path, tell: Progress | None, say: Callable[[str], object]) -> Fitted:
+def _train_and_export(data: FitData, folder: Path, tell: Progress, say: Callable[[str], object]) -> Fitted:
     """Train on a single CPU thread, write the checkpoint, and return the result. Raises UserError."""
     for note in data.notes:
         say(note)

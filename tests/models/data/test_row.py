@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_line_without_a_row_is_named(tmp_path: Path, line: bytes, message: str) 
     with pytest.raises(UserError, match=message) as caught:
         list(read_rows(path))
     assert str(path) in caught.value.what and "2" in caught.value.what.removeprefix(str(path))[:9]
+
+
+def test_rows_from_standard_input_are_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_rows(tmp_path / "rows.jsonl", [Row("go", "x 1", None)])
+    duplicate = os.dup
+    with (tmp_path / "rows.jsonl").open("rb") as piped:
+        monkeypatch.setattr(os, "dup", lambda descriptor: duplicate(piped.fileno()))
+        assert [row.observation for row in read_rows(Path("-"))] == ["x 1"]
+    assert "Reading rows from standard input" in capsys.readouterr().err
 
 
 def test_row_file_is_written_completely_or_unchanged(tmp_path: Path) -> None:

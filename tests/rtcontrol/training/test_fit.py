@@ -112,16 +112,16 @@ def test_full_disk_is_reported_and_saved_state_stays(tmp_path: Path) -> None:
     out = tmp_path / "made"
     for limit in (0, 10_000):  # of the log, and of the weights
         with files_of(limit), pytest.raises(UserError, match="cannot be saved.*Nothing was saved yet.*Free some disk"):
-            rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+            rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001, progress=False)
         assert [p.name for p in (out / "training").iterdir()] == ["log.jsonl"]
-    rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+    rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001, progress=False)
     (out / "model.safetensors").unlink()
     before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
     with (
         files_of(10_000),
         pytest.raises(UserError, match="checkpoint cannot be written.*state of the training is saved"),
     ):
-        rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+        rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001, progress=False)
     assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"training"}
 
