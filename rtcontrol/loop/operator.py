@@ -101,7 +101,7 @@ class ConfidenceMonitor:
         else:
             reason = f"{unknown_words_text(unknown)}, and " if unknown else ""
             text = f'"{echo(instruction)}" is not understood: {reason}the decisions are too unsure to act.'
-            self._out.append(ev.Notify(f"{text} Try other words."))
+            self._out.append(ev.Notify(f"{text} Try other words: /goals lists what can be said."))
             self._out.append(ev.LoopReport("doubted", instruction, text))
 
 
