@@ -15,7 +15,7 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.skill import Policy, Skill, StepAccumulator, Task
 from rtcontrol.envs.thread import close_world
 from rtcontrol.models.call import Call
-from rtcontrol.models.intervals import wilson
+from rtcontrol.models.intervals import wilson_interval
 
 LONGEST_S = 600.0  # maximum duration of an episode in seconds of simulated time
 
@@ -138,7 +138,7 @@ def play(
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Return statistics of finished episodes: successes with their Wilson interval, mean return and duration, ends."""
     successes = sum(bool(episode.success) for episode in episodes)
-    low, high = wilson(successes, len(episodes))
+    low, high = wilson_interval(successes, len(episodes))
     count = max(len(episodes), 1)
     return {
         "episodes": len(episodes),

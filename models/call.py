@@ -46,8 +46,7 @@ class Decision:
     are not in the training data; each lowers the function's confidence. `unfamiliar` names what no observation in
     training had, which lowers it below the gate. If there is a `plan`, `call` is its first call.
     `kept` maps each head at which hysteresis kept the active value to the text of the value that the model preferred
-    (None: the null token).
-    """
+    (None: the null token)."""
 
     call: Call | None
     confidence: Mapping[str, float] = field(default_factory=dict)

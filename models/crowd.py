@@ -13,7 +13,7 @@ from rtcontrol.models.decider import DeciderSpec, result_or_error
 from rtcontrol.models.decode.core import Drafts
 from rtcontrol.models.in_flight import InFlightDecode, evaluate, run_to_end
 
-MAX_SEQUENCES = 256  # cached prompts; an evicted character's prompt is computed again after the shared prefix
+MAX_SEQUENCES = 256  # maximum number of cached prompts; an evicted prompt is computed again, except its shared prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CrowdDecoder:
         return run_to_end(self.decide_in_steps(prompts))
 
     def decide_in_steps(self, prompts: Sequence[CharacterPrompt]) -> Generator[None, None, list[Decision | Exception]]:
-        """Do the same as `decide`, as a generator that yields between forward passes, where the caller may stop it."""
+        """Do the same as `decide`, as a generator that yields between forward passes, where the caller may stop."""
         self._stop.clear()
         batch, decisions = self.decider.runner.caps.batch, list[Decision | Exception]()
         for i in range(0, len(prompts), batch):
@@ -71,12 +71,12 @@ class CrowdDecoder:
     def _start_decision(self, prompt: CharacterPrompt) -> InFlightDecode:
         sequence = self._sequence_of(prompt.key)
         suffix = self.decider.suffix(prompt.observation, prompt.instruction, prompt.history)
-        return self.decider.decoding.start_on(sequence.handle, suffix, sequence.drafts, self._stop)
+        return self.decider.decoding.start_on_handle(sequence.handle, suffix, sequence.drafts, self._stop)
 
     def _sequence_of(self, key: str) -> CharacterSequence:
         sequence = self._sequences.pop(key, None)
         if sequence is None and len(self._sequences) >= self._max_sequences:
-            # Evict the least recently used character, but reuse its handle, whose cached prefix is the same for all.
+            # Evict the least recently used character, and reuse its handle, because all characters share the prefix.
             sequence = CharacterSequence(self._sequences.popitem(last=False)[1].handle)
         if sequence is None:
             sequence = CharacterSequence(self.decider.decoding.copy_handle())

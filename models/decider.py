@@ -16,7 +16,7 @@ from rtcontrol.models.decode.chat_plan import ChatPlan
 from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.protocol import Budget, Runner
-from rtcontrol.models.errors import UserError, too_long
+from rtcontrol.models.errors import UserError, prompt_too_long
 from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, run_to_end
 from rtcontrol.models.runners import registry
 from rtcontrol.models.schema.domain import FreeDomain
@@ -32,12 +32,12 @@ T = TypeVar("T")
 class DeciderSpec:
     """The settings of a decider, as plain values that can be sent to another process.
 
-    `history` is the maximum number of executed calls in the prompt. `threads` limits torch's CPU threads (None: one
-    for a small model, else torch's default). With `allow_null` the model may choose no call (chat models always call).
-    A value that is generated freely, not chosen from a list, has at most `value_tokens` tokens. The budgets limit the
-    trie nodes of a forward pass (see `Budget`; None: chosen by the measured cost of a pass). `hysteresis` is the
-    margin by which another value must be more probable to replace the active one (ST checkpoints only).
-    """
+    `history` is the maximum number of executed calls in the prompt. `threads` limits torch's CPU threads (None: one for
+    a small model, else torch's default). With `allow_null` the model may decide to make no call (a chat model always
+    makes a call). A value that is generated freely, not chosen from a list, has at most `value_tokens` tokens. The
+    budgets limit the trie nodes of a forward pass (see `Budget`; None: chosen by the measured cost of a pass).
+    `hysteresis` is the margin by which another value must be more probable to replace the active one (ST checkpoints
+    only)."""
 
     model: str
     tools: tuple[dict[str, Any], ...]
@@ -85,7 +85,7 @@ def build_core(
 
 
 class STDecider:
-    """Decides calls for one agent, with its own tools and cache. Deciders of the same checkpoint share the model.
+    """Decides calls for one agent, with separate tools and cache. Deciders of the same checkpoint share the model.
 
     Only `cancel` is thread-safe.
     """
@@ -96,7 +96,7 @@ class STDecider:
         self.checkpoint, self.runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         metadata = TrainingMetadata.load(self.checkpoint.folder)
-        # A prompt with more history than in training would change the calls unpredictably.
+        # A prompt with more history than any prompt in training would change the calls unpredictably.
         self._history = spec.history if metadata is None else min(spec.history, metadata.history)
         tools = tool_schemas(spec.tools)
         self._metadata = metadata if metadata is not None and metadata.knows(tools) else None
@@ -104,8 +104,8 @@ class STDecider:
             tools = self._metadata.as_trained(tools)
             self._unknown = lru_cache(maxsize=4)(self._metadata.unknown)  # the instruction rarely changes
         prefix, slots = self.template.prefix_ids(tools), self.runner.slots
-        if len(prefix) >= slots:  # check first, since compiling a plan of such long values takes minutes and gigabytes
-            raise too_long(slots, len(prefix))
+        if len(prefix) >= slots:  # check now: to compile a plan of such long values takes minutes and gigabytes
+            raise prompt_too_long(slots, len(prefix))
         core = build_core(spec, self.checkpoint, self.runner.caps.vocabulary, tools)
         self.plan: Any = core.plan
         nodes = {"per_head": spec.budget_per_head, "total": spec.budget_total}
@@ -117,10 +117,10 @@ class STDecider:
     def decide(
         self, observation: str, instruction: str, history: Sequence[str] = (), active_call: Call | None = None
     ) -> Decision:
-        """Return one decision. Hysteresis, if it is on, prefers the values of `active_call`.
+        """Decide which call to make. If hysteresis is set, the values of `active_call` are preferred.
 
         Raises UserError if the prompt does not fit the context, and DecodeError if no legal call can be decoded."""
-        return run_to_end(self.decide_in_steps(observation, instruction, history, active_call, sliced=False))
+        return run_to_end(self.decide_in_steps(observation, instruction, history, active_call, in_slices=False))
 
     def decide_in_steps(
         self,
@@ -128,12 +128,12 @@ class STDecider:
         instruction: str,
         history: Sequence[str] = (),
         active_call: Call | None = None,
-        sliced: bool = True,
+        in_slices: bool = True,
     ) -> Generator[None, None, Decision]:
-        """Do the same as `decide`, as a generator that yields between forward passes. With `sliced` a long prompt is
+        """Do the same as `decide`, as a generator that yields between forward passes. With `in_slices` a long prompt is
         computed in several passes."""
         decode = self.start(observation, instruction, history, active_call)
-        yield from self.decoding.evaluate_in_steps(decode, sliced)
+        yield from self.decoding.evaluate_in_steps(decode, in_slices)
         return self.result_of(decode, observation, instruction)
 
     def start(
@@ -161,8 +161,8 @@ class STDecider:
 
     def decide_many(self, situations: Sequence[tuple[str, str] | tuple[str, str, Sequence[str]]]) -> list[Decision]:
         """Return a decision for each (observation, instruction[, history]), computed in shared forward passes."""
-        decided = self.decoding.decide_all([self.suffix(*situation) for situation in situations])
-        return [self.result_of(d, s[0], s[1]) for d, s in zip(decided, situations, strict=True)]
+        decodes = self.decoding.decide_all([self.suffix(*situation) for situation in situations])
+        return [self.result_of(d, s[0], s[1]) for d, s in zip(decodes, situations, strict=True)]
 
     def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
         """Return the prompt tokens after the prefix: instruction, history and observation."""

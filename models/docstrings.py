@@ -1,4 +1,4 @@
-"""Read docstrings, which are data: descriptions of tools, and the help of commands."""
+"""Read docstrings, which are the descriptions of tools and the help of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 def docstring(value: Any) -> str:
     """Return the docstring of a function or a class, without its indentation; an empty text if it has none.
 
-    `python -OO` removes docstrings, so there it is read from the source file.
+    With `python -OO`, which removes docstrings, the docstring is read from the source file.
     """
     text = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
     if text is not None or sys.flags.optimize < 2:
@@ -20,5 +20,5 @@ def docstring(value: Any) -> str:
     try:
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
         return ast.get_docstring(node) or ""  # type: ignore[arg-type]
-    except (OSError, TypeError, ValueError, SyntaxError):  # there is no source, or it is an expression
+    except (OSError, TypeError, ValueError, SyntaxError):  # no source file, or a lambda
         return ""

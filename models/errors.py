@@ -12,11 +12,12 @@ from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any, BinaryIO
 
-WRITER_S = 5.0  # how long a pipe may have no data at first
+WRITER_S = 5.0  # how long to wait for the first data of a pipe
 
 
-def shown(name: object) -> str:
-    """Return a name of another program for a message: as it is, or quoted and escaped if it has odd characters."""
+def quoted_name(name: object) -> str:
+    """Return a user's name for a message: unchanged, or quoted and escaped if it has characters other than in
+    `a-b.c/d`."""
     text = str(name)
     plain = text and f"_{text}".replace("-", "_").replace(".", "_").replace("/", "_").isidentifier()
     return text[:64] if plain else json.dumps(text[:64], ensure_ascii=not text.isprintable())
@@ -25,7 +26,7 @@ def shown(name: object) -> str:
 class UserError(Exception):
     """An error in the user's input. The command line prints both sentences and exits with status 2.
 
-    `what` says what is wrong and where, `remedy` what the user can do about it.
+    `what` is a sentence about the error and its place, `remedy` a sentence about what the user can do.
     """
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -37,7 +38,7 @@ class UserError(Exception):
         return f"{self.what} {self.remedy}"
 
 
-def home() -> Path | None:
+def home_folder() -> Path | None:
     """Return the user's home folder, or None if HOME is not set and the user has no passwd entry."""
     try:
         return Path.home()
@@ -55,8 +56,8 @@ def user_path(path: str) -> Path:
         ) from None
 
 
-def too_long(context: int, prompt: int | None = None) -> UserError:
-    """Return the UserError for a `prompt` of so many tokens (None: unknown) that leaves no room in the context."""
+def prompt_too_long(context: int, prompt: int | None = None) -> UserError:
+    """Return the UserError for a prompt that leaves no room in the context. Both numbers are tokens."""
     which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
     return UserError(
         f"{which} leaves no room for the call in the model's context of {context}.",
@@ -64,9 +65,9 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
     )
 
 
-def without_byte_order_mark(raw: bytes, where: str | Path) -> bytes:
-    """Return the start of a file without a UTF-8 byte order mark. `where` names the file in errors. Raises UserError if
-    the text is UTF-16 or UTF-32 (detected by NUL bytes or another mark)."""
+def strip_byte_order_mark(raw: bytes, where: str | Path) -> bytes:
+    """Return the start of a file without a UTF-8 byte order mark. Raises UserError, which names the file by `where`, if
+    the text is UTF-16 or UTF-32 (has NUL bytes or another mark)."""
     if (encoding := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
         problem = f"{where} cannot be read: it is {encoding[:6].upper()}, not UTF-8 text."
         raise UserError(problem, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
@@ -76,7 +77,7 @@ def without_byte_order_mark(raw: bytes, where: str | Path) -> bytes:
 def decode_utf8(raw: bytes, where: str | Path) -> str:
     """Decode UTF-8 with or without a byte order mark. Raises UserError, which names the file by `where`."""
     try:
-        return without_byte_order_mark(raw, where).decode()
+        return strip_byte_order_mark(raw, where).decode()
     except UnicodeDecodeError as error:
         problem = f"{where} cannot be read: it is not UTF-8 text ({error.reason} at byte {error.start})."
         raise UserError(problem, "Save it as UTF-8.") from None
@@ -116,8 +117,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, missing: UserError, hint: str) -> dict[str, Any]:
-    """Read a file with one JSON object. Raises `missing` without the file, and UserError with `hint` if it is not a
-    JSON object."""
+    """Read a file with a JSON object. Raises `missing` if there is no such file, and UserError with `hint` if the file
+    has no JSON object."""
     try:
         value = json.loads(read_text(path))
     except FileNotFoundError:
@@ -129,17 +130,19 @@ def read_json(path: Path, missing: UserError, hint: str) -> dict[str, Any]:
     return value
 
 
-# Python's json module accepts NaN, reads 1e400 as infinity, and ignores repeated keys. The functions below do not.
+# Python's json module accepts NaN, reads 1e400 as infinity, and ignores repeated keys. These functions raise errors.
 
 
 def strict_json(text: str) -> Any:
     """Parse JSON text. Raises ValueError for invalid JSON, and for a repeated key in an object."""
-    return json.loads(text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=object_without_repeated_keys)
+    return json.loads(
+        text, parse_constant=_parse_finite, parse_float=_parse_finite, object_pairs_hook=object_without_repeated_keys
+    )
 
 
 def object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict of these pairs, as a hook for `json.loads`. Raises ValueError for a repeated key, because parsers
-    disagree about which value counts."""
+    """Return a dict of these pairs, as a hook for `json.loads`. Raises ValueError for a repeated key, because JSON
+    parsers disagree about which of the values to use."""
     table = dict(pairs)
     if len(table) < len(pairs):
         known: set[str] = set()
@@ -148,7 +151,7 @@ def object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]
     return table
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text} is not a JSON number, or is too large")
     return number

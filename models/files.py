@@ -13,9 +13,9 @@ from typing import BinaryIO
 from rtcontrol.models.errors import UserError
 
 
-def lock(folder: Path) -> int:
-    """Lock a folder for this process, and return a file descriptor for `unlock`. Raises UserError if another process
-    has the lock, and OSError."""
+def lock_folder(folder: Path) -> int:
+    """Lock a folder for this process, and return a file descriptor for `unlock_folder`. Raises UserError if another
+    process has the lock, and OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -28,30 +28,30 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-def unlock(descriptor: int) -> None:
+def unlock_folder(descriptor: int) -> None:
     """Release the lock of a folder."""
     _locks.discard(descriptor)
     os.close(descriptor)
 
 
-def _unlock_all() -> None:
-    """Release the locks in a forked process, such as a helper of a user's world, which may outlive this process."""
+def _unlock_all_folders() -> None:
+    """Release the locks in a forked process, for example of a user's world, which may outlive this process."""
     for descriptor in tuple(_locks):
-        unlock(descriptor)
+        unlock_folder(descriptor)
 
 
 _locks: set[int] = set()  # file descriptors
-os.register_at_fork(after_in_child=_unlock_all)
+os.register_at_fork(after_in_child=_unlock_all_folders)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Lock a folder within a `with` block. Raises UserError if another process has the lock, and OSError."""
-    descriptor = lock(folder)
+    descriptor = lock_folder(folder)
     try:
         yield
     finally:
-        unlock(descriptor)
+        unlock_folder(descriptor)
 
 
 def part_path(path: Path) -> Path:
@@ -88,8 +88,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def write_output(path: Path, content: str) -> None:
-    """Write a file that a user named: as `replace_file`, but a link, pipe or device is written itself. Raises
-    OSError."""
+    """Write a file that a user named, as `replace_file` does, but write to a link, pipe or device instead of replacing
+    it. Raises OSError."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         with open_output(path) as file:
             if path.is_file():

@@ -1,4 +1,4 @@
-"""Run decisions pass by pass: a decoder core says which tokens to evaluate, and a runner evaluates them."""
+"""Run decisions pass by pass: a decoder core requests the scores of tokens, and a runner (engine) computes them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rtcontrol.models.decode.walk import HeadNode
 T = TypeVar("T")
 # A long prompt is computed in slices of at most MAX_SLICE tokens, and fewer if a slice takes longer than SLICE_S.
 MAX_SLICE, MIN_SLICE, SLICE_S = 64, 4, 0.008
-_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # tokens that the runner computes in SLICE_S
+_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # how many tokens each runner computes in SLICE_S
 
 
 @dataclass
 class InFlightDecode:
-    """A decision in progress. `handle` is its place in the runner's cache, which had `reused` tokens of the prompt and
-    computes `new` ones. Setting `stop` cancels the decision. `error` is the exception that ended it."""
+    """A decision in progress. `handle` is its sequence in the runner's cache. `reused` tokens of the prompt were
+    cached, `new` tokens are computed. Setting `stop` cancels the decision. `error` is the exception that ended it."""
 
     steps: Any  # a `DecisionSteps` of the decoder core
     handle: Any
@@ -45,7 +45,7 @@ class InFlightDecode:
         except Exception as error:
             self.error = error
             if isinstance(error, NotFinite):
-                self.handle.invalidate()  # discard the cache, which may have NaN too
+                self.handle.invalidate()  # the cached keys and values may have NaN, too
 
     def decision(self) -> Decision:
         """Return the finished decision, or raise the error that ended it."""
@@ -72,7 +72,8 @@ def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[N
 
 
 def _run_pass(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[Any]:
-    """Return the answers to each decision, or its exception. After an exception, halve the batch to find its cause."""
+    """Return for each decision the runner's answers, or the exception. After an exception, retry with half the batch
+    each time, to find the decision that causes it."""
     work = [Work(d.handle, d.steps.work, d.stop) for d in decisions if d.steps.work is not None]
     try:
         return runner.run(work)
@@ -84,7 +85,7 @@ def _run_pass(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[A
 
 
 def slice_tokens(runner: Runner) -> int:
-    """Return how many tokens the runner computes in SLICE_S, as last measured; MIN_SLICE before any measurement."""
+    """Return how many tokens the runner computes in SLICE_S by the last measurement, but at least MIN_SLICE."""
     return max(_slices.get(runner, 0), MIN_SLICE)
 
 
@@ -94,8 +95,8 @@ def record_slice_time(runner: Runner, tokens: int, seconds: float) -> None:
 
 
 def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
-    """Compute a long prompt except its last slice, which the next pass computes; yield after each slice."""
-    while handle.uncomputed > (size := min(slice_tokens(runner), MAX_SLICE)):
+    """Compute a long prompt in slices, and yield after each. The next pass computes the last slice."""
+    while handle.uncomputed_count > (size := min(slice_tokens(runner), MAX_SLICE)):
         started = time.perf_counter()
         runner.prefill(handle, size)
         record_slice_time(runner, size, time.perf_counter() - started)
@@ -125,7 +126,7 @@ class Decoding:
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
-        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # for the report
+        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # of a pass, for the report
         self._batch_handles: list[Any] = []  # for `decide_all`
         self._stop = threading.Event()
         self._drafts = Drafts()
@@ -137,14 +138,14 @@ class Decoding:
         Raises UserError if the prompt is too long.
         """
         self._stop.clear()
-        self._last = self.start_on(self.handle, suffix, self._drafts, self._stop, active_call)
+        self._last = self.start_on_handle(self.handle, suffix, self._drafts, self._stop, active_call)
         return self._last
 
     def copy_handle(self) -> Any:
-        """Return another handle with the same prefix, for `start_on`."""
+        """Return another handle with the same prefix, for `start_on_handle`."""
         return self.runner.copy(self.handle, self._prefix)
 
-    def start_on(
+    def start_on_handle(
         self,
         handle: Any,
         suffix: Sequence[int],
@@ -161,29 +162,30 @@ class Decoding:
         options = {} if active_call is None else {"active_call": active_call}
         return InFlightDecode(self.core.start(drafts, suffix, **options), handle, stop, reused, len(prompt) - reused)
 
-    def evaluate_in_steps(self, decode: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
-        """Evaluate a started decision, and yield between forward passes, where the caller may stop. With `sliced` a
+    def evaluate_in_steps(self, decode: InFlightDecode, in_slices: bool) -> Generator[None, None, None]:
+        """Evaluate a started decision, and yield between forward passes, where the caller may stop. With `in_slices` a
         long prompt is computed in several passes of a few milliseconds."""
-        if sliced:
+        if in_slices:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [decode])
 
     def decide_all(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
-        """Run a decision for each prompt prefix + suffix in shared passes; each may end with a result or an error."""
+        """Decide for each prompt (prefix + suffix) in shared passes. Each returned decode ended with a result or an
+        error."""
         self._stop.clear()
         batch, decodes = self.runner.caps.batch, list[InFlightDecode]()
         while len(self._batch_handles) < min(len(suffixes), batch):
             self._batch_handles.append(self.copy_handle())
         for i in range(0, len(suffixes), batch):
             pairs = zip(self._batch_handles, suffixes[i : i + batch], strict=False)
-            batch_decodes = [self.start_on(handle, suffix, None, self._stop) for handle, suffix in pairs]
+            batch_decodes = [self.start_on_handle(handle, suffix, None, self._stop) for handle, suffix in pairs]
             run_to_end(evaluate(self.runner, batch_decodes))
             decodes += batch_decodes
         return decodes
 
     @property
-    def visited(self) -> Sequence[HeadNode]:
-        """Return (head index, trie node) of each choice that led to the last call."""
+    def visited_nodes(self) -> Sequence[HeadNode]:
+        """Return the (head index, trie node) of each choice that led to the last call."""
         return () if self._last is None else self._last.steps.visited
 
     def cancel(self) -> None:

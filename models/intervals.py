@@ -8,7 +8,7 @@ from typing import Any
 Z_95 = 1.96
 
 
-def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
+def wilson_interval(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
     """Return Wilson's score interval of successes / count (E. B. Wilson, 1927), by default at 95 %; (0, 1) if `count`
     is 0."""
     if count == 0:
@@ -19,12 +19,12 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
     return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
 
 
-def share(right: int, count: int) -> dict[str, Any]:
-    """Return a JSON object with counts, share of right results and its 95 % interval; the share is None if `count` is
-    0."""
+def share_of_right(right: int, count: int) -> dict[str, Any]:
+    """Return a dict for JSON: the counts, the share of right results and its 95 % interval. Without results, the share
+    is None."""
     return {
         "right": right,
         "count": count,
         "share": round(right / count, 4) if count else None,
-        "wilson_95": [round(edge, 4) for edge in wilson(right, count)],
+        "wilson_95": [round(edge, 4) for edge in wilson_interval(right, count)],
     }

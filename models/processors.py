@@ -1,4 +1,4 @@
-"""Count the processors that this process may use, which in a container are fewer than the machine has."""
+"""Count the processors that this process may use; a container may have fewer than the machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ CONTROL_GROUPS, GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def usable_processors() -> int:
-    """Return the number of processors in this process's affinity, or fewer if its container has a quota."""
+    """Return how many processors this process may use, by its affinity and by the quota of its container."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return allowed if quota is None else min(allowed, max(1, math.ceil(quota)))
 
 
 def cpu_quota() -> float | None:
-    """Return how many processors' time the container (cgroup, version 1 or 2) may use, or None without a limit."""
+    """Return the quota of the container (cgroup, version 1 or 2) in processors, such as 1.5, or None without a
+    quota."""
     folders = [CONTROL_GROUPS, CONTROL_GROUPS / "cpu"]
     with contextlib.suppress(OSError):
         for line in GROUPS.read_text().splitlines():

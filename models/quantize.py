@@ -41,9 +41,9 @@ def calibration_sequences(decider: STDecider, situations: Sequence[tuple[str, st
     return ids
 
 
-def interpreter(option: Path | None) -> Path:
-    """Return the Python interpreter to use: the option, the environment variable's, or this one. Raises UserError if it
-    has no llmcompressor."""
+def find_interpreter(option: Path | None) -> Path:
+    """Return the path of the Python interpreter: from the option, the environment variable, or this process. Raises
+    UserError if llmcompressor is not installed for it."""
     path = option or Path(os.environ.get(PYTHON) or sys.executable)
     check = "import importlib.util as u, sys; sys.exit(u.find_spec('llmcompressor') is None)"
     try:
@@ -67,7 +67,7 @@ def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]],
         file.write_text(json.dumps(job))
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         if weight_bytes(folder) < ONE_THREAD_BYTES:
-            env.setdefault("OMP_NUM_THREADS", "1")  # on two busy cores: 20 s instead of 203
+            env.setdefault("OMP_NUM_THREADS", "1")  # on two busy cores this took 20 s instead of 203 s
         program = Path(__file__).with_name("quantizer.py")
         process = subprocess.run([str(python), str(program), str(file)], env=env, capture_output=True, text=True)
         if process.returncode:
@@ -78,13 +78,13 @@ def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]],
         for name in COPIED_FILES:
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, fresh / name)
-        _remove_nulls(fresh / "config.json")
+        _rewrite_without_nulls(fresh / "config.json")
         fresh.rename(out)
 
 
 def check_quantization(folder: Path, scheme: str, out: Path) -> int:
-    """Return how many inputs share a scale, and create the parent folder of `out`. Raises UserError if the checkpoint
-    cannot be quantised with this scheme, or `out` cannot be written."""
+    """Check the checkpoint, the scheme and `out`, and create the parent folder of `out`. Return how many inputs of a
+    layer share a scale. Raises UserError."""
     config = read_config(folder)
     if scheme not in SCHEMES:
         raise UserError(f"Unknown scheme {scheme!r}.", f"Choose {', '.join(SCHEMES)}.")
@@ -107,16 +107,16 @@ def check_quantization(folder: Path, scheme: str, out: Path) -> int:
     return group
 
 
-def _remove_nulls(path: Path) -> None:
-    """Remove null fields from a config's quantisation settings, since older readers reject fields they do not know."""
+def _rewrite_without_nulls(path: Path) -> None:
+    """Remove null fields from a config's quantisation settings, because older programs reject unknown fields."""
 
-    def cleaned(value: Any) -> Any:
+    def remove_nulls(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: cleaned(v) for k, v in value.items() if v is not None}
-        return [cleaned(v) for v in value] if isinstance(value, list) else value
+            return {k: remove_nulls(v) for k, v in value.items() if v is not None}
+        return [remove_nulls(v) for v in value] if isinstance(value, list) else value
 
     config = json.loads(path.read_text("utf-8"))
-    config["quantization_config"] = cleaned(config["quantization_config"])
+    config["quantization_config"] = remove_nulls(config["quantization_config"])
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""A script that quantises a checkpoint. It imports nothing of rtcontrol, as it runs in llmcompressor's environment.
+"""A script that quantises a checkpoint. It imports nothing of rtcontrol, because it runs where only llmcompressor is.
 
 Its argument is a JSON file with the keys `model` and `out` (folders), `scheme`, `ids` (token sequences for
 calibration) and `group` (how many inputs share a scale).
@@ -14,7 +14,7 @@ from typing import Any
 COMMON: dict[str, Any] = {"targets": ["Linear"], "ignore": ["lm_head"]}
 
 
-def recipe(scheme: str, group: int) -> list[Any]:
+def make_recipe(scheme: str, group: int) -> list[Any]:
     """Return llmcompressor's modifiers for a scheme. In schemes with 4 bits, `group` inputs share a scale."""
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 
@@ -46,7 +46,7 @@ def main(model: str, out: str, scheme: str, ids: list[list[int]], group: int) ->
     oneshot(
         model=loaded,
         dataset=data,
-        recipe=recipe(scheme, group),
+        recipe=make_recipe(scheme, group),
         max_seq_length=max(map(len, ids)),
         num_calibration_samples=len(ids),
     )

@@ -1,9 +1,8 @@
 """Answer multiple-choice questions about a state text: a probability for every option, from one packed forward pass.
 
 The state is the common prompt of all questions. Each question is a branch after this prompt: the question's tokens, the
-token that starts an answer, and a trie of the options' tokens, each with an end token. An option's probability is the
-product of its softmax probabilities at the branching nodes of its path.
-"""
+token that starts an answer, and a trie (prefix tree) of the options' tokens, each with an end token. An option's
+probability is the product of its softmax probabilities at the branching nodes of its path."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import prefill_in_slices, record_slice_time, run_to_end, slice_tokens
 
-LONG_TOKENS = 256  # a question with more tokens is evaluated alone, with its text in the prompt and not in the tree
-MAX_NODES = 2048  # trie nodes of one question's options: other sessions wait while they are evaluated
+LONG_TOKENS = 256  # a question with more tokens is evaluated alone, with its text in the prompt instead of the tree
+MAX_NODES = 2048  # maximum trie nodes of a question's options, because other sessions wait for their evaluation
 ANSWER = "Answer with one of these options, and nothing else."
 Path = tuple[int, ...]  # the tokens of an answer so far
 
@@ -41,24 +40,24 @@ class StateQuestion:
 
 @dataclass(frozen=True, slots=True)
 class QuestionEncoder:
-    """Functions that return the token ids of a state (which start with `prefix`), of a question up to the start of its
-    answer, and of an option. `end` is the token that ends an option."""
+    """Functions that return token ids: of a state (they start with `prefix`), of a question up to the start of its
+    answer, and of an option. `end` is the id of the token that ends an option."""
 
     tokenizer: STTokenizer
     prefix: list[int]
-    state: Callable[[str], list[int]]
-    question: Callable[[str], list[int]]
+    state_ids: Callable[[str], list[int]]
+    question_ids: Callable[[str], list[int]]
     end: int
 
-    def option(self, text: str) -> list[int]:
+    def option_ids(self, text: str) -> list[int]:
         return [*self.tokenizer.encode(text), self.end]
 
 
 def question_encoder(template: PromptTemplate | ChatTemplate, tokenizer: STTokenizer) -> QuestionEncoder:
-    """Return the encoder for a checkpoint. Raises UserError.
+    """Return the encoder of questions for a checkpoint. Raises UserError.
 
-    An ST checkpoint answers in the first argument head. A chat checkpoint answers in an assistant message, after a user
-    message with the state and the question.
+    An ST (SimpleTool) checkpoint answers where it decodes the first argument. A chat checkpoint answers in an assistant
+    message, after a user message with the state and the question.
     """
     encode, special_id = tokenizer.encode, tokenizer.special_id
     if isinstance(template, PromptTemplate):
@@ -81,23 +80,22 @@ def question_encoder(template: PromptTemplate | ChatTemplate, tokenizer: STToken
 
 
 class QuestionBranch:
-    """The token trie of a question. `chain` has the tokens up to the answer; the tokens of a long question
-    are in `prompt_part`, except the last. `paths` has each option's tokens, `choices` the tokens that may follow each
-    branching node.
+    """The token trie (prefix tree) of a question. `chain` has the tokens up to the answer; for a long question only the
+    last of them, and the others are in `prompt_part`. `paths` has each option's tokens, `choices` the tokens that may
+    follow each branching node.
 
-    `nodes` are the `branching` trie nodes to evaluate, parents first (empty for more than MAX_NODES nodes).
-    Raises UserError for options with the same tokens.
-    """
+    `branching` counts the trie nodes to evaluate; `nodes` has them, parents first, or is empty if there are more than
+    MAX_NODES. Raises UserError for options with the same tokens."""
 
     def __init__(self, question: StateQuestion, encoder: QuestionEncoder) -> None:
-        chain = encoder.question(question.text)
+        chain = encoder.question_ids(question.text)
         cut = len(chain) - 1 if len(chain) > LONG_TOKENS else 0
         self.prompt_part, self.chain = chain[:cut], chain[cut:]
-        self.paths: list[Path] = [tuple(encoder.option(text)) for text in question.options]
+        self.paths: list[Path] = [tuple(encoder.option_ids(text)) for text in question.options]
         if len(set(self.paths)) < len(self.paths):
             repeated = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
             raise UserError(f"Two options have the same tokens as {repeated[:80]!r}.", "Rename one of them.")
-        # In sorted order each path has its longest common prefix with a neighbour; after that prefix it is alone.
+        # In sorted order, each path shares its longest common prefix with a neighbour.
         ordered = sorted(self.paths)
         ends = [0, *map(common_prefix_length, ordered, ordered[1:]), 0]
         self.branching = sum(max(0, b - a) for a, b in pairwise(ends))
@@ -128,12 +126,12 @@ class QuestionBranch:
 
 
 def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[Path, tuple[Path, int]]]]:
-    """Merge branches into one tree with shared prefixes. Also return, for each branch, where the tree's answers have
-    the scores of each choice: the ids of the ask, and the row."""
+    """Merge branches into one tree with shared prefixes. Also return, for each choice of each branch, where its scores
+    are in the tree's answers: the token ids of the answer, and the row."""
     placed: dict[tuple[int, int], int] = {}
     depths: list[int] = []
 
-    def place(above: int, token: int) -> int:
+    def add_node(above: int, token: int) -> int:
         node = placed.setdefault((above, token), len(placed))
         if node == len(depths):
             depths.append(depths[above] + 1 if above >= 0 else 0)
@@ -144,10 +142,10 @@ def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[P
     for branch in branches:
         at = -1
         for token in branch.chain:
-            at = place(at, token)
+            at = add_node(at, token)
         where: dict[Path, int] = {(): at}
         for path in branch.nodes:
-            where[path] = place(where[path[:-1]], path[-1])
+            where[path] = add_node(where[path[:-1]], path[-1])
         rows.append({path: (ids, len(asks.setdefault(ids, []))) for path, ids in branch.choices.items()})
         for path, ids in branch.choices.items():
             asks[ids].append(where[path])
@@ -159,13 +157,13 @@ def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[P
 
 MAX_CACHED = 1024  # encoded questions
 SHORT_CHARACTERS = 2048  # questions with more characters are not cached
-MIN_PASS_TOKENS = 128  # a pass may have so many tokens, even if it takes long
+MIN_PASS_TOKENS = 128  # a pass may always have this number of tokens, even if it takes long
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
     """The probabilities of each question's options, which sum to 1. `tokens` counts the tokens that the model computed,
-    `kept` the computed tokens of the state, which stay cached, and `reused_tokens` the tokens from the cache."""
+    `kept` those of the state, which stay cached, and `reused_tokens` the tokens that were in the cache before."""
 
     probabilities: list[list[float]]
     forward_passes: int
@@ -189,19 +187,19 @@ class QuestionDecider:
     def answer(self, state: str, questions: Sequence[StateQuestion]) -> Answers:
         """Answer all questions, in one pass if they fit the context together. Raises UserError for questions that do
         not fit the context, and NotFinite."""
-        return run_to_end(self.answer_in_steps(state, questions, sliced=False))
+        return run_to_end(self.answer_in_steps(state, questions, in_slices=False))
 
     def answer_in_steps(
-        self, state: str, questions: Sequence[StateQuestion], sliced: bool = True
+        self, state: str, questions: Sequence[StateQuestion], in_slices: bool = True
     ) -> Generator[None, None, Answers]:
-        """Do the same as `answer`, as a generator that yields between passes, where the caller may stop it. With
-        `sliced` a pass takes a few milliseconds, and long states and questions are computed in several passes."""
-        runner, handle, prompt = self.runner, self.handle, self.encoder.state(state)
+        """Do the same as `answer`, as a generator that yields between passes, where the caller may stop. With
+        `in_slices` a pass takes a few milliseconds, and long states and questions are computed in several passes."""
+        runner, handle, prompt = self.runner, self.handle, self.encoder.state_ids(state)
         branches: list[QuestionBranch] = []
         for question in questions:
             short = len(question.text) + sum(map(len, question.options)) <= SHORT_CHARACTERS
             branches.append(self._cached_branch(question) if short else QuestionBranch(question, self.encoder))
-            if sliced and not short:
+            if in_slices and not short:
                 yield
         self._check_sizes(len(prompt), branches)
         reused = handle.start(prompt, reserve=0)
@@ -210,13 +208,13 @@ class QuestionDecider:
         passes = 0
         while len(probabilities) < len(branches):
             room = handle.slots - len(prompt)
-            max_nodes = min(room, max(slice_tokens(runner), MIN_PASS_TOKENS)) if sliced else room
-            batch = _first_branches(branches[len(probabilities) :], max_nodes)
+            max_nodes = min(room, max(slice_tokens(runner), MIN_PASS_TOKENS)) if in_slices else room
+            batch = _next_batch(branches[len(probabilities) :], max_nodes)
             tree, rows = pack_branches(batch)
             handle.start([*prompt, *batch[0].prompt_part], reserve=len(tree.tokens))
-            if sliced:
+            if in_slices:
                 yield from prefill_in_slices(runner, handle)
-            started, count = time.perf_counter(), handle.uncomputed + len(tree.tokens)
+            started, count = time.perf_counter(), handle.uncomputed_count + len(tree.tokens)
             (answers,) = runner.run([Work(handle, tree)])
             if count >= MIN_PASS_TOKENS:  # a smaller pass has mostly fixed costs
                 record_slice_time(runner, count, time.perf_counter() - started)
@@ -255,7 +253,7 @@ class QuestionDecider:
         return {**info, "prefix_tokens": self.prefix.tokens, "load_ms": round(self.load_ms, 1)}
 
 
-def _first_branches(branches: Sequence[QuestionBranch], max_nodes: int) -> Sequence[QuestionBranch]:
+def _next_batch(branches: Sequence[QuestionBranch], max_nodes: int) -> Sequence[QuestionBranch]:
     """Return as many of the first branches as have at most `max_nodes` nodes in all, but at least one. A branch with a
     `prompt_part` is returned alone."""
     count, nodes = 1, len(branches[0])

@@ -1,7 +1,7 @@
 """An HTTP client for JSON from untrusted servers, with limits for the time and size of an answer.
 
 Compressed answers are rejected without decompressing them, because 65 kB of zstd can expand to gigabytes. The time
-limit applies to the whole request, so a server cannot exceed it by sending an answer byte by byte.
+limit applies to the whole request, so a server that sends an answer byte by byte cannot exceed the limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WebAnswer:
 
     def json(self) -> Any:
         """Parse the body as JSON. Raises ValueError for invalid or too deeply nested JSON."""
-        # Not json.loads, whose recursion is limited by the stack only.
+        # json.loads would overflow the stack for deeply nested JSON.
         return from_json(self.body)
 
 
@@ -82,7 +82,7 @@ class WebClient:
         return self._start("GET", limit_s)
 
     def _start(self, method: str, limit_s: float, **content: Any) -> Future[WebAnswer]:
-        future = self._thread.start(self._request, method, limit_s, **content)
+        future = self._thread.start_work(self._request, method, limit_s, **content)
         if future is None:
             raise WebError("connection", "the client is closed")
         return future
@@ -110,7 +110,7 @@ class WebClient:
 
     def close(self) -> None:
         """Close the connections and cancel open requests."""
-        self._thread.end(self._client.aclose)
+        self._thread.end_loop(self._client.aclose)
 
     def __del__(self) -> None:
         if hasattr(self, "_thread"):

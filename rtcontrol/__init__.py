@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "fit", "load",
 ]  # fmt: skip
-_PLACES = {
+_MODULES = {
     "__version__": "rtcontrol.models",
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.decode.protocol"),
@@ -53,9 +53,9 @@ def load(
 
 def __getattr__(name: str) -> Any:
     # Import public names at their first use, because bridges (clients) need no model.
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

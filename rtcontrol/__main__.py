@@ -2,7 +2,7 @@
 
 import sys
 
-# `-m` puts the working directory first, where a file may have the name of a module that we need.
+# `-m` makes the working directory the first on the path, where a file may have the name of a module that we import.
 if not sys.flags.safe_path:
     sys.path.append(sys.path.pop(0))
 

@@ -1,9 +1,9 @@
 """Dataclasses of a run: ticks, commands, results, and the events and actions of the control loop (`LoopCore`).
 
-An event is an input of `LoopCore.advance`, an action is an output. Some types of the first part are events, too:
-Completion, SafeAttempt, EnvironmentFault, OperatorCommand, HostChanged and DecisionReply. Three types are also actions:
-execute the call of a Command (which replaces a waiting Command), send a DecisionRequest to the decider, and send an
-Emission to the environment. All instants (`..._ns`) are nanoseconds of CLOCK_MONOTONIC.
+An event is an input of `LoopCore.advance`, an action is an output. Some classes of the first part are events, too:
+Completion, SafeAttempt, EnvironmentFault, OperatorCommand, HostChanged and DecisionReply. Three classes are also
+actions: a Command (execute its call in place of a waiting Command), a DecisionRequest (send it to the decider), and an
+Emission (send it to the environment). All instants (`..._ns`) are nanoseconds of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 
-# Names of a tick's timestamps, in order. The record's field `spans_ms` has those that the tick reached.
+# Names of a tick's timestamps, in order. The record's field `spans_ms` has the timestamps that the tick reached.
 SPANS = ("captured", "woke", "text", "submitted", "received", "begun", "decided", "replied", "executing", "executed")
 NOTHING = DecisionRequest(-1, -1, "", "")
 KnownCause = tuple[Cause, str | None]
@@ -26,13 +26,14 @@ KnownCause = tuple[Cause, str | None]
 
 @dataclass(slots=True)
 class Tick:
-    """A tick (a period of the loop from its release on). A timestamp is 0 if the tick did not reach that step.
+    """A tick: a period of the loop, from its scheduled start (release) on. A timestamp is 0 if the tick ended before
+    it.
 
-    `skip`: record fields about releases that were skipped before this tick. `schedstats`: contents of the schedstat
-    files of the loop's, actuator's and decider's threads when the tick started; `schedstats_before`: at the previous
-    tick. `decoder_busy`: the decoder still had older requests. `calls`: texts of the calls that already acted in
-    this tick (each further call has its own copy of the Tick). `requested_ns`: the capture time of an older observation
-    whose plan decides this tick; else 0."""
+    `skip` has record fields about releases that were skipped before this tick. `schedstats` has the contents of the
+    schedstat files of the loop's, actuator's and decider's threads when the tick started, `schedstats_before` those at
+    the previous tick. `decoder_busy` is True if the decoder still had older requests. `calls` has the texts of the
+    calls that already acted in this tick; each further call has a separate copy of the Tick. `requested_ns` is the
+    capture time of an older observation whose plan decides this tick, or 0."""
 
     k: int
     release_ns: int
@@ -60,9 +61,9 @@ class Tick:
 class Command:
     """A valid call that the actuator must execute. The call must not start after `not_after_ns` (None: no limit).
 
-    `fresh`: the emission to send if the call acted; `void`: the emission to send if the call's epoch was over.
-    `requested_ns`: when the decision was requested. `demand`: how many safe-call demands came before this command.
-    `shut`: why the call may not act any more, or None; a value is never reset to None."""
+    `fresh` is the emission (message to the environment) to send if the call acted, `void` the emission if the call's
+    epoch was over. `requested_ns` is when the decision was requested. `demand` counts the demands for safe calls before
+    this command. `shut` is the reason why the call may not act any more, or None; it is never reset to None."""
 
     tick: int
     call: Call
@@ -91,8 +92,8 @@ class Completion:
 class SafeAttempt:
     """The result of one attempt to execute a safe call. `call` is None if the agent has no safe call.
 
-    `active`: all demanded safe calls are active now. `world_over`: the environment has ended, so it did not accept the
-    call (`acted` is False), or will not step with the call (`acted` is True)."""
+    `active` is True if all demanded safe calls are active now. `world_over` is True if the environment has ended, so it
+    did not accept the call (`acted` is False), or will not step with the call (`acted` is True)."""
 
     call: Call | None
     why: str
@@ -116,8 +117,8 @@ class EnvironmentFault:
 class TickOutcome:
     """The outcome of a tick. `kind` is one of: call, null, held, overtaken, repeated, epoch_over, miss.
 
-    `why`: the reason why a held call must not act. `done`: the result of the call. For a miss, `fault` is the cause
-    that the loop detected itself (None: there was no call in time), and `doing` names the operation that failed with
+    `why` is the reason why a held call must not act, `done` the result of the call. For a miss, `fault` is the cause
+    that the loop detected itself (None if no call came in time), and `doing` names the operation that failed with
     `error`."""
 
     tick: Tick
@@ -133,8 +134,9 @@ class TickOutcome:
 
 @dataclass(slots=True, eq=False)
 class OrderedCall:
-    """A call that was passed to the actuator, and its tick. `late`: the tick was already over at that time; `overdue`:
-    the deadline passed while the call was queued or running; `settled`: the tick ended before the call ended."""
+    """A call that was passed to the actuator, and its tick. `late` is True if the tick was already over at that time,
+    `overdue` if the deadline passed while the call was queued or running, `settled` if the tick ended before the
+    call."""
 
     tick: Tick
     reply: DecisionReply
@@ -148,7 +150,7 @@ class OrderedCall:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """A command that a person gave by keyboard, web page or client. `k`: the tick whose call is confirmed or denied."""
+    """A command of an operator by keyboard, web page or client. `k` is the tick whose call is confirmed or denied."""
 
     word: str
     by: str
@@ -158,7 +160,7 @@ class OperatorCommand:
 
 @dataclass(slots=True, eq=False)
 class PendingApproval:
-    """A call that waits for the operator's approval until `expires_ns`. `denied`: the operator said no."""
+    """A call that waits for the operator's approval until `expires_ns`. `denied` is True if the operator refused."""
 
     tick: Tick
     reply: DecisionReply
@@ -169,8 +171,8 @@ class PendingApproval:
 
 
 class LowConfidence(NamedTuple):
-    """The reason why a decision is withheld: the `confidence` of a head (a part of the call) is below the minimum
-    `least`. A `least` of 1 means that the instruction was not understood."""
+    """The reason why a decision is withheld: the `confidence` of a head (the function or an argument) is below the
+    minimum `least`. A `least` of 1 means that the instruction was not understood."""
 
     head: str
     confidence: float
@@ -179,9 +181,9 @@ class LowConfidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThreadReading:
-    """Scheduler statistics of one thread. `state`: the kernel's letter, or X if the thread has ended. `ran_ns`,
-    `delayed_ns`: time on a processor, and time waiting for one, since the thread's start. `major_faults`, and
-    `throttled_ns` of its control group, count since the previous sample. None: the kernel did not report the value."""
+    """Scheduler statistics of one thread. `state` is the kernel's letter, or X if the thread has ended. `ran_ns` is the
+    thread's time on a processor, `delayed_ns` its time waiting for a processor, both since its start. `major_faults`,
+    and `throttled_ns` of its control group, are since the previous sample. Values that the kernel lacks are None."""
 
     role: str
     state: str | None = None
@@ -193,11 +195,11 @@ class ThreadReading:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSample:
-    """Measurements at `t_ns` that help to find the cause of a miss. `before_ns`: the time of the previous sample.
+    """Measurements at `t_ns` that help to find the cause of a miss. `before_ns` is the time of the previous sample.
 
-    `pauses`: pauses of this process (start, end, kind). `acting`: the actuator's calls (start, end; an end of 0 means
-    that the call is still running). `threads`: readings of the loop's, actuator's, decider's and sockets' threads.
-    `apart`: the decider runs in another process. `incarnation`: how often that process was restarted."""
+    `pauses` has this process's pauses (start, end, kind), `acting` the actuator's calls (start, end; 0 as the end of a
+    call that still runs), `threads` readings of the loop's, actuator's, decider's and sockets' threads. `apart` is True
+    if the decider runs in another process, and `incarnation` counts the restarts of that process."""
 
     t_ns: int = 0
     pauses: Sequence[tuple[int, int, str]] = ()
@@ -224,12 +226,12 @@ Event = Any  # one of the types in `EVENT_HANDLERS` of loop/core.py
 
 
 class TimerFired:
-    """The event that `LoopCore.wake_ns` is reached, or no other event came. The first one starts the release grid."""
+    """The event that `LoopCore.wake_ns` is reached, or no other event came. The first TimerFired starts the ticks."""
 
 
 @dataclass(slots=True)
 class AdvanceResult:
-    """The result of `AdvanceWorld`. `due_ns`: since when the next release is due; None if it is not due yet."""
+    """The result of `AdvanceWorld`. `due_ns` is when the next release became due, or None if it is not due yet."""
 
     due_ns: int | None
 
@@ -238,10 +240,10 @@ class AdvanceResult:
 class ObserveResult:
     """The result of `Observe`: the newest observation, and the agent's `text` or the `error` that the agent raised.
 
-    `finished`: the environment has no further episode. `acks`: a queue of acknowledgements from a client; other threads
-    append to the queue, and only the core removes entries. `episodes`: in a new epoch, all episodes that ended so far.
-    `acknowledged`: the calls that the environment reported as executed since the previous ObserveResult; None if the
-    environment does not report calls, so that each sent call counts as executed."""
+    `finished` is True if the environment has no further episode. `acks` is a queue of a client's acknowledgements:
+    other threads append to it, and only the core removes entries. `episodes` has, in a new epoch, all episodes that
+    have ended. `acknowledged` has the calls that the environment reported as executed since the previous ObserveResult;
+    it is None if the environment does not report calls, so that each sent call counts as executed."""
 
     observation: Observation | None
     finished: bool = False
@@ -256,7 +258,7 @@ class ObserveResult:
 
 @dataclass(slots=True)
 class SendResult:
-    """The result of sending a DecisionRequest to the decider. `error`: why sending failed, or None."""
+    """The result of sending a DecisionRequest to the decider. `error` is why sending failed, or None."""
 
     error: Exception | None = None
 
@@ -279,8 +281,8 @@ class WithdrawResult:
 
 @dataclass(slots=True)
 class SafeState:
-    """The state of the safe calls. `attempting`: an attempt is running or due; `pending`: a demanded safe call is not
-    active yet."""
+    """The state of the safe calls. `attempting` is True if an attempt is running or due, `pending` if a demanded safe
+    call is not active yet."""
 
     attempting: bool
     pending: bool
@@ -288,7 +290,7 @@ class SafeState:
 
 @dataclass(slots=True)
 class SampleResult:
-    """The result of `TakeSample`."""
+    """The result of `TakeSample`: the evidence about the missed tick `k`."""
 
     k: int
     sample: EvidenceSample
@@ -303,7 +305,7 @@ class NewInstruction:
 
 @dataclass(slots=True)
 class StopRequested:
-    """The event that the run must end. `why`: the reason."""
+    """The event that the run must end. `why` is the reason."""
 
     why: str
 
@@ -314,8 +316,8 @@ class ExitStarted:
 
 @dataclass(slots=True)
 class OverdueRelease:
-    """The event that the ticks ended at `t_ns`. A release that was due by `t_ns` but never started counts as missed.
-    `sample` has the evidence since that release."""
+    """The event that the ticks ended at `t_ns`. A tick that was due by `t_ns` but never started counts as missed.
+    `sample` has the evidence since the tick was due."""
 
     t_ns: int
     sample: EvidenceSample
@@ -324,7 +326,7 @@ class OverdueRelease:
 
 @dataclass(slots=True)
 class RunClosed:
-    """The last event of a run: ticks and misses that are not recorded yet are recorded in their current state."""
+    """The last event of a run. The core then records all ticks and misses that are not recorded yet."""
 
     episodes: Sequence[Episode]
     acks: deque[Acknowledgement] | None = None
@@ -373,7 +375,7 @@ class DemandSafeCalls:
 
 
 class RetrySafeCalls:
-    """The action to retry at once the safe calls that are not active yet."""
+    """The action to retry immediately the safe calls that are not active yet."""
 
 
 @dataclass(slots=True)
@@ -415,8 +417,8 @@ class Notify:
 
 @dataclass(slots=True)
 class LoopReport:
-    """The action to call the run's `Listener`: the instruction `text` was accepted, refused or doubted (`why`: the
-    reason), or what the operator sees has changed."""
+    """The action to call the run's `Listener`: the instruction `text` was accepted, refused or doubted for the
+    reason `why`, or the view of the operator has changed."""
 
     kind: Literal["accepted", "refused", "doubted", "unfamiliar", "changed"]
     text: str = ""
@@ -433,6 +435,6 @@ class TakeSample:
 
 @dataclass(slots=True)
 class StopRun:
-    """The action to stop the run: no further tick starts. `why`: the reason."""
+    """The action to stop the run, after which no further tick starts. `why` is the reason."""
 
     why: str

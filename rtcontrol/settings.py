@@ -1,8 +1,8 @@
-"""The settings of every command: one tree, each declared once with its default, its bounds and a line of help.
+"""The settings of all commands, as one tree. Each is declared once, with its default, its bounds and a line of help.
 
-A setting is a field of an options class, or a parameter of a command's function (`rtcontrol/cli`): its name is the
-Python keyword, its path (`loop.hold_ms`) the name in `--set loop.hold_ms=300`, in `--config FILE` and in
-docs/settings.md. Flags are made from the same declarations.
+A setting is a field of an options class, or a parameter of a command's function (`rtcontrol/cli`). Its name is the
+Python keyword. Its path, such as `loop.hold_ms`, is the name in `--set loop.hold_ms=300`, in `--config FILE` and in
+docs/settings.md. Command-line flags are generated from the same declarations.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rtcontrol.models.errors import UserError, read_text, user_path
 from rtcontrol.models.runners.registry import ENGINES
 
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
-LONGEST = 1e12  # in any unit: a bound that keeps nanoseconds whole numbers
-MAX_CALLS = 7  # the last call is decided with six calls in its history, as many as a prompt shows
+LONGEST = 1e12  # upper bound of durations in any unit, so that they are exact as nanoseconds
+MAX_CALLS = 7  # maximum calls in a tick: a prompt shows at most six previous calls
 MIN_RECORD_BYTES = 10**6
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -58,7 +58,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A leaf of the tree. `name` is the Python keyword; `parse` reads a text."""
+    """A setting. `name` is the Python keyword, `leaf` the last part of the path. `parse` converts a text to a value."""
 
     group: str
     name: str
@@ -78,15 +78,15 @@ class Setting:
         return self.info.description or ""
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         return self.default is MISSING
 
     def is_kind(self, kind: type) -> bool:
-        """Return whether values are of this type (or None)."""
+        """Return whether the values have the type `kind`, or may have it."""
         return any(part is kind or get_origin(part) is kind for part in (self.kind, *get_args(self.kind)))
 
-    def legal(self) -> str:
-        """Return choices or bounds as people read them."""
+    def legal_values(self) -> str:
+        """Return the choices or the bounds as text, such as `>= 1, <= 64`."""
         if get_origin(self.kind) is Literal:
             return ", ".join(map(str, get_args(self.kind)))
         limits = [
@@ -94,27 +94,28 @@ class Setting:
         ]
         return ", ".join(f"{sign} {limit:,g}" for sign, limit in limits if limit < LONGEST)
 
-    def checked(self, value: Any, written: str) -> Any:
-        """Return the typed value of a keyword, a file or a text. Raises UserError, which quotes it as `written`."""
+    def typed_value(self, value: Any, source_text: str) -> Any:
+        """Convert a value to the setting's type, and check it. Raises UserError, which quotes the user's
+        `source_text`."""
         try:
-            result = self._adapter.validate_python(self._prepared(value))
+            result = self._type_adapter.validate_python(self._parse_text(value))
             if isinstance(result, float) and math.isnan(result):
-                raise ValueError("give a number")
+                raise ValueError("NaN is not a number")
             return result
         except ValidationError as error:
             message = error.errors()[0]["msg"].removeprefix("Value error, ")
         except (TypeError, ValueError) as error:
             message = str(error)
-        raise UserError(f"{written} cannot be used: {message}.", f"{self.path}: {self.help}")
+        raise UserError(f"{source_text} cannot be used: {message}.", f"{self.path}: {self.help}")
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[Any]:
+    def _type_adapter(self) -> TypeAdapter[Any]:
         kind: Any = Annotated[self.kind, self.info]
         return TypeAdapter(kind)
 
-    def _prepared(self, value: Any) -> Any:
+    def _parse_text(self, value: Any) -> Any:
         if isinstance(value, bool) and not self.is_kind(bool):
-            raise TypeError("it takes neither true nor false")
+            raise TypeError("true and false are not legal values")
         if not isinstance(value, str):
             return value
         text = str(user_path(value)) if value.startswith("~/") else value
@@ -136,7 +137,7 @@ def setting(
     parse: Callable[[str], Any] | None = None,
     **bounds: Any,
 ) -> Any:
-    """Declare a field or a parameter. `leaf` and `flag`: other names in the path and as a flag."""
+    """Declare a setting as a field or a parameter. `leaf` and `flag` are its other names in paths and flags."""
     info = Field(description=help, **bounds)
     metadata = {"group": group, "setting": info, "leaf": leaf, "flag": flag, "choices": choices, "parse": parse}
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
@@ -144,7 +145,7 @@ def setting(
 
 @cache
 def settings_of(source: Any) -> dict[str, Setting]:
-    """Return the settings of an options class, a pydantic model or a command's function, by the Python name."""
+    """Return the settings of an options class, a pydantic model or a command's function, in a dict by Python name."""
     if isinstance(source, type) and issubclass(source, BaseModel):
         group: str = source.GROUP  # type: ignore[attr-defined]
         return {
@@ -168,23 +169,22 @@ def settings_of(source: Any) -> dict[str, Setting]:
     return settings
 
 
-def required(kind: Any, path: str, origin: str, command: str) -> Setting:
-    """Return the setting of a path, such as `loop.hold_ms`. Raises UserError that suggests the nearest path."""
+def find_setting(kind: Any, path: str, origin: str, command: str) -> Setting:
+    """Return the setting with a path such as `loop.hold_ms`. Raises UserError that suggests the most similar path.
+    `origin` says where the user wrote the path."""
     settings = {entry.path: entry for entry in settings_of(kind).values()}
     if path in settings:
         return settings[path]
     near = difflib.get_close_matches(path, settings, 1, 0.0)
-    hint = f"The nearest one is {near[0]}; `rtcontrol settings` lists all." if near else "It has none."
+    hint = f"The most similar is {near[0]}; `rtcontrol settings` lists all." if near else "It has no settings."
     raise UserError(f"{origin} is not a setting of `rtcontrol {command}`.", hint)
 
 
-def read_file(
-    path: Path, kind: Any, command: str, elsewhere: Callable[[str], bool] = lambda path: False
+def read_settings_file(
+    path: Path, kind: Any, command: str, is_foreign: Callable[[str], bool] = lambda path: False
 ) -> dict[str, Any]:
-    """Return the values of a TOML file of groups, by Python name. Settings of other commands (`elsewhere`) are skipped.
-
-    Raises UserError naming file and setting.
-    """
+    """Return the values of a TOML file with settings, by Python name. `is_foreign` returns whether a path is a setting
+    of another command; such settings are skipped. Raises UserError naming file and setting."""
     try:
         table = tomllib.loads(read_text(path))
     except (OSError, ValueError) as error:
@@ -198,57 +198,57 @@ def read_file(
     known = {entry.path for entry in settings_of(kind).values()}
     values = {}
     for word, value in words.items():
-        if word in known or not elsewhere(word):
-            entry = required(kind, word, f"{path}: {word}", command)
-            values[entry.name] = entry.checked(value, f"{path}: {word} = {value!r}")
+        if word in known or not is_foreign(word):
+            entry = find_setting(kind, word, f"{path}: {word}", command)
+            values[entry.name] = entry.typed_value(value, f"{path}: {word} = {value!r}")
     return values
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def size(text: str) -> int:
-    """Return the bytes of a size such as 500M. Raises ValueError for other texts, and below the minimum of a record."""
+def record_bytes(text: str) -> int:
+    """Return the number of bytes of a record's size such as 500M. Raises ValueError for other texts and small sizes."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "")
     try:
         count = round(float(number) * UNITS[unit])
     except (ValueError, OverflowError):
-        raise ValueError("give bytes, or such as 500M or 2G") from None
+        raise ValueError("give a number of bytes, or a size such as 500M or 2G") from None
     if count < MIN_RECORD_BYTES:
         raise ValueError("give 1M or more")
     return count
 
 
-def _size_text(text: str) -> str:
-    size(text)
+def _check_size(text: str) -> str:
+    record_bytes(text)
     return text
 
 
-def _margin_text(text: str) -> str:
+def _check_margin(text: str) -> str:
     from rtcontrol.models.decode.hysteresis import margin_of
 
     margin_of(text)
     return text
 
 
-def confidence(text: str) -> Any:
-    """Return the minimum confidence of all heads (0.5), of some (function=0.6,main=0.3), or both. Raises ValueError."""
+def parse_confidence(text: str) -> Any:
+    """Parse a minimum confidence, for all parts of a call (0.5) or some (function=0.6,main=0.3). Raises ValueError."""
     parts = [part.rpartition("=") for part in text.split(",")]
     floors = {head.strip(): float(least) for head, _, least in parts}
     if len(floors) < len(parts) or any(equals and not head.strip() for head, equals, _ in parts):
-        raise ValueError("give such as 0.5, or function=0.6,main=0.3")
+        raise ValueError("give a confidence such as 0.5, or function=0.6,main=0.3")
     return floors[""] if list(floors) == [""] else floors
 
 
-def _probabilities(value: Confidence) -> Confidence:
+def _check_probabilities(value: Confidence) -> Confidence:
     for least in value.values() if isinstance(value, dict) else [value]:
         if not 0 <= least <= 1:
-            raise ValueError("give probabilities of 0 to 1, as 0.5, or function=0.6,main=0.3")
+            raise ValueError("give probabilities between 0 and 1, such as 0.5, or function=0.6,main=0.3")
     return value
 
 
-def _folder(text: str) -> str:
-    return text if Path(text).parts else str(Path.cwd())  # `.` equals the empty path of a folder that was not named
+def _parse_folder(text: str) -> str:
+    return text if Path(text).parts else str(Path.cwd())  # Path(".") equals the default, an empty path
 
 
 # -- runs and servers -------------------------------------------------------------------------------------------------
@@ -256,12 +256,12 @@ def _folder(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
-    """Settings of runs and of servers. Raises UserError for values that are not legal, or exclude each other."""
+    """Settings that runs and servers share. Raises UserError for illegal values and combinations."""
 
     agent: str | None = setting("loop", None, "A name or a .py file. (default: the environment's)")
     hz: float = setting("loop", 16.0, "Ticks per second.", ge=MIN_HZ, le=MAX_HZ)
     calls_per_tick: int = setting("loop", 1, "The most calls per observation, by the deadline.", ge=1, le=MAX_CALLS)
-    hysteresis: Annotated[str, AfterValidator(_margin_text)] | None = setting(
+    hysteresis: Annotated[str, AfterValidator(_check_margin)] | None = setting(
         "loop", None, "Keep a value unless another is more probable by a margin: margin=0.2 (docs/safety.md)."
     )
     interpreter: str | None = setting("loop", None, "Maps words to a goal: a checkpoint, or chat:URL#NAME.")
@@ -282,11 +282,11 @@ class SharedOptions:
     standby: bool = setting("host", False, "Keep a second decoder warm (ray only), which takes over at once.")
     backup: str | None = setting("host", None, "A local model that decides if the first is late or unsure.")
 
-    out: Path = setting("record", Path(), "Folder of record and report. (default: runs/NAME-TIME)", parse=_folder)
+    out: Path = setting("record", Path(), "Folder of record and report. (default: runs/NAME-TIME)", parse=_parse_folder)
     record_observations: str = setting(
         "record", "yes", "no: keep no observations.", leaf="observations", choices=("yes", "no")
     )
-    record_max: Annotated[str, AfterValidator(_size_text)] = setting(
+    record_max: Annotated[str, AfterValidator(_check_size)] = setting(
         "record", "1G", "Bytes of the record, or with k, M, G; beyond it the oldest part is removed.", leaf="max"
     )
     record_pictures: float = setting("record", 0.0, "Pictures a second to keep.", leaf="pictures", ge=0, le=100)
@@ -295,15 +295,15 @@ class SharedOptions:
         kind: Any = type(self)
         for name, entry in settings_of(kind).items():
             if (value := getattr(self, name)) != entry.default:
-                object.__setattr__(self, name, entry.checked(value, f"{name}={value!r}"))
-        unlike = {
+                object.__setattr__(self, name, entry.typed_value(value, f"{name}={value!r}"))
+        exclusive = {
             "host.standby and host.kind=inprocess": self.standby and self.host != "ray",
             "host.standby and host.backup": self.standby and self.backup is not None,
             "loop.hysteresis and several loop.calls_per_tick": self.hysteresis is not None and self.calls_per_tick > 1,
             "record.pictures and record.observations=no": self.record_pictures and self.record_observations == "no",
         }
-        for which in (which for which, clash in unlike.items() if clash):
-            raise UserError(f"{which} exclude each other.", "Leave one of them out.")
+        for names in (names for names, both_set in exclusive.items() if both_set):
+            raise UserError(f"{names} exclude each other.", "Leave one of them out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,11 +321,11 @@ class LoopGroup(SharedOptions):
     on_miss: str = setting("loop", "hold", "Hold the call, act safely, or stop.", choices=("hold", "safe", "stop"))
     hold_ms: float | None = setting("loop", None, "The longest hold. (default: the agent's)", ge=0, le=LONGEST)
     max_miss_rate: float | None = setting("loop", None, "Exit with status 3 above this rate.", ge=0, le=1)
-    min_confidence: Annotated[Confidence, AfterValidator(_probabilities)] | None = setting(
+    min_confidence: Annotated[Confidence, AfterValidator(_check_probabilities)] | None = setting(
         "loop",
         None,
         "Withhold less sure calls: 0.5, or by head or parameter, function=0.6,main=0.3. (default: the checkpoint's)",
-        parse=confidence,
+        parse=parse_confidence,
     )
     confirm: tuple[str, ...] = setting("loop", (), "These tools wait for a person's yes.")
     confirm_s: float = setting("loop", 10.0, "How long a call waits for the yes.", gt=0, le=LONGEST)

@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError, open_input, strict_json, without_byte_order_mark
+from rtcontrol.models.errors import UserError, open_input, strict_json, strip_byte_order_mark
 from rtcontrol.models.files import create_file, part_path
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
@@ -203,7 +203,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             gzip.open(file) if path.suffix == ".gz" else file as lines,
         ):
             for line, raw in enumerate(lines, 1):
-                text = without_byte_order_mark(raw, path) if line == 1 else raw.removeprefix(BOM_UTF8)
+                text = strip_byte_order_mark(raw, path) if line == 1 else raw.removeprefix(BOM_UTF8)
                 if text.strip():
                     yield line, text
     except (OSError, EOFError, zlib.error) as error:

@@ -17,7 +17,7 @@ import numpy as np
 from rtcontrol.models.checkpoint.chat_template import CallSyntax, call_value_text, encode_value
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import TokenTrie, TrieNode
-from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.domain import FreeDomain
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
@@ -109,7 +109,7 @@ class ChatPlan:
     def where(self, free: FreeText) -> str:
         """Return the tool and parameter of a free value, for error messages."""
         tool = self.tools[free.tool]
-        return f"Tool {shown(tool.name)}, parameter {shown(tool.parameters[free.decides - 1].name)}"
+        return f"Tool {quoted_name(tool.name)}, parameter {quoted_name(tool.parameters[free.decides - 1].name)}"
 
     def _is_quoted(self, p: Parameter) -> bool:
         """Return whether all values are strings, so that the quote before a value can be a part of the key's text."""
@@ -138,9 +138,8 @@ class ChatPlan:
             if (i, n) not in self._values:
                 self._values[i, n] = self._value_place(i, tool, n, partial(self._choice_after, i, tool, n))
             if not follow.insert(self._tokenizer.encode_marked(between + self._key_text(p)), n, self._values[i, n]):
-                raise UserError(
-                    f"Tool {shown(tool.name)}, {shown(p.name)}: its name has the same tokens as another.", "Rename it."
-                )
+                where = f"Tool {quoted_name(tool.name)}, {quoted_name(p.name)}"
+                raise UserError(f"{where}: its name has the same tokens as another.", "Rename it.")
             if p.required:
                 break
         else:
@@ -151,7 +150,7 @@ class ChatPlan:
     def _value_place(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
         """Return the position where the k-th value is chosen. `then(is_string)` returns the choice after the value."""
         p, quoted = tool.parameters[k], self._is_quoted(tool.parameters[k])
-        where = f"Tool {shown(tool.name)}, parameter {shown(p.name)}"
+        where = f"Tool {quoted_name(tool.name)}, parameter {quoted_name(p.name)}"
         choice = Choice(i, k + 1, is_value=True)
         if isinstance(p.domain, FreeDomain):
             free = self._free_text(i, k, p, where, then)

@@ -23,7 +23,7 @@ from rtcontrol.models.decode.hysteresis import HysteresisWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
 from rtcontrol.models.decode.walk import HeadNode, HeadState, Walk, Walker, choose_layout
-from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.combinations import Row
 from rtcontrol.models.schema.tool_schema import ABSENT
 
@@ -119,8 +119,8 @@ class DecoderCore:
     def where(self, k: int, tool: int) -> str:
         """Return the tool and the parameters of its head `k`, for error messages."""
         return (
-            f"Tool {shown(self.plan.tools[tool].name)}, "
-            f"{', '.join(shown(p.name) for p in self.plan.slots[tool][k - 1].parameters)}"
+            f"Tool {quoted_name(self.plan.tools[tool].name)}, "
+            f"{', '.join(quoted_name(p.name) for p in self.plan.slots[tool][k - 1].parameters)}"
         )
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class HeadSteps(DecisionSteps):
             if fault is None:
                 return tool, walks, self._build_decision(tool, walks, arguments)
             if not self._restrict_head(tool, arguments):
-                raise DecodeError(f"Tool {shown(self.plan.tools[tool].name)}: {fault}")
+                raise DecodeError(f"Tool {quoted_name(self.plan.tools[tool].name)}: {fault}")
 
     def _walk(self, head: int, state: HeadState, tools: int) -> Walk:
         if head in self._within:

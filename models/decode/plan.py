@@ -9,7 +9,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, FUNCTION, NULL, head_end, head_start
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain, json_text
 from rtcontrol.models.schema.json_schema import to_declared_types
 from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
@@ -177,11 +177,12 @@ def compile_plan(
                 for value, text in zip(slot.domain.values, slot.domain.texts, strict=True):
                     path = [*tokenizer.encode(text), active.end_id]
                     if len(path) ** 2 // 2 > room:
-                        where = f"Tool {shown(tools[index].name)}, {', '.join(shown(p.name) for p in slot.parameters)}"
+                        names = ", ".join(quoted_name(p.name) for p in slot.parameters)
+                        where = f"Tool {quoted_name(tools[index].name)}, {names}"
                         raise UserError(f"{where}: its listed values are too long, or too many.", "Give fewer values.")
                     before = active.trie.path_tokens
                     if not active.trie.insert(path, index, value):
-                        where = f"Tool {shown(tools[index].name)}, argument {k + 1}"
+                        where = f"Tool {quoted_name(tools[index].name)}, argument {k + 1}"
                         problem = f"{where}: {value!r} has the same tokens as another value."
                         raise UserError(problem, "Remove or rename one of them.")
                     room -= active.trie.path_tokens - before

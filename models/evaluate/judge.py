@@ -17,7 +17,7 @@ import numpy as np
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
-from rtcontrol.models.intervals import share
+from rtcontrol.models.intervals import share_of_right
 from rtcontrol.models.schema.domain import is_same
 
 RULES = ("exact", "strict")
@@ -140,7 +140,7 @@ def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
     document: dict[str, Any] = {
         "rule": rule,
         **_accuracy(rows),
-        "rows": share(sum(each.verdict.right for each in rows), len(rows)),
+        "rows": share_of_right(sum(each.verdict.right for each in rows), len(rows)),
         "by_source": {name: _accuracy(group) for name, group in sources.items()},
         "wrong": _reasons(rows),
         "latency_ms": latency([each.answer.ms for each in rows if each.answer.ms is not None]),
@@ -170,7 +170,7 @@ def latency(ms: Sequence[float]) -> dict[str, Any]:
 
 def _accuracy(rows: Sequence[JudgedRow]) -> dict[str, Any]:
     right, function = _right_samples(rows, "right").values(), _right_samples(rows, "function").values()
-    return {"overall": share(sum(right), len(right)), "function": share(sum(function), len(function))}
+    return {"overall": share_of_right(sum(right), len(right)), "function": share_of_right(sum(function), len(function))}
 
 
 def _right_samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:

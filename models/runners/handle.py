@@ -7,7 +7,7 @@ from typing import Any
 
 from rtcontrol.models.decode.core import common_prefix_length
 from rtcontrol.models.decode.protocol import Ask, PassCost, Runner, Tree, Work, measure_pass_cost
-from rtcontrol.models.errors import too_long
+from rtcontrol.models.errors import prompt_too_long
 
 
 class Handle:
@@ -23,7 +23,7 @@ class Handle:
         self.computed = 0
 
     @property
-    def uncomputed(self) -> int:
+    def uncomputed_count(self) -> int:
         """Return how many tokens of the prompt are not computed yet."""
         return len(self.prompt) - self.computed
 
@@ -31,7 +31,7 @@ class Handle:
         """Start a decision. Return how many tokens are cached: the longest common prefix of `prompt` and the previous
         prompt. Raises UserError if the prompt and `reserve` nodes do not fit."""
         if len(prompt) + reserve > self.slots:
-            raise too_long(self.slots, len(prompt))
+            raise prompt_too_long(self.slots, len(prompt))
         # Not all of the last prompt may be computed: a decision without a choice needs no pass.
         common = common_prefix_length(self.prompt[: self.computed], prompt)
         self.computed = self.keep_prefix(common, len(prompt) + reserve)
@@ -56,8 +56,8 @@ def pass_cost(runner: Runner, handle: Handle, sizes: Sequence[int]) -> PassCost:
 
     def prepare(size: int) -> None:
         handle.start(prompt, size)
-        if handle.uncomputed:
-            runner.prefill(handle, handle.uncomputed)
+        if handle.uncomputed_count:
+            runner.prefill(handle, handle.uncomputed_count)
 
     def pass_of(size: int) -> None:  # the answers are on the CPU, so this waits for the GPU
         runner.run([Work(handle, Tree([0] * size, [-1] * size, [0] * size, [Ask(range(size), (0,))]))])

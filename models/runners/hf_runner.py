@@ -17,7 +17,7 @@ import torch
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work
-from rtcontrol.models.errors import UserError, too_long
+from rtcontrol.models.errors import UserError, prompt_too_long
 from rtcontrol.models.runners.handle import Handle, pass_cost
 from rtcontrol.models.runners.packed import compute_answers
 from rtcontrol.models.runners.torch_runner import choose_device, choose_dtype, choose_threads, thread_limit
@@ -78,7 +78,7 @@ class HFRunner:
         # A plain cache, since the model's own cache may have a window and drop tokens that other branches need.
         handle = HFSequence(self.slots, DynamicCache())
         handle.start(prefix, 1)
-        self.prefill(handle, handle.uncomputed)
+        self.prefill(handle, handle.uncomputed_count)
         return handle, PrefixInfo(len(prefix), "computed")
 
     def copy(self, handle: HFSequence, prefix: Sequence[int]) -> HFSequence:
@@ -86,7 +86,7 @@ class HFRunner:
         other = HFSequence(self.slots, deepcopy(handle.cache))
         other.prompt, other.computed, other.paths = list(handle.prompt), handle.computed, list(handle.paths)
         other.start(prefix, 1)
-        self.prefill(other, other.uncomputed)
+        self.prefill(other, other.uncomputed_count)
         return other
 
     def cost(self, handle: HFSequence) -> PassCost:
@@ -119,12 +119,12 @@ class HFRunner:
         """Evaluate a tree and return fp32 logits [nodes, vocabulary]. Raises UserError if the nodes do not fit."""
         base = len(handle.paths)
         if len(handle.prompt) + base + len(tree.tokens) > handle.slots:
-            raise too_long(handle.slots, len(handle.prompt))
-        self.prefill(handle, handle.uncomputed - min(handle.uncomputed, CHUNK))
+            raise prompt_too_long(handle.slots, len(handle.prompt))
+        self.prefill(handle, handle.uncomputed_count - min(handle.uncomputed_count, CHUNK))
         paths = list(handle.paths)
         for i, parent in enumerate(tree.parents, start=base):
             paths.append([*(paths[parent] if parent >= 0 else ()), i])
-        return self._run_pass(handle, handle.uncomputed, tree.tokens, paths)
+        return self._run_pass(handle, handle.uncomputed_count, tree.tokens, paths)
 
     def _run_pass(
         self, handle: HFSequence, fresh: int, nodes: Sequence[int], paths: Sequence[list[int]] = ()

@@ -12,7 +12,7 @@ import torch
 
 from rtcontrol.models.decode.core import common_prefix_length
 from rtcontrol.models.decode.protocol import Ask, Work
-from rtcontrol.models.errors import too_long
+from rtcontrol.models.errors import prompt_too_long
 from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.lean import LeanModel, SequenceRows
 
@@ -92,7 +92,7 @@ class PackedSequence(Handle):
         fresh = self.prompt[self.computed :]
         past, end = self.computed + len(self.paths), len(self.prompt)
         if past + len(fresh) + len(nodes) > self.cache.slots:
-            raise too_long(self.cache.slots, end)
+            raise prompt_too_long(self.cache.slots, end)
         self.cache.reserve(past, past + len(fresh) + len(nodes))
         mask = self.model.mask(past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
         places = [*range(self.computed, end), *(end + n.depth for n in nodes)]

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from rtcontrol.models.errors import home
+from rtcontrol.models.errors import home_folder
 
 LAYOUT = 1  # version of the stored tensors; increase it when their meaning changes
 DAYS, MIB = 30, 2048  # limits for the age of an unused file, and for the size of all files
@@ -26,7 +26,8 @@ def cache_folder() -> Path:
     base = os.environ.get("RTCONTROL_CACHE")
     if base:
         return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME") or (home() or Path(os.devnull, "no HOME")) / ".cache") / "rtcontrol"
+    user_folder = os.environ.get("XDG_CACHE_HOME") or (home_folder() or Path(os.devnull, "no HOME")) / ".cache"
+    return Path(user_folder) / "rtcontrol"
 
 
 def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: str) -> str:
@@ -37,8 +38,7 @@ def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: s
 
 @contextlib.contextmanager
 def saving_disabled() -> Iterator[None]:
-    """Write no prefixes to disk within a `with` block. An evaluation uses each set of tools only once, and a prefix of
-    a large model takes a hundred megabytes."""
+    """Write no prefixes to disk within a `with` block, for evaluations that use each set of tools only once."""
     global _saving
     before, _saving = _saving, False
     try:

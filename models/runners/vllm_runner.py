@@ -30,7 +30,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
-from rtcontrol.models.errors import UserError, too_long
+from rtcontrol.models.errors import UserError, prompt_too_long
 from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.torch_runner import choose_dtype, choose_threads, thread_limit
 from rtcontrol.models.runners.vllm_tap import RequestedNodes, ScoreTap, gather_answers
@@ -57,7 +57,7 @@ class RequestSequence(Handle):
         for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
             self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
         if len(self.prompt) + max(map(len, self.paths[base:]), default=0) > self.slots:
-            raise too_long(self.slots, len(self.prompt))
+            raise prompt_too_long(self.slots, len(self.prompt))
         nodes = sorted({n for ask in asks if ask.ids or ask.masks is not None for n in ask.nodes})
         return asks, dict(zip(nodes, numbers, strict=False))
 

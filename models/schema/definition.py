@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.errors import UserError, quoted_name
 
 SHAPE_HINT = 'Write "parameters": {"type": "object", "properties": {...}, "required": [...]}'
 PARAMETER_KEYS = ("parameters", "inputSchema", "input_schema")  # of OpenAI, MCP and Anthropic
@@ -32,12 +32,12 @@ def read_definition(tool: Any) -> Definition:
     if not isinstance(tool, Mapping) or not isinstance(body, Mapping):
         raise UserError(f"{str(tool)[:120]!r} is not a tool.", "Write an OpenAI-style function definition.")
     name, kind = body.get("name"), tool.get("type")
-    where = f"Tool {shown(name)}" if isinstance(name, str) and name else "A tool"
+    where = f"Tool {quoted_name(name)}" if isinstance(name, str) and name else "A tool"
     schemas = {key: body[key] for key in PARAMETER_KEYS if body.get(key)}
     if kind not in (None, "function") and not schemas:
         inner = tool.get(str(kind))
         if isinstance(inner, Mapping) and "name" in inner:
-            where = f"Tool {shown(inner['name'])}"
+            where = f"Tool {quoted_name(inner['name'])}"
         problem = f"{where}: its type is {str(kind)[:64]!r}, and it has no parameters, so its arguments are unknown."
         raise UserError(problem, f'Write "type": "function". {SHAPE_HINT}.')
     if not isinstance(name, str) or not name:

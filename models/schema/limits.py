@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.errors import UserError, quoted_name
 
 MAX_TOOLS = 128
 MAX_CHARACTERS = 1 << 20  # of all names, descriptions and values
@@ -108,9 +108,9 @@ def _place_of(tools: Any, path: tuple[Any, ...]) -> str:
     tool = tools[path[0]]
     body = tool.get("function", tool) if isinstance(tool, Mapping) else {}
     name = body.get("name") if isinstance(body, Mapping) else None
-    where = f"Tool {shown(name)}" if name else f"Tool {path[0] + 1}"
+    where = f"Tool {quoted_name(name)}" if name else f"Tool {path[0] + 1}"
     at = path.index("properties") + 1 if "properties" in path else len(path)
-    return f"{where}, parameter {shown(path[at])}" if at < len(path) else where
+    return f"{where}, parameter {quoted_name(path[at])}" if at < len(path) else where
 
 
 def check_count(count: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.definition import SHAPE_HINT
 from rtcontrol.models.schema.domain import ClosedDomain, Domain, FreeDomain, domain_of
 from rtcontrol.models.schema.json_schema import normal_form, without_null
@@ -60,7 +60,7 @@ class ParameterReader:
     """Reads the root schema of one tool; `room` is the allowance for its size."""
 
     def __init__(self, tool: str, room: Allowance) -> None:
-        self._where, self._room = f"Tool {shown(tool)}", room
+        self._where, self._room = f"Tool {quoted_name(tool)}", room
 
     def read(self, source: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
         """Return the parameters in head order, and the rules for combinations of arguments. Raises UserError."""
@@ -107,7 +107,7 @@ class ParameterReader:
         return merge_all_of(SchemaDocument(root, self._where, self._room).without_references(call=True))
 
     def _parameter(self, name: str, source: Any, required: bool) -> Parameter:
-        where = f"{self._where}, parameter {shown(name)}"
+        where = f"{self._where}, parameter {quoted_name(name)}"
         document = {} if source is True else source
         schema = _typed(normal_form(document, where))
         if not isinstance(schema.get("x-group", ""), str):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-from rtcontrol.models.errors import UserError, shown
+from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.combinations import Combinations, legal_combinations
 from rtcontrol.models.schema.definition import read_definition
 from rtcontrol.models.schema.domain import Domain, FreeDomain, closed_domain, list_objects, sorted_json
@@ -69,16 +69,16 @@ class ToolSchema:
         Raises UserError, which names tool and parameter.
         """
         definition = read_definition(tool)
-        check_encodable([definition.name, definition.description], f"Tool {shown(definition.name)}")
+        check_encodable([definition.name, definition.description], f"Tool {quoted_name(definition.name)}")
         try:
             parameters, rules = ParameterReader(definition.name, room or Allowance()).read(definition.schema)
         except RecursionError:
             raise UserError(
-                f"Tool {shown(definition.name)}: its schema is nested too deeply to be read.", "Use fewer levels."
+                f"Tool {quoted_name(definition.name)}: its schema is nested too deeply to be read.", "Use fewer levels."
             ) from None
         schema = cls(definition.name, definition.description, parameters, rules)
         if rules is not None and schema.combinations is not None and not schema.combinations.rows:
-            problem = f"Tool {shown(definition.name)}: no call satisfies {rules.keywords} of its parameters."
+            problem = f"Tool {quoted_name(definition.name)}: no call satisfies {rules.keywords} of its parameters."
             raise UserError(problem, "Relax these rules.")
         return schema
 
@@ -131,7 +131,7 @@ class ToolSchema:
 
 
 def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
-    where = f"Tool {shown(tool)}, parameters {', '.join(shown(p.name) for p in unit)} in one head"
+    where = f"Tool {quoted_name(tool)}, parameters {', '.join(quoted_name(p.name) for p in unit)} in one head"
     required = [p.name for p in unit if p.required]
     null = () if required else (ABSENT,)
     if len(unit) == 1:

@@ -25,7 +25,7 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import locked, replace_file
+from rtcontrol.models.files import folder_lock, replace_file
 from rtcontrol.models.runners.torch_runner import choose_device
 from rtcontrol.models.runners.weights import ARCHITECTURES
 from rtcontrol.models.train.adopt import adopt_base
@@ -97,7 +97,7 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     source = resolve(job.base)
     try:
         (job.out / TRAINING).mkdir(parents=True, exist_ok=True)
-        with locked(job.out):
+        with folder_lock(job.out):
             return _finetune_locked(job, source, device, progress)
     except (OSError, SafetensorError) as error:
         raise save_error(job.out, error) from None

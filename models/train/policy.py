@@ -31,7 +31,7 @@ class TrainingSequence:
         self.nodes: list[tuple[int, int]] = []  # (token, index of the parent) of each node of the decision
 
     @property
-    def uncomputed(self) -> int:
+    def uncomputed_count(self) -> int:
         """Return the length of the prompt, since no token is cached."""
         return len(self.prompt)
 

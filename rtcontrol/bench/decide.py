@@ -98,7 +98,7 @@ class DecideBench:
         """Return the tree nodes at which the scout's decision made choices, and the nodes that lead to them."""
         nodes: list[Node] = []
         placed: dict[HeadNode, tuple[int, ...]] = {}
-        for k, n in self._scout.decoding.visited:
+        for k, n in self._scout.decoding.visited_nodes:
             trie = self.decider.plan.heads[k].trie
             above: tuple[int, ...] = ()
             for node in (n[:end] for end in range(len(n) + 1)):

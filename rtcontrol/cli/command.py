@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from rtcontrol.cli.figures import check_writable
 from rtcontrol.models.docstrings import docstring
 from rtcontrol.models.errors import UserError
-from rtcontrol.settings import GROUPS, Setting, read_file, required, settings_of
+from rtcontrol.settings import GROUPS, Setting, find_setting, read_settings_file, settings_of
 
 ALSO = "Also: `--set loop.hold_ms=300` (repeatable) and `--config FILE.toml`; `rtcontrol settings` lists all settings."
 FIGURES = "`--json FILE` writes all results as JSON; - is standard output."
@@ -54,14 +54,14 @@ class CommandLine:
 
     def values(self, source: Any, command: str) -> dict[str, Any]:
         """Return the values of a command's settings by Python name. Values of --set override those of --config."""
-        values = {} if self.config is None else read_file(self.config, source, command, has_setting)
+        values = {} if self.config is None else read_settings_file(self.config, source, command, has_setting)
         parsed: dict[str, Any] = {}
         for word in self.set:
             path, equals, text = word.partition("=")
             if not equals:
                 raise UserError(f"--set {word} has no value.", "Give a value, as in --set loop.hold_ms=300.")
-            entry = required(source, path, f"--set {path}", command)
-            value = entry.checked(text, f"--set {word}")
+            entry = find_setting(source, path, f"--set {path}", command)
+            value = entry.typed_value(text, f"--set {word}")
             parsed[entry.name] = (*parsed.get(entry.name, ()), *value) if is_repeatable(entry) else value
         return values | parsed
 
@@ -136,7 +136,7 @@ def command(
             used = [entry for entry in shown if words[entry] not in (None, [])]
             values |= {entry: _flag_value(shown[entry], words[entry]) for entry in used}
             for entry in settings.values():
-                if entry.required and entry.name not in values:
+                if entry.is_required and entry.name not in values:
                     raise UserError(f"Missing option {flag_of(entry)}.", entry.help)
             rest = {entry.name: words[entry.name] for entry in plain} | ({"line": line} if "line" in accepted else {})
             if options is not None:
@@ -175,7 +175,7 @@ def _flag_value(entry: Setting, parsed: Any) -> Any:
     if isinstance(parsed, bool):
         return parsed
     texts = parsed if isinstance(parsed, list) else [parsed]
-    values = [entry.checked(text, f"{flag_of(entry)} {text}") for text in texts]
+    values = [entry.typed_value(text, f"{flag_of(entry)} {text}") for text in texts]
     return tuple(part for value in values for part in value) if is_repeatable(entry) else values[0]
 
 
@@ -185,7 +185,7 @@ def _flag_parameter(entry: Setting) -> inspect.Parameter:
     words, metavar = flag_of(entry), "|".join(get_args(entry.kind)) if get_origin(entry.kind) is Literal else None
     if entry.default is True:
         words += f"/--no-{words[2:]}"
-    shown = not (entry.required or entry.default in (None, (), True, False, Path()) or "(default:" in entry.help)
+    shown = not (entry.is_required or entry.default in (None, (), True, False, Path()) or "(default:" in entry.help)
     text = f"{entry.help} (default: {entry.default})" if shown else entry.help
     option = typer.Option(words, help=text, metavar=metavar, show_default=False)
     return inspect.Parameter(

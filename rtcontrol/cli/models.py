@@ -106,7 +106,7 @@ def quantize(
     original = spec.build()
     folder = original.checkpoint.folder
     work.check_quantization(folder, scheme, out)
-    interpreter = work.interpreter(python)
+    interpreter = work.find_interpreter(python)
     requests = [(each.observation, each.instruction) for each in situations(whose, CALIBRATED + COMPARED)]
     console = console_for_tables()
     with console.status(f"quantising with {CALIBRATED} prompts of the agent {whose}"):

@@ -53,7 +53,7 @@ def _toml_default(entry: Setting) -> str:
 
 
 def _help_text(entry: Setting) -> str:
-    return f"{entry.help} ({entry.legal()})" if entry.legal() else entry.help
+    return f"{entry.help} ({entry.legal_values()})" if entry.legal_values() else entry.help
 
 
 def page() -> Iterator[str]:

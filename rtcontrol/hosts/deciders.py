@@ -291,7 +291,7 @@ class STModel:
         return decision
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        decision: Decision = yield from self._decider.decide_in_steps(*_prompt(request), sliced=self.patient)
+        decision: Decision = yield from self._decider.decide_in_steps(*_prompt(request), in_slices=self.patient)
         return decision
 
     @property

@@ -257,18 +257,18 @@ class PolicyLink:
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
         """Ask a question, and return a future of the answer, which may raise DecisionLost. Cancelling the future closes
         the connection. Raises DecisionLost after `close`."""
-        answer = self._thread.start(self._conversation.ask, packed, limit_s)
+        answer = self._thread.start_work(self._conversation.ask, packed, limit_s)
         if answer is None:
             raise DecisionLost("connection", "the link was closed")
         return answer
 
     def disconnect(self) -> None:
         """Close the connection after an invalid answer."""
-        self._thread.call(self._conversation.disconnect)
+        self._thread.schedule_call(self._conversation.disconnect)
 
     def close(self) -> None:
         """Close the connection, and cancel pending questions."""
-        self._thread.end(self._conversation.end)
+        self._thread.end_loop(self._conversation.end)
 
     def __del__(self) -> None:
         if hasattr(self, "_thread"):

@@ -26,7 +26,7 @@ from rtcontrol.run.model_compatibility import NAME_IT, adapted, model_for, rate_
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import check_expert, check_fit, is_gym, load_module, notices, tools_only_agent
-from rtcontrol.settings import size
+from rtcontrol.settings import record_bytes
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol.telemetry.table import Terminal
@@ -163,7 +163,7 @@ def run_loop(
 
 def _build_loop(config: RunConfig, parts: RunParts, view: LiveView, ending: Shutdown) -> ControlLoop:
     agent, env = parts.agent, parts.env
-    file = RecordFile(config.out / "record.mcap", size(config.record_max))
+    file = RecordFile(config.out / "record.mcap", record_bytes(config.record_max))
     pictures = env.pictures.recorded if isinstance(env, RemoteEnvironment) else None
     header = config.header(agent.fallback.hold_ms, agent)
     recorder = Recorder(file, header, view.say, patient=config.clock == "lockstep", pictures=pictures)

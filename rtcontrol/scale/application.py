@@ -12,7 +12,7 @@ from rtcontrol.hosts.deciders import SCRIPTED
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
-from rtcontrol.settings import required, settings_of
+from rtcontrol.settings import find_setting, settings_of
 
 NAME = "Server"
 MAX_WAITING = 64  # maximum length of the queue while all replicas are full; an open WebSocket counts as a request
@@ -30,9 +30,9 @@ def options_of(args: dict[str, Any]) -> ServeOptions:
     settings, values = settings_of(ServeOptions), {}
     for word, value in words.items():
         origin = f"rtcontrol.scale: {word}"
-        entry = settings.get(word) or required(ServeOptions, word, origin, "serve")
+        entry = settings.get(word) or find_setting(ServeOptions, word, origin, "serve")
         text = value if isinstance(value, str) else json.dumps(value)
-        values[entry.name] = entry.checked(text, f"{origin} = {text}")
+        values[entry.name] = entry.typed_value(text, f"{origin} = {text}")
     return ServeOptions(**values)
 
 

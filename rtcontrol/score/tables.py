@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rtcontrol.models.intervals import wilson
+from rtcontrol.models.intervals import wilson_interval
 from rtcontrol.score.policies import SCRIPTED
 
 GOALS_NOTE = (
@@ -48,7 +48,7 @@ def share_text(outcomes: Sequence[int]) -> str:
     """Return successes, attempts and the 95 % Wilson interval as a text such as `19/20 (0.76-0.99)`."""
     if not outcomes:
         return "-"
-    low, high = wilson(sum(outcomes), len(outcomes))
+    low, high = wilson_interval(sum(outcomes), len(outcomes))
     return f"{sum(outcomes)}/{len(outcomes)} ({low:.2f}-{high:.2f})"
 
 

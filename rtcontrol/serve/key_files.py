@@ -9,7 +9,7 @@ from pathlib import Path
 
 import zmq
 
-from rtcontrol.models.errors import home
+from rtcontrol.models.errors import home_folder
 from rtcontrol_client.wire.curve import SERVER, KeyFileError, KeyPair, load_pair, load_public
 
 __all__ = ["KEY_NAME", "SERVER", "KeyFileError", "KeyPair", "load_pair", "load_public"]
@@ -18,7 +18,7 @@ KEY_NAME = re.compile(r"(?!.*\.key(_secret)?$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def default_folder() -> Path | None:
     """Return $XDG_CONFIG_HOME/rtcontrol/keys, or ~/.config/rtcontrol/keys; None if the home folder is unknown."""
-    folder, base = home(), os.environ.get("XDG_CONFIG_HOME")
+    folder, base = home_folder(), os.environ.get("XDG_CONFIG_HOME")
     config = Path(base) if base else folder and folder / ".config"
     return config and config / "rtcontrol" / "keys"
 

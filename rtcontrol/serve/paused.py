@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-from rtcontrol.models.errors import home, read_text
+from rtcontrol.models.errors import home_folder, read_text
 from rtcontrol.models.files import replace_file
 
 
 def default_folder() -> Path | None:
     """Return $XDG_STATE_HOME/rtcontrol/paused, or ~/.local/state/rtcontrol/paused; None without a home folder."""
-    folder, base = home(), os.environ.get("XDG_STATE_HOME")
+    folder, base = home_folder(), os.environ.get("XDG_STATE_HOME")
     state = Path(base) if base else folder and folder / ".local" / "state"
     return state and state / "rtcontrol" / "paused"
 

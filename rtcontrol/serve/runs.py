@@ -15,7 +15,7 @@ from rtcontrol.envs.remote import RemotePicture
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.serve.negotiate import SessionTerms
 from rtcontrol.serve.refusals import refused_as
-from rtcontrol.settings import size
+from rtcontrol.settings import record_bytes
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
 from rtcontrol.telemetry.histogram import BOUNDS_S
@@ -117,7 +117,7 @@ def open_recorder(
     path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
     with refused_as(Code.INTERNAL):
         header = config.header(terms.hold_ms, terms.agent) | more
-        file = RecordFile(path, size(config.record_max))
+        file = RecordFile(path, record_bytes(config.record_max))
         return Recorder(file, header, log_line, pictures=pictures), path
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import lock, unlock
+from rtcontrol.models.files import lock_folder, unlock_folder
 
 RECORD = "record.mcap"
 
@@ -37,7 +37,7 @@ class RunFolder:
         while self._lock < 0:
             try:
                 self._folders = make_folder(self.path, exclusive=self._new)
-                self._lock = lock(self.path)
+                self._lock = lock_folder(self.path)
             except FileExistsError:
                 if not self._new:
                     raise unwritable_error(self.path, "it is not a folder") from None
@@ -54,7 +54,7 @@ class RunFolder:
 
     def __exit__(self, *exc: object) -> None:
         remove_empty(self._folders)
-        unlock(self._lock)
+        unlock_folder(self._lock)
 
 
 def find_record(folder: Path) -> Path | None:

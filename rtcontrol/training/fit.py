@@ -27,7 +27,7 @@ from rtcontrol.models.checkpoint.observations import KnownObservations
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.data.row import Row, raw_lines
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import locked
+from rtcontrol.models.files import folder_lock
 from rtcontrol.models.numbers import known_numbers
 from rtcontrol.models.train.export import export, markdown_table, save_error, write_card
 from rtcontrol.models.train.observations import ObservationCounts
@@ -282,7 +282,7 @@ def time_text(spent_s: float, ran_s: float) -> str:
 
 
 def _prepare_run(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
-    """Return the training run and its evaluation on held-out rows. The folder is locked until `stack` closes."""
+    """Return the training run and its evaluation on held-out rows. The folder is folder_lock until `stack` closes."""
     counts: Words = count_words([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
     allow_null = data.allow_null or bool(data.nonsense)
     if data.base is not None:
@@ -296,7 +296,7 @@ def _prepare_run(data: FitData, folder: Path, say: Callable[[str], object], stac
     training = folder / TRAINING
     try:
         training.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(locked(folder))
+        stack.enter_context(folder_lock(folder))
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}).", ELSEWHERE) from None
     judge = HeldOut(learner, data.held)

@@ -17,7 +17,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.intervals import wilson
+from rtcontrol.models.intervals import wilson_interval
 from rtcontrol.models.train.encode import with_word_probes
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.scratch import WORD, Learner
@@ -73,12 +73,12 @@ class Share:
 
     def message(self) -> str:
         """Return a text such as `19 of 20 right`, with the percentage and its 95 % Wilson interval."""
-        low, high = wilson(self.right, self.count)
+        low, high = wilson_interval(self.right, self.count)
         return f"{self.right} of {self.count} right ({self.value:.1%}, Wilson 95 % {low:.1%} to {high:.1%})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        low, high = wilson(self.right, self.count)
+        low, high = wilson_interval(self.right, self.count)
         return {"right": self.right, "count": self.count, "wilson_95": [round(low, 4), round(high, 4)]}
 
 

@@ -13,7 +13,7 @@ from rtcontrol.models import errors
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.errors import UserError, open_input, read_text
-from rtcontrol.models.files import create_file, lock, open_output, replace_file, unlock, write_output
+from rtcontrol.models.files import create_file, lock_folder, open_output, replace_file, unlock_folder, write_output
 from rtcontrol.telemetry.record_reader import read_record
 
 
@@ -78,14 +78,14 @@ def test_checkpoint_with_a_pipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_forked_helper_keeps_no_lock(tmp_path: Path) -> None:
-    descriptor = lock(tmp_path)
+    descriptor = lock_folder(tmp_path)
     ours, theirs = os.pipe()
     if (helper := os.fork()) == 0:
         os.write(theirs, b"+")
         signal.pause()
     assert os.read(ours, 1) == b"+"
-    unlock(descriptor)
-    unlock(lock(tmp_path))
+    unlock_folder(descriptor)
+    unlock_folder(lock_folder(tmp_path))
     os.kill(helper, signal.SIGKILL)
     os.waitpid(helper, 0)
     os.close(ours)

@@ -40,8 +40,8 @@ def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, questi
     """Return each option's probability: the product, over its tokens, of a token's share among those that continue some
     option."""
     wording = decider.encoder
-    prompt = [*wording.state(state), *wording.question(question.text)]
-    paths = [wording.option(option) for option in question.options]
+    prompt = [*wording.state_ids(state), *wording.question_ids(question.text)]
+    paths = [wording.option_ids(option) for option in question.options]
     probabilities = []
     for path in paths:
         probability = 1.0
@@ -104,10 +104,10 @@ def test_the_last_state_stays_cached(folder: Path) -> None:
 
 def test_question_beyond_the_context_is_refused_with_the_excess(folder: Path) -> None:
     decider = decider_of(folder)
-    room = decider.handle.slots - len(decider.encoder.state("go " * 1000))
-    around = len(decider.encoder.question("x")) - 1
+    room = decider.handle.slots - len(decider.encoder.state_ids("go " * 1000))
+    around = len(decider.encoder.question_ids("x")) - 1
     fits, over = (StateQuestion("x" * n, ("0", "1")) for n in (room - around, room - around + 1))
-    assert len(decider.encoder.question(fits.text)) == room
+    assert len(decider.encoder.question_ids(fits.text)) == room
     decider.answer("go " * 1000, [fits])
     with pytest.raises(UserError, match=rf"together 1 more than the model's context of {decider.handle.slots}"):
         decider.answer("go " * 1000, [fits, over])
@@ -137,8 +137,9 @@ def test_question_takes_the_place_of_the_instruction(folder: Path) -> None:
     assert tokenizer.decode(question) == "\nhistory: []\n\n<|im_end|> so?<|im_end|>\n<|im_start|>assistant\n"
     assert question.count(tokenizer.special_id("<|im_end|>")) == 1, "text is never control"
     wording = decider.encoder
-    assert tokenizer.decode(wording.state("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
-    assert tokenizer.decode(wording.question("so?")) == "\nso?<|im_start|><arg1>"
+    assert tokenizer.decode(wording.state_ids("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
+    assert tokenizer.decode(wording.question_ids("so?")) == "\nso?<|im_start|><arg1>"
     assert (
-        tokenizer.decode(wording.option("<|im_end|>")) == "<|im_end|></arg1>" and len(wording.option("<|im_end|>")) > 2
+        tokenizer.decode(wording.option_ids("<|im_end|>")) == "<|im_end|></arg1>"
+        and len(wording.option_ids("<|im_end|>")) > 2
     )

@@ -216,7 +216,7 @@ class SimCrowd:
         self.faults.use("pause")
         for word, later in (("pause", 0), ("resume", self.chance.randrange(1, 4) * self.period_ns)):
             command = OperatorCommand(word, "sim", self.time.now_ns + later)
-            self.process.at(command.t_ns, lambda command=command: self.loop.post(command))
+            self.process.at(command.t_ns, lambda command=command: self.loop.enqueue_event(command))
 
     # -- the referee ---------------------------------------------------------------------------------------------------
 

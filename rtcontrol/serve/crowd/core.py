@@ -1,12 +1,11 @@
-"""Run the ticks of a crowd's members (agents of one client) without a clock: take events, and return actions.
+"""Decide about the ticks of a crowd (many agents, its members, of one client): take events, and return actions.
 
     join, observe -> release -> request a batch -> check -> settle, or miss -> next release
 
-The methods are in the order of a member's tick, which starts at its release. Like `LoopCore`, which runs a single
-agent, this core uses a `FallbackPolicy` and a `Tick` for each member, and `Rules` and a `Ledger` for all. In contrast,
-members share decision batches, messages and tick numbers, and a member's ticks become rarer while its observation stays
-the same.
-"""
+The methods are in the order of a member's tick, which starts at its release (the scheduled time). Like `LoopCore`,
+which runs a single agent, this core uses a `FallbackPolicy` and a `Tick` for each member, and `Rules` and a `Ledger`
+for all. In contrast, members share decision batches, messages and tick numbers, and a member's ticks become rarer while
+its observation stays the same."""
 
 from __future__ import annotations
 
@@ -36,10 +35,10 @@ MIN_TIMERS = 64  # number of timers from which on those without effect are remov
 KEPT_SHARES = 64  # number of batches whose decoder time per decision is stored
 MAX_LISTED = 64  # maximum number of refused parts that an error to the client lists
 OTHERS_ACCEPTED = "the others were accepted"
-# The first ticks of new members start at this number of points, spread over a period. The resulting batches are
-# smaller: they finish sooner, and need little more decoder time in total.
+# The first ticks of new members are spread over this number of instants in a period. The resulting smaller batches
+# finish sooner, and need little more decoder time in total.
 RELEASE_GROUPS = 4
-# A batch is chosen so that its expected time is this share of the time until its earliest deadline. The reserve is for
+# A batch may take at most this share of the time until its earliest deadline, as expected. The rest is a reserve for
 # slow batches, because a late batch is a miss for each of its members.
 TIME_SHARE = 0.5
 
@@ -75,7 +74,7 @@ class TimerQueue:
             self._limit = max(MIN_TIMERS, 2 * len(self._heap))
 
     def run_due(self, now_ns: int) -> None:
-        """Call all functions that are due."""
+        """Call all functions whose time is `now_ns` or earlier."""
         while self._heap and self._heap[0][0] <= now_ns:
             _, _, function, argument = heapq.heappop(self._heap)
             function(argument)
@@ -89,14 +88,13 @@ class TimerQueue:
 class BatchQueue:
     """The released ticks that wait for a decision, and the batch of ticks that the decoder is processing.
 
-    `max_size` halves after a late batch. After a full batch in time it doubles, or grows only by an eighth if a batch
-    was late before; otherwise a size that is always late would be tried again and again.
-    """
+    `max_size` halves after a late batch. After a full batch in time it doubles until a batch is late for the first
+    time, and then grows by an eighth only, so that a size that is always late is not tried again and again."""
 
     waiting: list[MemberTick] = field(default_factory=list)
     batch: list[MemberTick] = field(default_factory=list)  # empty if no request is pending
     requested_ns: int = 0  # when the pending batch was requested
-    incarnation: int = 0  # of the decoder that received the request
+    incarnation: int = 0  # how often the decoder had been restarted when it received the request
     count: int = 0  # number of batches requested
     served: int = 0  # number of ticks in these batches
     late_dropped: int = 0  # number of decisions for ticks that had ended before
@@ -105,7 +103,7 @@ class BatchQueue:
     max_size: int = 1  # maximum number of ticks in a batch
     growth: int = 1  # a full batch of n ticks raises `max_size` by n // growth
 
-    def end(self, now_ns: int, late: bool) -> list[MemberTick]:
+    def end_batch(self, now_ns: int, late: bool) -> list[MemberTick]:
         """Record that the pending batch ended at `now_ns`, and return its ticks."""
         batch, self.batch = self.batch, []
         self.record_time(len(batch), now_ns - self.requested_ns, late)
@@ -119,14 +117,14 @@ class BatchQueue:
         elif count >= self.max_size:
             self.max_size = count + max(1, count // self.growth)
 
-    def expected(self, count: int) -> float:
+    def expected_ns(self, count: int) -> float:
         """Return the expected nanoseconds for a batch of `count` ticks."""
         return self.times.expected_ns(None, count)
 
 
 class CrowdCore:
-    """The state machine of a crowd's run. `k` is the highest number of a tick, or of a safe call between two ticks
-    (-1 if there is none). `calls` will be sent by the next `_flush`."""
+    """The state machine of a crowd's run. `k` is the highest number so far of a tick or of a safe call between two
+    ticks; -1 before the first. `calls` are the calls that the next `_flush_calls` sends to the client."""
 
     def __init__(self, members: Members, settings: LoopSettings, rules: Rules, k: int = -1) -> None:
         self.members, self.settings, self.rules, self.k = members, settings, rules, k
@@ -149,7 +147,7 @@ class CrowdCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """The next instant at which the core needs a `TimerFired` event; None if no timer is set."""
+        """Return the next instant at which the core needs a `TimerFired` event, or None if no timer is set."""
         return self.timers.next_ns
 
     def _needs_timer(self, due_ns: int, subject: Any) -> bool:
@@ -163,15 +161,15 @@ class CrowdCore:
         self.timers.run_due(self.now_ns)
         self._give_up_batch()
         self._request_batch()
-        self._flush()
+        self._flush_calls()
 
-    def _flush(self) -> None:
+    def _flush_calls(self) -> None:
         if self.calls:
             self.out.append(SendCalls(self.calls))
             self.calls = []
 
     def _on_join(self, message: Join) -> None:
-        members, faults = self.members.join(message)
+        members, faults = self.members.join_members(message)
         for member in members:
             self._restore_rate(member)
         self._refuse_parts(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
@@ -179,22 +177,23 @@ class CrowdCore:
     def _on_observe(self, message: ObserveMany) -> None:
         """Store observations. The first observation of a member starts its ticks. If a member's ticks have become rare,
         a changed observation restores the full rate."""
-        members, faults = self.members.observe(message, self.now_ns)
+        members, faults = self.members.store_observations(message, self.now_ns)
         for member in members:
-            if member.released_ns is None or (member.periods > 1 and not member.unchanged):
+            if member.released_ns is None or (member.periods > 1 and not member.is_unchanged):
                 self._restore_rate(member)
         self._refuse_parts(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
 
-    def _refuse_parts(self, problem: str, others: str, faults: Sequence[RefusedPart]) -> None:
+    def _refuse_parts(self, problem: str, accepted: str, faults: Sequence[RefusedPart]) -> None:
         if faults:
             codes = {fault.error.code for fault in faults}
             code = codes.pop() if len(codes) == 1 else Code.INVALID
             members = [fault.message_part() for fault in faults[:MAX_LISTED]]
             hint = f"`members` has the reasons, for at most {MAX_LISTED} of them."
-            self.out.append(SendError(WireError(code, f"{len(faults)} {problem}; {others}.", hint, members=members)))
+            self.out.append(SendError(WireError(code, f"{len(faults)} {problem}; {accepted}.", hint, members=members)))
 
     def _restore_rate(self, member: CrowdMember) -> None:
-        """Restore a member's full rate: schedule its next tick one period after the last one, but not before now."""
+        """Schedule a member's next tick one period after its last tick, but not before now, and reset `periods` to
+        1."""
         now = self.now_ns
         member.periods = 1
         if member.newest is not None and member.tick is None and not self.paused:
@@ -207,10 +206,10 @@ class CrowdCore:
     def _schedule_tick(self, member: CrowdMember, t_ns: int) -> None:
         if member.due_ns != t_ns:  # otherwise this release is already scheduled
             member.due_ns = t_ns
-            self.timers.schedule(t_ns, self._release, member)
+            self.timers.schedule(t_ns, self._release_tick, member)
 
-    def _release(self, member: CrowdMember) -> None:
-        """Start the member's tick, unless its release was scheduled for another time in the meantime."""
+    def _release_tick(self, member: CrowdMember) -> None:
+        """Start the member's tick that is due, unless its start was scheduled for another time in the meantime."""
         observation, now = member.newest, self.now_ns
         due_ns, period_ns = member.due_ns, member.terms.period_ns
         if due_ns is None or due_ns > now or observation is None:
@@ -233,7 +232,7 @@ class CrowdCore:
             tick.set_observation(observation)
             self._miss_tick(tick, (Cause.STALE_OBSERVATION, "frozen"))
         else:
-            self.timers.schedule(tick.deadline_ns + 1, self._expire_call, tick)
+            self.timers.schedule(tick.deadline_ns + 1, self._miss_overdue_tick, tick)
             self.queue.waiting.append(tick)
 
     # -- request a batch -----------------------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ class CrowdCore:
         queue.waiting = [tick for tick in queue.waiting if not tick.done]
         if queue.batch or not queue.waiting or not self.host.alive:
             return
-        queue.batch = choose_batch(queue.waiting, now, queue.expected, queue.max_size)
+        queue.batch = choose_batch(queue.waiting, now, queue.expected_ns, queue.max_size)
         if not queue.batch:
             return
         chosen = {tick.k for tick in queue.batch}
@@ -258,7 +257,7 @@ class CrowdCore:
     def _request_of(self, tick: MemberTick) -> DecisionRequest:
         """Return the decision request for a tick, with the member's newest observation."""
         member, observation = tick.member, tick.member.newest
-        assert observation is not None, "a released tick has one"
+        assert observation is not None, "a member whose tick has started has an observation"
         self.queue.served += 1
         member.used, member.served = True, self.queue.served
         tick.set_observation(observation)
@@ -274,23 +273,24 @@ class CrowdCore:
         batch, self.queue.batch = self.queue.batch, []
         for tick in batch:
             self._miss_tick(tick, (Cause.DECIDE, "send"), error=event.error)
-        self._flush()
+        self._flush_calls()
 
     def _give_up_batch(self) -> None:
-        """Put the ticks of the batch back if the decoder was lost. Cancel the batch if all its ticks have ended."""
+        """Return the batch's ticks to the queue if the decoder was lost. Cancel the batch if all its ticks have
+        ended."""
         queue, host = self.queue, self.host
         if queue.batch and (queue.incarnation != host.incarnation or not host.alive):
             queue.waiting += [tick for tick in queue.batch if not tick.done]
             queue.batch = []
         elif queue.batch and all(tick.done for tick in queue.batch):
-            queue.end(self.now_ns, late=True)
+            queue.end_batch(self.now_ns, late=True)
             self.out.append(ev.CancelRequest(queue.count))
 
     def _on_reply(self, reply: DecisionReply) -> None:
         queue, now = self.queue, self.now_ns
         if not queue.batch or reply.tick != queue.count:
             return
-        batch = queue.end(now, late=any(now > tick.deadline_ns for tick in queue.batch))
+        batch = queue.end_batch(now, late=any(now > tick.deadline_ns for tick in queue.batch))
         queue.shares.append(reply.decide_ns / len(batch))
         faults = list[RefusedPart]()
         for tick, part in zip(batch, member_replies(reply, [tick.request for tick in batch]), strict=True):
@@ -306,8 +306,8 @@ class CrowdCore:
         self._refuse_parts("observation(s) got no decision", "the others got one", faults)
 
     def _undecided_fault(self, tick: MemberTick, reply: DecisionReply) -> list[RefusedPart]:
-        """Return the fault for an observation that got no decision, or an empty list if the same text was already
-        reported."""
+        """Return the error report about an observation without a decision, or an empty list if the client already got a
+        report about the same text."""
         member, text = tick.member, tick.request.observation
         if member.reported_text == text:
             return []
@@ -323,7 +323,7 @@ class CrowdCore:
         """Send the decided call to the client, unless the call is uncertain, invalid or needs a confirmation."""
         call, text = decision.call, None
         if (why := self._hold_reason(decision)) is not None:
-            # The active call stays active, but only until its present time limit.
+            # The active call stays active, but its time limit is not extended.
             policy = tick.member.policy
             measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
             self._fall_back(tick, measure, why)
@@ -362,22 +362,22 @@ class CrowdCore:
 
     # -- settle, or miss -----------------------------------------------------------------------------------------------
 
-    def _settle_tick(self, outcome: TickOutcome, **more: Any) -> None:
+    def _settle_tick(self, outcome: TickOutcome, **extra_fields: Any) -> None:
         """End the tick, write its record, and schedule the member's next tick."""
         tick = outcome.tick
         assert isinstance(tick, MemberTick), "a crowd's ticks belong to members"
         member = tick.member
         tick.done, member.tick = True, None
-        self._record_tick(tick, outcome, more)
+        self._record_tick(tick, outcome, extra_fields)
         member.update_rate(outcome.kind in ("call", "null"))
         phase_ns, member.phase_ns = member.phase_ns, 0
         self._schedule_tick(member, tick.release_ns + member.period_ns + phase_ns)
 
-    def _record_tick(self, tick: MemberTick, outcome: TickOutcome, more: dict[str, Any]) -> None:
+    def _record_tick(self, tick: MemberTick, outcome: TickOutcome, extra_fields: dict[str, Any]) -> None:
         member, ledger, request, reply = tick.member, self.ledger, tick.request, outcome.reply
         tick.epoch, tick.superseded, member.superseded = member.epoch, member.superseded, 0
         fields: dict[str, Any] = {"member": member.id}
-        if self.settings.record_observations and tick.requested:
+        if self.settings.record_observations and tick.is_requested:
             numbers = {"k": tick.k, "t_s": ledger.t_s(tick.capture_ns), "seq": tick.seq, "epoch": tick.epoch}
             prompt = {"observation": request.observation, "instruction": request.instruction}
             ledger.write({**numbers, **prompt, "history": request.history, **fields})
@@ -387,7 +387,7 @@ class CrowdCore:
             line = ledger.decided_line(outcome, reply, self.now_ns, 0)
         else:
             line = ledger.tick_line(outcome)
-        ledger.write({**line, **fields, **more})
+        ledger.write({**line, **fields, **extra_fields})
 
     def _miss_tick(
         self,
@@ -398,15 +398,15 @@ class CrowdCore:
         call: str | None = None,
     ) -> None:
         measure = tick.member.policy.miss(self.now_ns)
-        more: dict[str, Any] = {"cause": cause[0].value, "action": measure}
+        fields: dict[str, Any] = {"cause": cause[0].value, "action": measure}
         if cause[1] is not None:
-            more["subcause"] = cause[1]
-        self.ledger.put_error(more, error, None, "submit: " if isinstance(error, Exception) else "")
+            fields["subcause"] = cause[1]
+        self.ledger.put_error(fields, error, None, "submit: " if isinstance(error, Exception) else "")
         self._fall_back(tick, measure, cause[0].value)
-        self._settle_tick(TickOutcome(tick, "miss", reply, call), **more)
+        self._settle_tick(TickOutcome(tick, "miss", reply, call), **fields)
 
     def _fall_back(self, tick: MemberTick, measure: Measure, cause: str) -> None:
-        """Keep the active call until its time limit, or send the safe calls, as `measure` says."""
+        """Keep the active call until its time limit if `measure` is "hold", else send the safe calls."""
         expires_ns = tick.member.policy.expires_ns
         if measure == "hold" and expires_ns is not None:
             self._send_calls(tick.member, tick.k, "held", tick.observation, cause=cause)
@@ -414,12 +414,12 @@ class CrowdCore:
         else:
             self._send_safe_calls(tick.member, "miss", measure == "safe", tick.k, cause)
 
-    def _send_safe_calls(self, member: CrowdMember, why: str, first: bool, k: int, cause: str) -> None:
-        """Send the member's safe calls. If they were not active before (`first`), also write a line into the record."""
+    def _send_safe_calls(self, member: CrowdMember, why: str, record_line: bool, k: int, cause: str) -> None:
+        """Send the member's safe calls, and with `record_line` also write them into the record."""
         member.decided = None
         calls = member.terms.safe_calls or []
         self._send_calls(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
-        if first and member.newest is not None:
+        if record_line and member.newest is not None:
             text = "; ".join(Call(call.name, call.arguments).text() for call in calls) or None
             line = {"safe": text, "why": why, "t_s": self.ledger.t_s(self.now_ns), "attempt": 1, "in_force": True}
             self.ledger.write({**line, "member": member.id})
@@ -432,11 +432,11 @@ class CrowdCore:
         ttl_ms = member.terms.ttl_ms
         self.calls.append(MemberCall(id=member.id, tick=k, epoch=member.epoch, status=status, ttl_ms=ttl_ms, **fields))
 
-    def _send_safe_calls_between_ticks(self, member: CrowdMember, why: str, first: bool) -> None:
+    def _send_safe_calls_between_ticks(self, member: CrowdMember, why: str, record_line: bool) -> None:
         """Send the safe calls between two ticks, with a new tick number. If a tick is open, this tick and its skipped
         releases get higher numbers, because a client treats the call with the highest number as the newest one."""
         self.k += 1
-        self._send_safe_calls(member, why, first, self.k, why)
+        self._send_safe_calls(member, why, record_line, self.k, why)
         if (tick := member.tick) is not None:
             self.k += 1 + tick.skip.get("skipped", 0)
             tick.k = self.k
@@ -447,19 +447,19 @@ class CrowdCore:
         if present and member.policy.expire(self.now_ns) == "safe":
             self._send_safe_calls_between_ticks(member, "miss", True)
 
-    def _expire_call(self, tick: MemberTick) -> None:
+    def _miss_overdue_tick(self, tick: MemberTick) -> None:
         if not tick.done:
             self._miss_tick(tick, self._late_cause(tick))
 
     def _late_cause(self, tick: MemberTick) -> KnownCause:
-        """Return the cause of the miss of a tick that got no decision in time."""
+        """Return the cause of a miss whose tick got no decision in time."""
         if not self.host.alive:
             return Cause.HOST, "lost"
         if any(event.event == "lost" and event.t_ns > tick.release_ns for event in self.host.events[-4:]):
             return Cause.HOST, "restarting"
         if 2 * (tick.woke_ns - tick.release_ns) >= tick.deadline_ns - tick.release_ns:
             return Cause.WAKE, "scheduler"
-        return Cause.DECIDE, "decoder_slow" if tick.requested else "queued"
+        return Cause.DECIDE, "decoder_slow" if tick.is_requested else "queued"
 
     def _on_command(self, command: OperatorCommand) -> None:
         """Send all members their safe calls after a pause or stop. After a resume, schedule their ticks again."""
@@ -477,12 +477,12 @@ class CrowdCore:
             self._make_safe(member, "pause")
 
     def _make_safe(self, member: CrowdMember, why: str) -> None:
-        first = not member.policy.safe
+        was_active = member.policy.safe
         member.policy.suspend(self.now_ns, lasting=False)
-        self._send_safe_calls_between_ticks(member, why, first)
+        self._send_safe_calls_between_ticks(member, why, not was_active)
 
     def _on_instruction(self, event: ev.NewInstruction) -> None:
-        """Make the text the goal of all members from their next tick on, and of later members without a goal."""
+        """Make the new instruction the goal of all members, also of later members that join without a goal."""
         self.members.goal = event.text
         for member in self.members:
             member.terms = replace(member.terms, instruction=event.text)
@@ -495,11 +495,11 @@ class CrowdCore:
         self.ledger.host_events(state.events)
 
     def _on_stopped(self, event: ev.StopRequested) -> None:
-        """End the run: send all members their safe calls. Open ticks are not counted as releases."""
+        """End the run: send all members their safe calls. Ticks that have not ended are not counted."""
         for member in self.members:
-            member.end()
+            member.end_ticks()
             self._make_safe(member, "exit")
-        self._flush()
+        self._flush_calls()
         self.ledger.write({"end": event.why, "t_s": self.ledger.t_s(self.now_ns)})
 
 
@@ -509,22 +509,21 @@ def choose_batch(
     """Return the ticks for the next batch: at most `max_size` of those that can be decided in time.
 
     `expected_ns` returns the expected duration of a batch by its size. A batch takes at most TIME_SHARE of the time to
-    its earliest deadline. Ticks are chosen by deadline or, if there is not enough time for all, by priority and then by
-    how long ago their member was served. If no tick can be in time, the tick with the latest deadline is tried, because
-    the decoder may be faster again.
-    """
+    its earliest deadline. Ticks with an early deadline come first. If there is not enough time for all ticks, those
+    with a high priority come first, and then those whose members have waited longest. If no tick can be in time, the
+    batch is the tick with the latest deadline, because the decoder may be faster again."""
     in_time = [tick for tick in waiting if now_ns + expected_ns(1) <= tick.deadline_ns]
     if not in_time:
         open_ticks = [tick for tick in waiting if now_ns < tick.deadline_ns]
         return sorted(open_ticks, key=lambda tick: tick.deadline_ns)[-1:]
     time_for_all = now_ns + expected_ns(len(in_time)) <= max(tick.deadline_ns for tick in in_time)
 
-    def urgency(tick: MemberTick) -> tuple[int, ...]:
+    def batch_order(tick: MemberTick) -> tuple[int, ...]:
         member = tick.member
         rank = -member.terms.priority, member.served
         return (tick.deadline_ns, *rank) if time_for_all else (*rank, tick.deadline_ns)
 
-    ordered = sorted(in_time, key=urgency)
+    ordered = sorted(in_time, key=batch_order)
     earliest, count = ordered[0].deadline_ns, 1
     while count < min(len(ordered), max_size):
         earliest = min(earliest, ordered[count].deadline_ns)
@@ -537,7 +536,7 @@ def choose_batch(
 HANDLERS: dict[type, Callable[[CrowdCore, Any], None]] = {
     ev.TimerFired: CrowdCore._on_timer_fired,
     Join: CrowdCore._on_join,
-    Leave: lambda core, message: core.members.leave(message),
+    Leave: lambda core, message: core.members.remove_members(message),
     ObserveMany: CrowdCore._on_observe,
     ev.SendResult: CrowdCore._on_sent,
     DecisionReply: CrowdCore._on_reply,

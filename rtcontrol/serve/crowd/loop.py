@@ -1,4 +1,4 @@
-"""Run `CrowdCore`, the decisions about a crowd's ticks, on a thread: wait for the decoder, and carry out actions."""
+"""Run a `CrowdCore`, which decides about a crowd's ticks: wait for the decoder, and carry out the core's actions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_WAIT_NS = 250_000_000
 
 class CrowdLoop:
     """Runs a crowd's core until `stop` is called. `send` receives the actions that concern the client, such as
-    `SendCalls`. Any thread may call `enqueue_message`, `post` and `stop`."""
+    `SendCalls`. Any thread may call `enqueue_message`, `enqueue_event` and `stop`."""
 
     def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, send: Callable[[ev.Action], None]) -> None:
         self.core, self.host, self.recorder, self._send = core, host, recorder, send
@@ -40,9 +40,9 @@ class CrowdLoop:
         if len(sizes) >= MAX_INBOX or sum(sizes) >= MAX_INBOX_BYTES:
             problem, hint = f"{len(sizes)} messages of this crowd are queued.", "Send fewer messages."
             raise WireError(Code.RATE, problem, hint, retryable=True)
-        self.post(message, memory_of(message))
+        self.enqueue_event(message, memory_of(message))
 
-    def post(self, event: Message | ev.Event, size: int = 0) -> None:
+    def enqueue_event(self, event: Message | ev.Event, size: int = 0) -> None:
         """Queue a message or an event for the core; `size` is its memory in bytes."""
         self._inbox.append((event, size))
         self.host.wake()
@@ -52,27 +52,27 @@ class CrowdLoop:
         self.ended_by = self.ended_by or reason
         self.host.wake()
 
-    def start(self, rounds: int) -> None:
-        """Start the decoder host and make `rounds` warm-up decisions, to estimate the duration of the first batch.
+    def start(self, warmup_rounds: int) -> None:
+        """Start the decoder host and make `warmup_rounds` decisions, to estimate the duration of the first batch.
         Raises UserError if the decider cannot decide with these tools."""
         info, goal, warmup = self.host.start(), self.core.members.goal, Warmup()
-        warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), rounds)
+        warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), warmup_rounds)
         for took_ms in warmup.round_trip_ms[1:]:  # the first round only warms up
             self.core.queue.record_time(1, round(took_ms * 1e6), late=False)
         self.recorder.file.start_writing()
         self.recorder.write({"start": {"host_info": info}})
 
     def run(self) -> None:
-        """Run until `stop` is called, or the decoder gives up."""
+        """Run the crowd until `stop` is called, or until the decoder cannot be restarted any more."""
         try:
             while self.ended_by is None and self.host.gave_up is None:
-                self._collect()
-                self._dispatch(ev.TimerFired())
+                self._process_inbox()
+                self._process_event(ev.TimerFired())
                 if (reply := self.host.wait(self._wait_ns())) is not None:
-                    self._dispatch(reply)
-            self._collect()
+                    self._process_event(reply)
+            self._process_inbox()
         finally:
-            self._dispatch(ev.StopRequested(self.ended_by or self.host.gave_up or "failed"))
+            self._process_event(ev.StopRequested(self.ended_by or self.host.gave_up or "failed"))
 
     def _wait_ns(self) -> int:
         wake_ns = self.core.wake_ns
@@ -80,20 +80,21 @@ class CrowdLoop:
             return 0
         return MAX_WAIT_NS if wake_ns is None else min(MAX_WAIT_NS, max(0, wake_ns - time.monotonic_ns()))
 
-    def _collect(self) -> None:
-        """Pass a change of the host's state and all queued events to the core."""
+    def _process_inbox(self) -> None:
+        """Pass a change of the decoder host's state and all queued events to the core."""
         host = self.host
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._state:
             self._state = state
-            self._dispatch(ev.HostChanged(*state[:3], tuple(host.events)))
+            self._process_event(ev.HostChanged(*state[:3], tuple(host.events)))
         events = [self._inbox.popleft()[0] for _ in range(len(self._inbox))]
         newest = next((event for event in reversed(events) if isinstance(event, ev.NewInstruction)), None)
         for event in events:
-            if not isinstance(event, ev.NewInstruction) or event is newest:  # an instruction costs time for each member
-                self._dispatch(event)
+            # Applying an instruction to all members takes time, so only the newest instruction is applied.
+            if not isinstance(event, ev.NewInstruction) or event is newest:
+                self._process_event(event)
 
-    def _dispatch(self, event: Message | ev.Event) -> None:
+    def _process_event(self, event: Message | ev.Event) -> None:
         """Pass an event to the core, carry out the core's actions, and pass their results to the core as events."""
         events: deque[Message | ev.Event] = deque([event])
         while events:
@@ -101,13 +102,13 @@ class CrowdLoop:
                 if isinstance(action, ev.RecordLine):
                     self.recorder.write(action.line)
                 elif isinstance(action, DecisionRequest):
-                    events.append(self._submit(action))
+                    events.append(self._submit_request(action))
                 elif isinstance(action, ev.CancelRequest):
                     self.host.cancel(action.k)
                 else:
                     self._send(action)
 
-    def _submit(self, request: DecisionRequest) -> ev.SendResult:
+    def _submit_request(self, request: DecisionRequest) -> ev.SendResult:
         try:
             self.host.submit(request)
             return ev.SendResult()

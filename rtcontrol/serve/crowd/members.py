@@ -1,4 +1,4 @@
-"""The members (agents) of a crowd, each with its settings, newest observation, active call and open tick."""
+"""The members of a crowd (agents that share one client), with their settings, observations, active calls and ticks."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class MemberObservation:
 
 @dataclass(slots=True, eq=False)
 class MemberTick(Tick):
-    """A started tick of a member. `done` is True when the tick has ended."""
+    """A tick of a member that has started. `done` is True when the tick has ended."""
 
     member: CrowdMember = field(kw_only=True)
-    observation: MemberObservation | None = None  # the observation for the decision  # the observation for the decision
+    observation: MemberObservation | None = None  # the observation for the decision
     done: bool = False
 
     @property
-    def requested(self) -> bool:
+    def is_requested(self) -> bool:
         """Return whether a decision was requested."""
         return self.request is not NOTHING
 
@@ -102,50 +102,50 @@ class CrowdMember:
     tick: MemberTick | None = None  # the open tick
     bytes: tuple[int, int] = (0, 0)  # memory of the settings, and of the newest observation
 
-    def end(self) -> None:
-        """End the member's ticks. An open tick does not count as a release (a scheduled tick)."""
+    def end_ticks(self) -> None:
+        """Drop the member's scheduled tick, and its open tick, which is not counted."""
         if self.tick is not None:
             self.tick.done = True
         self.tick = self.due_ns = None
 
     def forget_observations(self) -> None:
-        """Forget the observation and the active call, which are outdated after the connection was lost."""
-        self.end()
+        """Remove the newest observation and the active call, because the connection was lost and they are outdated."""
+        self.end_ticks()
         self.newest = self.decided = self.released_ns = None
         self.policy.epoch(-self.policy.hold_ns)
 
     @property
     def period_ns(self) -> int:
-        """Return the time until the next tick: `periods` periods, but at most half of the calls' time to live."""
+        """Return the time from one tick to the next: `periods` periods, but at most half of the calls' time to live."""
         terms, longest = self.terms, self.terms.period_ns * self.periods
         if self.periods > 1 and terms.ttl_ms:
             longest = max(terms.period_ns, min(longest, int(terms.ttl_ms * 5e5)))
         return longest
 
     @property
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Return whether the active decision is for the newest observation and instruction."""
         observation = self.newest
         if self.terms.every_tick or observation is None:
             return False
         return self.decided == (observation.text, self.terms.instruction)
 
-    def update_rate(self, decided: bool) -> None:
-        """Set the number of periods until the next tick. `decided` is True if the last tick ended with a decision."""
-        self.periods = min(2 * self.periods, MAX_PERIODS) if decided and self.unchanged else 1
+    def update_rate(self, has_decision: bool) -> None:
+        """Set the number of periods until the next tick. `has_decision`: whether the last tick got a decision."""
+        self.periods = min(2 * self.periods, MAX_PERIODS) if has_decision and self.is_unchanged else 1
 
     def store_observation(self, observation: ObservationPart, text: str, data: Any, now_ns: int) -> None:
-        """Store an observation as the newest one."""
+        """Store an observation, with its `text` and `data`, as the newest observation."""
         self.superseded += not self.used
         self.seq, self.used = observation.seq, False
         self.newest = MemberObservation(observation.seq, observation.t_ns, now_ns, text, data)
 
 
 class Members:
-    """All members of a crowd. `terms` and `goal` apply unless a member has other settings."""
+    """All members of a crowd. `terms` and `goal` apply to each member that has no other settings."""
 
     def __init__(self, terms: SessionTerms) -> None:
-        assert terms.crowd is not None, "a crowd was negotiated"
+        assert terms.crowd is not None, "these are the terms of a crowd"
         self.terms, self.limit = terms, terms.crowd.members
         self.goal = terms.config.instruction or terms.agent.instruction
         self.by_id: dict[str, CrowdMember] = {}
@@ -156,11 +156,11 @@ class Members:
     def __iter__(self) -> Iterator[CrowdMember]:
         return iter(list(self.by_id.values()))
 
-    def join(self, message: Join) -> tuple[list[CrowdMember], list[RefusedPart]]:
+    def join_members(self, message: Join) -> tuple[list[CrowdMember], list[RefusedPart]]:
         """Add members or change their settings. Return these members, and the refused parts of the message."""
-        return _process_parts(self._join, message.members, message.faults)
+        return _process_parts(self._join_member, message.members, message.faults)
 
-    def _join(self, part: Member) -> CrowdMember:
+    def _join_member(self, part: Member) -> CrowdMember:
         terms, member = self._terms_of(part), self.by_id.get(part.id)
         own = [value for value in (part.instruction, part.safe_calls) if value is not None]
         size = memory_of(*own)
@@ -193,11 +193,11 @@ class Members:
 
     def _remove(self, name: str) -> None:
         if (member := self.by_id.pop(name, None)) is not None:
-            member.end()
+            member.end_ticks()
             self._bytes -= sum(member.bytes)
 
     def _new_policy(self) -> FallbackPolicy:
-        """Return a new fallback policy. If `on_miss` is "stop", a member holds its call: the crowd's run continues."""
+        """Return a new fallback policy. "stop" as `on_miss` means "hold" here: a member's miss cannot stop the run."""
         on_miss = self.terms.config.on_miss
         return FallbackPolicy("safe" if on_miss == "safe" else "hold", round(self.terms.hold_ms * 1e6))
 
@@ -230,16 +230,16 @@ class Members:
         legal_calls(agent.tools, member.safe_calls)
         return member.safe_calls
 
-    def leave(self, message: Leave) -> None:
+    def remove_members(self, message: Leave) -> None:
         """Remove the members that the message names."""
         for name in message.ids:
             self._remove(name)
 
-    def observe(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[RefusedPart]]:
+    def store_observations(self, message: ObserveMany, now_ns: int) -> tuple[list[CrowdMember], list[RefusedPart]]:
         """Store the observations of a message. Return their members, and the refused parts of the message."""
-        return _process_parts(partial(self._observe, now_ns=now_ns), message.looks, message.faults)
+        return _process_parts(partial(self._store_part, now_ns=now_ns), message.looks, message.faults)
 
-    def _observe(self, part: ObservationPart, now_ns: int) -> CrowdMember:
+    def _store_part(self, part: ObservationPart, now_ns: int) -> CrowdMember:
         member = self.by_id.get(part.id)
         if member is None:
             problem = f"The crowd has no member {echo(part.id)!r}."
@@ -279,8 +279,8 @@ def _process_parts(
 
 
 def crowd_terms(terms: SessionTerms) -> SessionTerms:
-    """Return the session's settings as a crowd uses them. Raises WireError for a setting that a crowd cannot have; some
-    are only removed, with a warning."""
+    """Return the session's settings for a crowd. Raises WireError for a setting that a crowd cannot have, except for
+    some settings that are removed with a warning."""
     if isinstance(terms.source, EndpointSource | PolicySource):
         hint = "Choose a model that runs on this server."
         raise WireError(Code.MODEL, "A remote model cannot decide for a crowd.", hint, field="model", fatal=True)

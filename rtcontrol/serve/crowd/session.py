@@ -1,4 +1,4 @@
-"""The session of a crowd, a client with many agents (members): its settings, its members and the loop for all."""
+"""The session of a crowd: a client with many agents (members), whose ticks run in one loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES: dict[str, Any] = {"pause": "paused", "resume": "running", "stop": "stopp
 
 
 class CrowdSession(SessionThread):
-    """A crowd's session. While the client is disconnected, its members are kept; the next observation resumes each."""
+    """A crowd's session. The members stay while the client is disconnected; each resumes at its next observation."""
 
     crowd: CrowdLoop | None = None
 
@@ -86,8 +86,8 @@ class CrowdSession(SessionThread):
 
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
-            self.crowd.post(ev.NewInstruction(text))
-        return False  # so the sessions' core stores the instruction for the next run as well
+            self.crowd.enqueue_event(ev.NewInstruction(text))
+        return False  # makes the sessions' core store the instruction also for the next run
 
     def command_loop(self, command: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "the loop exists"
@@ -95,7 +95,7 @@ class CrowdSession(SessionThread):
             return "A crowd cannot confirm calls: calls that need a confirmation are withheld."
         if self.crowd.ended_by is not None:
             return "The crowd was stopped. A stop is final."
-        self.crowd.post(ev.OperatorCommand(command, by, time.monotonic_ns()))
+        self.crowd.enqueue_event(ev.OperatorCommand(command, by, time.monotonic_ns()))
         if command == "stop":
             self.crowd.stop(PERSON_STOPPED)
         self.send(wire.ControlMessage(session=self.session.token, state=STATES[command]))

@@ -195,11 +195,11 @@ def test_chat_question_uses_the_models_template(tmp_path: Path, turns: str) -> N
         return list(library(text, add_special_tokens=False).input_ids)
 
     message = {"role": "user", "content": f"x 0.1 y -2\n\n{QUESTION.text}\n\n{ANSWER}"}
-    ids = [*wording.state("x 0.1 y -2"), *wording.question(QUESTION.text)]
+    ids = [*wording.state_ids("x 0.1 y -2"), *wording.question_ids(QUESTION.text)]
     assert ids == written(message, add_generation_prompt=True)
     marks = [wording.tokenizer.special_id(mark) for mark in wording.tokenizer.specials]
     for mark in wording.tokenizer.specials:  # a question's text never becomes control tokens
-        for part in (wording.state, wording.question, wording.option):
+        for part in (wording.state_ids, wording.question_ids, wording.option_ids):
             assert [i for i in part(mark) if i in marks] == [i for i in part("") if i in marks]
 
 

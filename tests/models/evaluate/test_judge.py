@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.evaluate.judge import RULES, Answer, judge, judge_rows, nearly_equal, scores
-from rtcontrol.models.intervals import share, wilson
+from rtcontrol.models.intervals import share_of_right, wilson_interval
 
 NAMES = st.sampled_from(["go", "stop", "a.b"])
 PLAIN = st.one_of(st.text(max_size=8), st.integers(-99, 99), st.floats(-9, 9), st.booleans())
@@ -92,7 +92,7 @@ def test_failed_answer_is_wrong_even_without_expected_call() -> None:
 
 
 def test_wilson_interval_has_known_values() -> None:
-    assert wilson(19, 20) == pytest.approx((0.764, 0.991), abs=0.001)
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert wilson(20, 20)[1] == pytest.approx(1.0)
-    assert share(1, 4)["share"] == 0.25 and share(0, 0)["share"] is None
+    assert wilson_interval(19, 20) == pytest.approx((0.764, 0.991), abs=0.001)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert wilson_interval(20, 20)[1] == pytest.approx(1.0)
+    assert share_of_right(1, 4)["share"] == 0.25 and share_of_right(0, 0)["share"] is None

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.quantize import calibration_sequences, check_quantization, interpreter, quantize
+from rtcontrol.models.quantize import calibration_sequences, check_quantization, find_interpreter, quantize
 from rtcontrol.models.runners.quantized_weights import Packing, read_packing
 from tests.models.small import build, build_checkpoint, prompt_of, reconfigure, shown, tool
 
@@ -187,4 +187,4 @@ def test_unquantisable_checkpoint_is_refused_before_starting(folder: Path, tmp_p
         check_quantization(packed, "int8", tmp_path / "new")
     for python, message in ((Path(sys.executable), "is not installed for"), (tmp_path / "none", "not a working")):
         with pytest.raises(UserError, match=f"{message}.*pip install llmcompressor"):
-            interpreter(python)
+            find_interpreter(python)

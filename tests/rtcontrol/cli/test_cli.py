@@ -46,7 +46,7 @@ MISTAKES = [
     ("--frobnicate", "No such option: --frobnicate"),
     ("--hold-ms 3", "use --set loop.hold_ms=VALUE"),
     ("--modle lander", "--model"),
-    ("--set loop.holdms=3", "The nearest one is loop.hold_ms"),
+    ("--set loop.holdms=3", "The most similar is loop.hold_ms"),
     ("--set serve.http=h:1", "--set serve.http is not a setting of `rtcontrol run`"),
     ("--set loop.hold_ms", "has no value"),
     ("--hz fast", "--hz fast cannot be used: Input should be a valid number"),
@@ -54,7 +54,7 @@ MISTAKES = [
     ("--set loop.hold_ms=inf", "--set loop.hold_ms=inf cannot be used: Input should be less than or equal to"),
     (
         "--set loop.min_confidence=7",
-        "--set loop.min_confidence=7 cannot be used: give probabilities of 0 to 1",
+        "--set loop.min_confidence=7 cannot be used: give probabilities between 0 and 1",
     ),
     ("--set host.engine=foo", "Unknown engine"),
     ("--instruct  ", "--instruct"),

@@ -21,7 +21,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LowConfidence
 from rtcontrol.run import assembly
-from rtcontrol.settings import confidence
+from rtcontrol.settings import parse_confidence
 from tests.helpers.processes import until
 
 PERIOD_S = 0.05
@@ -139,8 +139,8 @@ def test_safe_call_acts_while_the_loop_hangs(tmp_path: Path, said: str) -> None:
 
 
 def test_confidence_of_unknown_head_is_refused() -> None:
-    assert confidence("0.5") == 0.5
-    assert confidence("0.2, function=0.6,main=0.3") == {"": 0.2, "function": 0.6, "main": 0.3}
+    assert parse_confidence("0.5") == 0.5
+    assert parse_confidence("0.2, function=0.6,main=0.3") == {"": 0.2, "function": 0.6, "main": 0.3}
     for wrong in ("sure", "main=", "=0.3", "main=0.3,main=0.4"):
         with pytest.raises(UserError, match="min_confidence="):
             RunConfig(env="lander", min_confidence=wrong)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def test_confidence_of_unknown_head_is_refused() -> None:
         check_names(RunConfig(env="lander", min_confidence={"wheel": 0.6}), lander)
     with pytest.raises(UserError, match="not a tool"):
         check_names(RunConfig(env="lander", confirm=("launch",)), lander)
-    with pytest.raises(UserError, match="give probabilities of 0 to 1"):
+    with pytest.raises(UserError, match="give probabilities between 0 and 1"):
         RunConfig(env="lander", min_confidence={"main": 1.5})
 
 

@@ -16,7 +16,7 @@ from rtcontrol.run import toolsets
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_files import user_goals
-from rtcontrol.settings import read_file
+from rtcontrol.settings import read_settings_file
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -27,7 +27,7 @@ TOOL: dict[str, Any] = {
     },
 }
 READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "run.toml": (lambda path: read_file(path, RunOptions, "run"), '[loop]\nenv = "lander"\nhz = 16\n'),
+    "run.toml": (lambda path: read_settings_file(path, RunOptions, "run"), '[loop]\nenv = "lander"\nhz = 16\n'),
     "tools.json": (lambda path: tools_from(str(path)).openai(), json.dumps([TOOL], ensure_ascii=False, indent=1)),
     "goals.yaml": (lambda path: user_goals(path, "goals").phrasings, "goals:\n  fahr zur Tür:\n    - zur Tür\n"),
 }

@@ -24,7 +24,7 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import INTERNAL, MISSED, UNSAFE
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.settings import read_file, settings_of
+from rtcontrol.settings import read_settings_file, settings_of
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.run_folder import RunFolder
 from rtcontrol.training.world_rows import WorldRows
@@ -77,7 +77,7 @@ def test_settings_command_prints_a_valid_config_file(tmp_path: Path, capsys: pyt
     assert call("settings") == 0
     path = file(tmp_path, capsys.readouterr().out)
     for command in (RunOptions, ServeOptions, FinetuneRecipe):
-        values = read_file(path, command, "run", has_setting)
+        values = read_settings_file(path, command, "run", has_setting)
         assert all(values[name] == entry.default for name, entry in settings_of(command).items() if name in values)
         assert len(values) > 15
 
@@ -112,10 +112,10 @@ def test_paths_in_files_are_relative_or_at_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hz = 5", "run.toml: hz is not a setting of `rtcontrol run`. The nearest one is loop.hz"),
+        ("hz = 5", "run.toml: hz is not a setting of `rtcontrol run`. The most similar is loop.hz"),
         (
             "[loop]\nmax_age = 5",
-            "run.toml: loop.max_age is not a setting of `rtcontrol run`. The nearest one is loop.max",
+            "run.toml: loop.max_age is not a setting of `rtcontrol run`. The most similar is loop.max",
         ),
         ("[runs]\nhz = 5", "runs.hz is not a setting of `rtcontrol run`"),
         ('[loop]\nhz = "fast"', "run.toml: loop.hz = 'fast' cannot be used"),

@@ -43,7 +43,7 @@ def test_text_and_yaml_give_the_same_options() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"modle": "lander"}, "The nearest one is host.model"),
+        ({"modle": "lander"}, "The most similar is host.model"),
         ({"http": "0.0.0.0:8000"}, "http_options"),
         ({"replicas": 0}, "Give a number such as 2"),
         ({"replicas": "3:2"}, "Give a number such as 2"),

@@ -350,7 +350,7 @@ def test_excess_messages_are_refused_but_commands_accepted() -> None:
     with pytest.raises(WireError, match="messages of this crowd"):
         for _ in range(MAX_INBOX_BYTES // 65_000 + 1):
             loop.enqueue_message(large)
-    loop.post(OperatorCommand("pause", "page", 0))
+    loop.enqueue_event(OperatorCommand("pause", "page", 0))
 
 
 @pytest.mark.parametrize(
@@ -454,12 +454,12 @@ def test_resting_member_is_released_within_half_its_ttl() -> None:
     item.decided = "still", "go"
     periods = []
     for _ in range(6):
-        item.update_rate(decided=True)
+        item.update_rate(has_decision=True)
         periods.append(item.period_ns // MS)
     assert periods == [400, 600, 600, 600, 600, 600] and item.periods == MAX_PERIODS
     item.newest = MemberObservation(2, 0, 0, "moved", None)
-    assert not item.unchanged
-    assert not member(2, every_tick=True).unchanged
+    assert not item.is_unchanged
+    assert not member(2, every_tick=True).is_unchanged
 
 
 def test_repeated_instructions_keep_the_agenda_small() -> None:
@@ -478,7 +478,7 @@ def test_crowd_is_paused_and_stopped_but_never_confirmed() -> None:
     session = CrowdSession(
         cast(Any, SimpleNamespace(id="crowd", token=TOKEN)), cast(Any, SimpleNamespace(handle=events.append))
     )
-    loop = SimpleNamespace(post=posted.append, ended_by=None)
+    loop = SimpleNamespace(enqueue_event=posted.append, ended_by=None)
     loop.stop = lambda why: setattr(loop, "ended_by", why)
     session.crowd = cast(Any, loop)
     assert session.command_loop("pause", "wire", None) == "pause (wire)" and posted[-1].word == "pause"
