@@ -25,7 +25,10 @@ MAX_REASONS = 4  # maximum number of reasons that are named
 MAX_SPANS = 6  # maximum number of spans in a reason
 MAX_DECIMALS = 24
 EXACT_LENGTH = 15  # numbers with fewer characters are exact as floats
-_TOKENS = re.compile(r"([+-]?[0-9]{1,24}(?:\.[0-9]{1,24})?(?:[eE][+-]?[0-9]{1,3})?)|([^\W\d]\w*)|\S")
+BREAK, SPACES = "<break>", "<spaces>"  # a line break or tab, and several spaces, between tokens
+_TOKENS = re.compile(
+    r"([+-]?[0-9]{1,24}(?:\.[0-9]{1,24})?(?:[eE][+-]?[0-9]{1,3})?)|([^\W\d]\w*)|(?<=\S)(\s{2,}|[^\S ])(?=\S)|\S"
+)
 
 
 def read_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
@@ -38,6 +41,8 @@ def read_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
             token = f"{word}#{min(place, MAX_PLACE)}"
         elif kind == 2:
             word, place = token, 0
+        elif kind == 3:
+            token = BREAK if token.strip(" ") else SPACES
         yield token, match
 
 
@@ -165,7 +170,7 @@ class KnownObservations:
         return (*filter(None, reasons), *unseen)[:MAX_REASONS]
 
     def _order_reason(self, before: str, token: str) -> str:
-        if token not in self._words and not is_field(token):
+        if token not in self._words and not is_field(token) and token not in (BREAK, SPACES):
             return f"the word {_name(token)}"
         return f"{_name(token)} at the start" if before == START else f"{_name(token)} after {_name(before)}"
 
@@ -187,6 +192,8 @@ class KnownObservations:
 
 
 def _name(token: str) -> str:
+    if token in (BREAK, SPACES):
+        return "a line break or tab" if token == BREAK else "several spaces"
     if not is_field(token):
         return f'"{token[:MAX_NAME]}"'
     word = token.partition("#")[0]

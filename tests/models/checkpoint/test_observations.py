@@ -37,6 +37,9 @@ def test_other_numbers_and_forms_are_unfamiliar(number: str) -> None:
     ("text", "reasons"),
     [
         ("slot C stock 2", ('the word "C"',)),
+        ("slot A\nstock 2", ('a line break or tab after "A"',)),
+        ("slot A  stock 2", ('several spaces after "A"',)),
+        (" slot A stock 2\n", ()),
         ("slot a stock 2", ('the word "a"',)),
         ("slot stock 2", ('"stock" after "slot"',)),
         ("slot A stock", ('no number after "stock"',)),
