@@ -353,11 +353,11 @@ def attribute(e: Evidence) -> Verdict:
 
 def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
     """Return the verdict that the process was paused for at least `need` ms while it had work to do, or None."""
-    awaited = (e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms))
+    start, end = e.spans.get("submitted"), e.spans.get("decided", None if "replied" in e.spans else e.end_ms)
     windows = [(e.since_ms, e.end_ms)]
-    if e.apart and awaited[0] is not None and awaited[1] is not None and awaited[0] < awaited[1]:
+    if e.apart and start is not None and end is not None and start < end and not _lacks_request(e):
         # Pauses while the separate decoder process was deciding did not delay the tick.
-        windows = [(e.since_ms, awaited[0]), (awaited[1], e.end_ms)]
+        windows = [(e.since_ms, start), (end, e.end_ms)]
     paused = covered_ms([(b, end) for b, end, _ in e.pauses], windows)
     if paused < need:
         return None
@@ -371,13 +371,21 @@ def _pause_verdict(e: Evidence, need: float) -> Verdict | None:
     return Verdict(Cause.PAUSE, named, paused)
 
 
+def _lacks_request(e: Evidence) -> bool:
+    """Return whether the decoder's thread still waits for a request, and has not run since the tick's request."""
+    ran_ms = e.decoder.ran_ms
+    return "replied" not in e.spans and e.decoder.state == "S" and ran_ms is not None and ran_ms < NOTHING_MS
+
+
 def _wake_verdict(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
     """Return the verdict that a thread ran late, or None: the loop's thread woke late for the release or the reply, or
-    the loop's or the actuator's thread did not get a processor."""
+    the loop's, the sockets' or the actuator's thread did not get a processor."""
     windows = _spans_without_loop(e)
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _total_ms(took, "observe", "send"))
     delayed += min(max(e.loop.delayed_ms or 0.0, e.sockets.delayed_ms or 0.0), took.get("deliver", 0.0))
+    if (submitted := e.spans.get("submitted")) is not None:
+        delayed += _starved_ms(e, e.sockets, max(0.0, e.spans.get("received", e.end_ms) - submitted))
     delayed += _starved_ms(e, e.actuator, _total_ms(took, "wait", "execute"))
     if (texts := covered_ms(e.texts, windows)) >= need:
         return Verdict(Cause.DECIDE, "observe", texts)

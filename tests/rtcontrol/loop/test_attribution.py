@@ -111,14 +111,14 @@ def cause_of(e: Evidence) -> str:
     return cause.value if subcause is None else f"{cause.value}.{subcause}"
 
 
-def asked(**more: Any) -> Evidence:
+def unanswered(**more: Any) -> Evidence:
     """Return a tick that was requested at once, and has no answer at its deadline."""
     spans = {"woke": 0.1, "text": 0.5, "submitted": 1.0}
     return Evidence(deadline_ms=D, end_ms=D + 0.1, spans=spans, usual={"decide": 5.0}, **{"apart": True, **more})
 
 
 def answered(begun: float, decided: float, replied: float, **more: Any) -> Evidence:
-    spans = {**asked().spans, "received": 1.2, "begun": begun, "decided": decided, "replied": replied}
+    spans = {**unanswered().spans, "received": 1.2, "begun": begun, "decided": decided, "replied": replied}
     return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, **{"apart": True, **more})
 
 
@@ -144,26 +144,26 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (read_slowly(texts=[(0.0, 32.0), (33.0, 127.0), (128.0, 223.0)]), "decide.observe"),
         (read_slowly(), "unknown"),
         (read_slowly(32.0, 72.0, texts=[(0.0, 32.0), (73.0, 90.0)], replied=150.0), "decide.observe"),
-        (asked(), "decide.decoder_slow"),
-        (asked(decoder_busy=True), "decide.queued"),
-        (asked(decoder=ThreadUsage("T", 0.0)), "decide.decoder_stopped"),
-        (asked(decoder=ThreadUsage("T", 0.0), decoder_busy=True), "decide.decoder_stopped"),
-        (asked(decoder=ThreadUsage("R", 5.0, 50.0)), "decide.decoder_starved"),
-        (asked(decoder=ThreadUsage("R", 0.0, 0.0)), "decide.decoder_starved"),
+        (unanswered(), "decide.decoder_slow"),
+        (unanswered(decoder_busy=True), "decide.queued"),
+        (unanswered(decoder=ThreadUsage("T", 0.0)), "decide.decoder_stopped"),
+        (unanswered(decoder=ThreadUsage("T", 0.0), decoder_busy=True), "decide.decoder_stopped"),
+        (unanswered(decoder=ThreadUsage("R", 5.0, 50.0)), "decide.decoder_starved"),
+        (unanswered(decoder=ThreadUsage("R", 0.0, 0.0)), "decide.decoder_starved"),
         (answered(1.2, 90.0, 90.2, decoder=ThreadUsage("S", 5.0, throttled_ms=80.0)), "decide.decoder_starved"),
-        (asked(decoder=ThreadUsage("R", 20.0, 0.0)), "decide.decoder_slow"),
+        (unanswered(decoder=ThreadUsage("R", 20.0, 0.0)), "decide.decoder_slow"),
         (
-            asked(decoder=ThreadUsage("R", 0.665, 0.0), decoder_busy=True),
+            unanswered(decoder=ThreadUsage("R", 0.665, 0.0), decoder_busy=True),
             "decide.queued",
         ),  # it woke from the earlier one just now
-        (asked(decoder=ThreadUsage("S", 0.0, 0.0)), "decide.decoder_slow"),
-        (asked(decoder=ThreadUsage("X")), "host.lost"),
-        (asked(host="restarting"), "host.restarting"),
-        (asked(host="restarting", decoder=ThreadUsage("X")), "host.restarting"),
+        (unanswered(decoder=ThreadUsage("S", 0.0, 0.0)), "decide.decoder_slow"),
+        (unanswered(decoder=ThreadUsage("X")), "host.lost"),
+        (unanswered(host="restarting"), "host.restarting"),
+        (unanswered(host="restarting", decoder=ThreadUsage("X")), "host.restarting"),
         # Meanwhile the decoder was at work: it would have been late all the same.
-        (asked(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
-        (asked(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
-        (asked(pauses=[(10.0, 50.0, "stall")], apart=False, loop=ThreadUsage(major_faults=2)), "pause.disk"),
+        (unanswered(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
+        (unanswered(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
+        (unanswered(pauses=[(10.0, 50.0, "stall")], apart=False, loop=ThreadUsage(major_faults=2)), "pause.disk"),
         (answered(1.2, 90.0, 90.2), "decide.decoder_slow"),
         (answered(80.0, 90.0, 90.2), "decide.queued"),
         (answered(1.2, 90.0, 90.2, gaps=[(10.0, 85.0)]), "decide.decoder_stopped"),
@@ -171,6 +171,9 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (answered(1.2, 6.0, 90.0), "unknown"),
         (answered(1.2, 6.0, 90.0, loop=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
         (answered(1.2, 6.0, 90.0, sockets=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
+        (unanswered(sockets=ThreadUsage("S", 0.1, 88.5)), "wake.scheduler"),  # the request left late
+        (unanswered(decoder=ThreadUsage("S", 0.0), pauses=[(0.3, 79.2, "stopped")]), "pause.stopped"),
+        (unanswered(decoder=ThreadUsage("S", 5.0), pauses=[(0.3, 79.2, "stopped")]), "decide.decoder_slow"),
         (answered(1.2, 6.0, 90.0, acting=[(5.0, 88.0)]), "wake.executor"),
         (answered(1.2, 6.0, 90.0, loop=ThreadUsage(major_faults=3)), "wake.disk"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
@@ -179,8 +182,8 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stopped")], loop=ThreadUsage(delayed_ms=60.0)), "pause.starved"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 10.0, "gc")]), "unknown"),
         # The heartbeat stands still in a collection, too, and a little longer.
-        (asked(pauses=[(10.0, 50.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.gc"),
-        (asked(pauses=[(10.0, 14.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.stall"),
+        (unanswered(pauses=[(10.0, 50.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.gc"),
+        (unanswered(pauses=[(10.0, 14.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.stall"),
         # It is late by a hair, and not for its late wake-up.
         (answered(55.0, 60.0, 60.9, gaps=[(1.0, 54.0)], loop=ThreadUsage(delayed_ms=0.9)), "decide.decoder_stopped"),
         (answered(4.0, 60.2, 61.8, loop=ThreadUsage(waking_ms=0.1, delayed_ms=1.6)), "decide.decoder_slow"),
