@@ -98,8 +98,9 @@ class NumberField:
         return missing * min(self._density(left, -1), self._density(right, 1)) <= (self._chance if missing else 0)
 
     def _reach(self, end: int, direction: int) -> int:
-        """Return how far known numbers extend beyond the last value: not at all if several rows have that value."""
-        if self._counts[self._values[end]] > 1:
+        """Return how far known numbers extend beyond the last value: not at all if many rows have that value. A few
+        rows may be of one episode, in which the value stayed the same."""
+        if self._counts[self._values[end]] > END_ROWS:
             return 0
         return int(END_ROWS / self._density(end, -direction)) * self._step
 

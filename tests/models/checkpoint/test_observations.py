@@ -135,6 +135,16 @@ def test_values_held_out_of_the_rows_are_unfamiliar() -> None:
         assert other and all(known.unfamiliar(text) for text in other)
 
 
+def test_rare_last_values_extend_the_known_numbers() -> None:
+    counts = ObservationCounts()
+    for red in range(-18, 17):
+        for _ in range(2 if red in (-18, 16) else 3):  # a rover that stays at the end of its world for two rows
+            counts.add(f"red {red} stock {abs(red) % 3}")
+    known = counts.known()
+    assert known.unfamiliar("red 17 stock 1") == () and known.unfamiliar("red 30 stock 1")
+    assert known.unfamiliar("red 3 stock 3")
+
+
 def test_only_sparse_fields_have_gaps() -> None:
     counts, rng = ObservationCounts(), random.Random(3)
     for _ in range(1_000):
