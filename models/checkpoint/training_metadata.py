@@ -115,6 +115,7 @@ def _plain(value: Any, key: str = "") -> Any:
 
 FILE_NAME = "rtcontrol.json"
 FORMAT = 1
+EMPTY = "(an empty instruction)"  # the unknown part of an instruction without words
 DEFAULT_WORD_FACTOR = 0.5  # factor of the confidence for each unknown word, if the checkpoint has no gate
 GATE_MARGIN = 0.99  # with one unknown word too many, the confidence is at most this share of the gate
 RESTORE_HINT = "Restore the file that came with the weights, or remove it to run without training metadata."
@@ -173,8 +174,9 @@ class TrainingMetadata:
         strange = () if self._known_words is None else self._known_words.unknown(instruction)
         numbers = () if self._known_numbers is None else self._known_numbers.unknown(instruction, strange)
         names = [word for word in strange if not any(word in number.lower().split() for number in numbers)]
-        weight = len(strange) + (self.unknown_words + 1) * len(numbers)
-        return (*numbers, *names), self.unknown_word_factor**weight
+        empty = (EMPTY,) if self.words and not words(instruction) else ()
+        weight = len(strange) + (self.unknown_words + 1) * (len(numbers) + len(empty))
+        return (*empty, *numbers, *names), self.unknown_word_factor**weight
 
     @property
     def unknown_word_factor(self) -> float:

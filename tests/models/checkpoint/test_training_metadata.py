@@ -67,6 +67,12 @@ def test_model_trained_without_history_gets_no_history(learnt: int, same: bool, 
     assert (lengths[0] == lengths[1]) is same
 
 
+@pytest.mark.parametrize(("trained", "known"), [("go so", False), ("", True), (None, True)])
+def test_empty_instruction_is_unknown_unless_trained(trained: str | None, known: bool) -> None:
+    unknown, factor = replace(KNOWN, words=trained).unknown(" ")
+    assert (unknown == (), factor == 1.0) == (known, known)
+
+
 @pytest.mark.parametrize("most", [0, 2])
 def test_each_unknown_word_lowers_the_confidence_to_the_gate(most: int, tmp_path: Path) -> None:
     folder = build_checkpoint(tmp_path / "model")
