@@ -1,8 +1,7 @@
-"""Choose between the answers of two deciders (`host.backup`): the first decider's, or the backup's if that one is late
-or not confident.
+"""Use the answer of a backup decider (`host.backup`) if the first decider's answer is late or not confident.
 
-Each request is sent to both deciders, and gets one reply. While the first decider is usually in time, the reply waits
-for it; otherwise the backup's answer is returned at once.
+BackupCore sends each request of the loop to both deciders, and returns one reply. While the first decider is usually in
+time, the core waits for it; otherwise it returns the backup's answer at once.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from rtcontrol.hosts.layered_core import (
     RecordFields,
     Status,
     SubmitRequest,
-    remember,
+    add_bounded,
     reply_due_ns,
     usually_in_time,
 )
@@ -30,7 +29,7 @@ from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 
 FIRST, BACKUP = "first", "backup"
 NAMES = {FIRST: "first decider", BACKUP: "backup"}
-# A request to the first decider without an answer counts as lost after this time.
+# If the first decider does not answer a request within this time, the request counts as lost.
 GIVE_UP_NS = 2_000_000_000
 
 
@@ -38,8 +37,8 @@ GIVE_UP_NS = 2_000_000_000
 class BackupRule:
     """The rule for using the backup's answer: the first decider is late, or has less confidence than `below` in a head.
 
-    `in_flight`: how many requests to the first decider may be pending; beyond that, only the backup is asked. `plans`:
-    the first decider's answers are steps of plans."""
+    `in_flight`: how many requests to the first decider may be pending; further requests go only to the backup. `plans`:
+    whether the first decider's answers are steps of plans."""
 
     below: float
     period_ns: int
@@ -49,10 +48,10 @@ class BackupRule:
 
 @dataclass(slots=True, eq=False)
 class PairedRequest(PendingRequest):
-    """A request for the `n`th call of a tick, which was sent to both deciders. `answer`: the first decider's reply.
+    """A request for the `n`th call of a tick, which was sent to the backup, and if `sent` also to the first decider.
 
-    `sent`: the request was also sent to the first decider. `confident`: its answer is confident enough. `late_ns`: an
-    answer after this instant is late."""
+    `answer`: the first decider's reply. `confident`: whether this reply is confident enough. `late_ns`: the instant
+    after which the reply counts as late."""
 
     n: int = 0
     late_ns: int = 0
@@ -66,13 +65,13 @@ class PairedRequest(PendingRequest):
         return max(GIVE_UP_NS, 2 * self.request.within_ns)
 
     @property
-    def failed(self) -> bool:
-        """Return whether the backup failed."""
+    def backup_failed(self) -> bool:
+        """Return whether the backup replied without a decision."""
         return self.backup_answer is not None and self.backup_answer.decision is None
 
     @property
-    def pending(self) -> bool:
-        """Return whether the first decider has not answered yet."""
+    def first_is_pending(self) -> bool:
+        """Return whether the first decider has the request, and has not answered yet."""
         return self.sent and self.answer is None
 
 
@@ -93,7 +92,7 @@ class BackupCore(LayeredCore):
     def polls_often(self) -> bool:  # type: ignore[override]
         """Return whether an answer of the first decider would be used as soon as it arrives."""
         useful = usually_in_time(self.recent) or not self.status[BACKUP].alive
-        return any(q.pending and q.awaited and (useful or q.failed) for q in self.open.values())
+        return any(q.first_is_pending and q.awaited and (useful or q.backup_failed) for q in self.open.values())
 
     def on_request(self, request: DecisionRequest, now_ns: int) -> None:
         for number, paired in tuple(self._pending.items()):
@@ -101,12 +100,12 @@ class BackupCore(LayeredCore):
                 self.add_actions(CancelRequest(FIRST, number))
                 self._record_lost(number, f"no answer within {paired.patience_ns / 1e9:g} s", now_ns)
         n = self._call_counts.get(request.tick, -1) + 1
-        remember(self._call_counts, request.tick, n)
+        add_bounded(self._call_counts, request.tick, n)
         number = n * FURTHER + request.tick  # a unique number for each call of a tick
         due_ns = reply_due_ns(now_ns, request.within_ns)
-        # Warm-up requests have no deadline, so their answers count as late after one period.
+        # A warm-up request has no deadline, so its answer counts as late after one period.
         paired = PairedRequest(request, now_ns, due_ns, n=n, late_ns=due_ns or now_ns + self._rule.period_ns)
-        remember(self.open, number, paired)
+        add_bounded(self.open, number, paired)
         self._submit_to_first(number, paired, now_ns)
         self.add_actions(SubmitRequest(BACKUP, replace(request, tick=number)))
 
@@ -129,12 +128,12 @@ class BackupCore(LayeredCore):
         self._record_answer(DecisionReply(number, None, why, 0), now_ns, "lost")
 
     def _record_answer(self, reply: DecisionReply, now_ns: int, outcome: str = "failed") -> None:
-        """Record the first decider's answer, or its failure with this `outcome`."""
+        """Record the first decider's answer. `outcome`: what to record if the answer has no decision."""
         paired = self._pending.pop(reply.tick, None)
         if paired is None:
             return  # the request already counts as lost
         request, decision = paired.request, reply.decision
-        ended_ns = reply.begun_ns + reply.decide_ns if reply.begun_ns else now_ns
+        ended_ns = reply.started_ns + reply.decide_ns if reply.started_ns else now_ns
         fields: dict[str, Any] = {"first": request.tick, **({"n": paired.n} if paired.n else {})}
         fields["answer_ms"] = round((ended_ns - paired.sent_ns) / 1e6, 4)
         paired.answer = reply
@@ -151,14 +150,14 @@ class BackupCore(LayeredCore):
             self.add_actions(RecordFields(ended_ns, fields | {"outcome": outcome}))
 
     def on_cancel(self, tick: int) -> None:
-        # Do not cancel the first decider, because its late answer is recorded.
+        # Do not cancel the request to the first decider, because its late answer is recorded.
         for number, paired in self.open.items():
             if paired.request.tick == tick:
                 paired.awaited = False
                 self.add_actions(CancelRequest(BACKUP, number))
 
     def on_status(self, before: Mapping[str, Status], now_ns: int) -> None:
-        """Handle a new status of the deciders: merge events, and fail the requests of a lost first decider."""
+        """Handle a new status: add the deciders' events, and record the pending requests of a lost first decider."""
         for name, status in self.status.items():
             new = status.events[len(before[name].events) :]
             self.state.events += [replace(event, decider=name) for event in new]
@@ -168,7 +167,7 @@ class BackupCore(LayeredCore):
                 self.add_actions(Notify(text))
         first, backup = self.status[FIRST], self.status[BACKUP]
         self.state.up = first.alive or backup.alive
-        # The loop must send its pending requests again if the backup was restarted, because the backup lost them.
+        # A restarted backup has lost its requests. A new incarnation makes the loop send these requests again.
         self.state.incarnation = backup.incarnation
         self.state.gave_up = backup.gave_up if first.gave_up else None
         if not first.alive or first.incarnation != before[FIRST].incarnation:
@@ -176,13 +175,13 @@ class BackupCore(LayeredCore):
                 self._record_lost(number, "the first decider was lost", now_ns)
 
     def has_other_answer(self, paired: PairedRequest) -> bool:
-        return paired.pending and paired.backup_answer is not None
+        return paired.first_is_pending and paired.backup_answer is not None
 
     def choose_reply(self, paired: PairedRequest, now_ns: int) -> DecisionReply | None:
         reply = self._best_answer(paired, now_ns)
         if reply is None:
             return None
-        return replace(reply, tick=paired.request.tick, by=FIRST if reply is paired.answer else BACKUP)
+        return replace(reply, tick=paired.request.tick, decided_by=FIRST if reply is paired.answer else BACKUP)
 
     def _best_answer(self, paired: PairedRequest, now_ns: int) -> DecisionReply | None:
         """Return the answer to use, or None to wait."""
@@ -191,10 +190,11 @@ class BackupCore(LayeredCore):
             return backup_answer  # the loop uses this late reply only as evidence
         if answer is not None and paired.confident:
             return answer
-        if paired.pending and now_ns < paired.due_ns and (usually_in_time(self.recent) or paired.failed):
+        useful = usually_in_time(self.recent) or paired.backup_failed
+        if useful and paired.first_is_pending and now_ns < paired.due_ns:
             return None
         if backup_answer is None and not self.status[BACKUP].alive:
-            return answer  # even if it is not confident, or an error
+            return answer  # use this answer even if it is not confident, or is an error
         return backup_answer
 
 

@@ -1,7 +1,7 @@
 """Deciders and their sources (SimpleTool models, scripts, crowds, state questions), and the worker that runs deciders.
 
-A SimpleTool (ST) model decodes the function and each argument of a call by parallel heads over one cached prompt.
-A crowd has many members, for which one request asks; one batch decides for all of them.
+A source builds deciders in the decoder's process. A SimpleTool (ST) model decodes the function and each argument of a
+call by parallel heads over one cached prompt. A crowd has many members; one request contains the requests of all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rtcontrol.models.crowd import CrowdDecoder
     from rtcontrol.models.questions import StateQuestion
 
-DECIDER_ERRORS = (Exception, SystemExit)  # what a decider may raise without ending the run: the tick is a miss
+DECIDER_ERRORS = (Exception, SystemExit)  # exceptions of a decider that make the tick a miss, but do not end the run
 SCRIPTED = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
 
@@ -45,32 +45,32 @@ def build_decider(source: DeciderSource) -> Decider:
         raise UserError(f"The decider cannot be built: {error!r}.", "Run with --debug.") from error
 
 
-def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
-    """Return the decider's reply to a request. If the decider raises an exception, its text is the reply's `error`."""
+def reply_of(decider: Decider, request: DecisionRequest) -> DecisionReply:
+    """Decide one request. If the decider raises an exception, the reply's `error` is the text of the exception."""
     started_ns = time.monotonic_ns()
     (outcome,) = run_to_end(_decide_request(decider, request))
-    return reply_to(request, started_ns, outcome)
+    return build_reply(request, started_ns, outcome)
 
 
-def answer_together(
-    pairs: Sequence[tuple[Any, DecisionRequest]], cancelled: Callable[[int], bool]
+def answer_batch(
+    pairs: Sequence[tuple[Any, DecisionRequest]], is_cancelled: Callable[[int], bool]
 ) -> Generator[None, None, list[DecisionReply | None]]:
-    """Decide the requests of (decider, request) pairs in one batch, and yield between its steps. Return a reply for
-    each pair, or None for a cancelled request. The deciders must have the same `kind`.
+    """Decide the requests of (decider, request) pairs in one batch, and yield between the steps. Return a reply for
+    each pair, or None for a cancelled request. The deciders must have the same `batch_key`.
 
-    `cancelled(i)` is called at each step, and returns whether the request of pair `i` was cancelled."""
+    `is_cancelled(i)` is called after each step, and returns whether the request of pair `i` was cancelled."""
     started_ns, dropped = time.monotonic_ns(), set[int]()
-    steps = _decide_request(*pairs[0]) if len(pairs) == 1 else pairs[0][0].together(pairs)
+    steps = _decide_request(*pairs[0]) if len(pairs) == 1 else pairs[0][0].decide_batch(pairs)
     while True:
         try:
             next(steps)
         except StopIteration as done:
             return [
-                None if i in dropped else reply_to(request, started_ns, decision, len(pairs))
+                None if i in dropped else build_reply(request, started_ns, decision, len(pairs))
                 for i, ((_, request), decision) in enumerate(zip(pairs, done.value, strict=True))
             ]
         for i, (decider, _) in enumerate(pairs):
-            if i not in dropped and cancelled(i):
+            if i not in dropped and is_cancelled(i):
                 dropped.add(i)
                 if len(pairs) == 1:
                     steps.close()
@@ -83,7 +83,7 @@ Outcome = Decision | BaseException | list[Decision | BaseException]  # a list fo
 
 
 def _decide_request(decider: Any, request: DecisionRequest) -> Generator[None, None, list[Outcome]]:
-    """Decide one request, and yield between the steps. Return the decision or the exception in a list of one entry."""
+    """Decide one request, and yield between the steps. Return a list with one entry: the decision or the exception."""
     steps = getattr(decider, "decide_in_steps", None)
     try:
         if steps is not None:
@@ -96,19 +96,19 @@ def _decide_request(decider: Any, request: DecisionRequest) -> Generator[None, N
         return [error]
 
 
-def reply_to(request: DecisionRequest, started_ns: int, outcome: Outcome, together: int = 1) -> DecisionReply:
-    """Return the reply to a request with its outcome. `together`: the size of the batch."""
+def build_reply(request: DecisionRequest, started_ns: int, outcome: Outcome, batch_size: int = 1) -> DecisionReply:
+    """Return the reply to a request. `outcome`: the decision or exception; for a crowd, a list of them."""
     if isinstance(outcome, list) and len(outcome) == 1 and isinstance(outcome[0], BaseException):
         outcome = outcome[0]
     reply = DecisionReply(
         request.tick, None, None, time.monotonic_ns() - started_ns, None, request.received_ns or started_ns, started_ns
     )
-    reply.together = together
+    reply.batch_size = batch_size
     if isinstance(outcome, Decision):
         reply.decision = outcome
     elif isinstance(outcome, list):
         parts = zip(request.members, outcome, strict=True)
-        reply.members = tuple(reply_to(member, started_ns, part) for member, part in parts)
+        reply.members = tuple(build_reply(member, started_ns, part) for member, part in parts)
     else:
         is_expected = isinstance(outcome, UserError | DecisionLost)
         text = str(outcome) if is_expected else f"{type(outcome).__name__}: {outcome}"
@@ -130,14 +130,14 @@ def close_decider(decider: Decider) -> None:
     try:
         getattr(decider, "close", lambda: None)()
     except DECIDER_ERRORS:
-        log.exception("close() of a decider (%s) failed; the session has ended anyway", type(decider).__qualname__)
+        log.exception("close() of a decider (%s) failed; its session has ended", type(decider).__qualname__)
 
 
 class Worker:
-    """A worker that takes batches of requests from the scheduler, and decides them on one thread.
+    """A worker that decides batches of requests from the scheduler, on one thread.
 
-    Each host has a decider for each worker (`number`). The decision of a patient session is paused at a step if other
-    sessions have requests."""
+    Each host has one decider per worker; `number` is this worker's index. Between two steps of a patient session's
+    decision, the worker decides the requests of other sessions."""
 
     def __init__(self, scheduler: EdfScheduler, number: int) -> None:
         self.scheduler, self.number = scheduler, number
@@ -148,17 +148,17 @@ class Worker:
         return self._paused is None
 
     def next_batch(self, now_ns: int) -> list[ScheduledRequest]:
-        """Return the requests to decide now. The list is empty if no request waits, or only patient sessions wait."""
-        return self.scheduler.next_batch(now_ns, self._kind, self._is_patient, late=self.idle)
+        """Return the requests to decide now. While a decision is paused, requests of patient sessions must wait."""
+        return self.scheduler.next_batch(now_ns, self._batch_key, self._is_patient, allow_patient=self.idle)
 
     def run(self, batch: Sequence[ScheduledRequest]) -> None:
-        """Decide a batch of requests. If the batch is empty, do a step of the paused decision."""
+        """Decide a batch of requests. If the batch is empty, execute the next step of the paused decision."""
         if batch and self._is_patient(batch[0][0]):
             self._paused = self.decide(batch)
         elif batch:
             started_ns = time.monotonic_ns()
             run_to_end(self.decide(batch))
-            self.scheduler.record_duration(self._kind(batch[0][0]), len(batch), time.monotonic_ns() - started_ns)
+            self.scheduler.record_duration(self._batch_key(batch[0][0]), len(batch), time.monotonic_ns() - started_ns)
         elif self._paused is not None:
             try:
                 next(self._paused)
@@ -166,30 +166,30 @@ class Worker:
                 self._paused = None
 
     def decide(self, batch: Sequence[ScheduledRequest]) -> Generator[None, None, None]:
-        """Decide requests in steps, and deliver the replies to their hosts. Requests of closed hosts are dropped."""
+        """Decide requests in steps, and deliver the replies to the hosts. Drop the requests of closed hosts."""
         open_requests = [(*pair, decider) for pair in batch if (decider := pair[0].decider(self.number)) is not None]
         if not open_requests:
             return
 
-        def cancelled(i: int) -> bool:
+        def is_cancelled(i: int) -> bool:
             host, request, _ = open_requests[i]
-            return bool(host.cancelled(request))
+            return bool(host.is_cancelled(request))
 
-        replies = yield from answer_together([(decider, request) for _, request, decider in open_requests], cancelled)
+        replies = yield from answer_batch([(decider, request) for _, request, decider in open_requests], is_cancelled)
         for (host, request, _), reply in zip(open_requests, replies, strict=True):
             host.deliver(request, reply)
 
     def _is_patient(self, host: Any) -> bool:
         return bool(getattr(host.decider(self.number), "patient", False))
 
-    def _kind(self, host: Any) -> Hashable:
-        """Return a key: sessions with the same key can be decided in one batch. None: only alone."""
-        kind: Hashable = getattr(host.decider(self.number), "kind", None)
-        return kind
+    def _batch_key(self, host: Any) -> Hashable:
+        """Return a key: requests of sessions with the same key can share a batch. None: no batch with others."""
+        batch_key: Hashable = getattr(host.decider(self.number), "batch_key", None)
+        return batch_key
 
 
 class SteppedDecider:
-    """A base class of deciders that yield between the steps of a decision, so that it can be paused or cancelled."""
+    """A base class of deciders that yield between the steps of a decision, where the worker can pause or cancel it."""
 
     def decide(self, request: DecisionRequest) -> Decision:
         return run_to_end(self.decide_in_steps(request))
@@ -203,7 +203,7 @@ class SteppedDecider:
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """A scripted decider and its source. `function` returns a call or plan, or None to keep the active call."""
+    """A scripted decider and its source in one. `function` returns a call or plan (None: keep the active call)."""
 
     function: Callable[[DecisionRequest], Call | Plan | None]
     model: str = "expert"
@@ -219,7 +219,7 @@ class ExpertSource:
         return {"engine": "script", "model": self.model}
 
 
-def _null(request: DecisionRequest) -> None:
+def _keep_active_call(request: DecisionRequest) -> None:
     return None
 
 
@@ -227,16 +227,16 @@ def _null(request: DecisionRequest) -> None:
 class NoopSource(ExpertSource):
     """A scripted decider that always keeps the active call (a null decision)."""
 
-    function: Callable[[DecisionRequest], Call | None] = _null
+    function: Callable[[DecisionRequest], Call | None] = _keep_active_call
     model: str = "noop"
 
 
 @dataclass(frozen=True)
 class RandomSource:
-    """The source of a decider that returns random valid calls, with uniform probabilities.
+    """The source of a decider that returns valid calls by uniform random choice.
 
-    Optional parameters without a closed set of values are left out. The first call of a tick depends only on the seed,
-    the epoch and the tick."""
+    The calls have no optional parameters whose values cannot be listed. The first call of a tick depends only on the
+    seed, the epoch and the tick."""
 
     tools: Sequence[dict[str, Any]]
     seed: int = 0
@@ -244,7 +244,7 @@ class RandomSource:
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
         check_random(schemas)
-        last = ("", 0)  # the last tick, and how many further calls it had
+        last = ("", 0)  # the last tick, and the index of its last call
 
         def call(request: DecisionRequest) -> Call:
             nonlocal last
@@ -258,7 +258,7 @@ class RandomSource:
 
 # -- ST models ---------------------------------------------------------------------------------------------------------
 
-# A tool with a parameter of any text. Building a decider with this tool prepares the tables for such parameters.
+# A tool with a text parameter. Building a decider with this tool prepares the tables for all text parameters.
 FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
@@ -266,7 +266,7 @@ FREE_VALUE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text
 class STSource:
     """The source of an STModel. `spec`: a `rtcontrol.models.decider.DeciderSpec`.
 
-    `patient`: the callers can wait (for example HTTP clients), so other sessions are decided first."""
+    `patient`: the callers can wait (for example HTTP clients), so requests of other sessions are decided first."""
 
     spec: Any
     patient: bool = False
@@ -275,34 +275,36 @@ class STSource:
         return STModel(self.spec.build(), self.patient)
 
 
-def _prompt(request: DecisionRequest) -> Any:
+def _decoder_arguments(request: DecisionRequest) -> Any:
     prompt = request.observation, request.instruction, request.history
     return prompt if request.active_call is None else (*prompt, request.active_call)
 
 
 class STModel:
-    """A decider that uses an ST model. Requests to deciders with the same `kind` can be decided in one batch."""
+    """A decider that uses an ST model. Requests to deciders with the same `batch_key` can share a batch."""
 
     def __init__(self, decider: Any, patient: bool = False) -> None:
         self._decider, self.patient = decider, patient
 
     def decide(self, request: DecisionRequest) -> Decision:
-        decision: Decision = self._decider.decide(*_prompt(request))
+        decision: Decision = self._decider.decide(*_decoder_arguments(request))
         return decision
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        decision: Decision = yield from self._decider.decide_in_steps(*_prompt(request), in_slices=self.patient)
+        decision: Decision = yield from self._decider.decide_in_steps(
+            *_decoder_arguments(request), in_slices=self.patient
+        )
         return decision
 
     @property
-    def kind(self) -> Hashable:
+    def batch_key(self) -> Hashable:
         return None if self.patient else id(self._decider.runner)
 
     @staticmethod
-    def together(pairs: Any) -> Generator[None, None, list[Decision | Exception]]:
+    def decide_batch(pairs: Any) -> Generator[None, None, list[Decision | Exception]]:
         from rtcontrol.models.decider import decide_together_in_steps
 
-        return decide_together_in_steps([(model._decider, _prompt(request)) for model, request in pairs])
+        return decide_together_in_steps([(model._decider, _decoder_arguments(request)) for model, request in pairs])
 
     def cancel(self) -> None:
         self._decider.cancel()
@@ -315,12 +317,12 @@ class STModel:
 
 
 def crowd_request(number: int, members: Sequence[DecisionRequest], within_ns: int) -> DecisionRequest:
-    """Return one request that combines the requests of members. The `epoch` of each request identifies the member."""
+    """Return one request that combines `members`, the requests of a crowd's members. `epoch` is a member's number."""
     return DecisionRequest(number, 0, "", "", within_ns=within_ns, members=tuple(members))
 
 
 def member_replies(reply: DecisionReply, members: Sequence[DecisionRequest]) -> list[DecisionReply]:
-    """Return the replies to the members. If the reply has no members' replies, each member gets its error."""
+    """Return the replies to the members. If the reply has none, return a reply with its error for each member."""
     if len(reply.members) != len(members):
         error = reply.error or f"the decoder decided for {len(reply.members)} of {len(members)} members"
         return [DecisionReply(member.tick, None, error, reply.decide_ns, reply.user_error) for member in members]
@@ -328,7 +330,7 @@ def member_replies(reply: DecisionReply, members: Sequence[DecisionRequest]) -> 
 
 
 def crowd_source(source: DeciderSource) -> DeciderSource:
-    """Return the source of the same decider for a crowd. A scripted decider decides for one member after the other."""
+    """Return the source of the same decider for a crowd. A scripted decider handles the members one after another."""
     if isinstance(source, STSource):
         return CrowdSTSource(source.spec)
     return source
@@ -361,18 +363,18 @@ class CrowdModel:
         return dict(self._decoder.decider.info())
 
 
-# -- state questions: questions with options about an observed state ---------------------------------------------------
+# -- state questions: multiple-choice questions about an observed state ------------------------------------------------
 
 ANSWERS = "answers"
 
 
 def encode_questions(questions: Sequence[StateQuestion]) -> str:
-    """Return the questions as text for a request's `instruction`. The state is the request's `observation`."""
+    """Return the questions as JSON text for a request's `instruction`. The request's `observation` is the state."""
     return json.dumps([(question.text, question.options) for question in questions])
 
 
 @lru_cache(16)
-def _questions(instruction: str) -> tuple[StateQuestion, ...]:
+def _decode_questions(instruction: str) -> tuple[StateQuestion, ...]:
     from rtcontrol.models.questions import StateQuestion  # imported here, because it loads torch
 
     return tuple(StateQuestion(text, tuple(options)) for text, options in json.loads(instruction))
@@ -391,8 +393,8 @@ class QuestionSource:
 
 
 class QuestionModel(SteppedDecider):
-    """A decider that answers state questions. Its call ANSWERS has the `probabilities` of the options, and the number
-    of tokens that were `kept` in the cache. It is patient, so other sessions are decided first."""
+    """A decider that answers state questions. It returns a call ANSWERS with the `probabilities` of the options, and
+    the number of tokens that were `kept` in the cache. Requests of other sessions are decided first (`patient`)."""
 
     patient = True
 
@@ -400,7 +402,7 @@ class QuestionModel(SteppedDecider):
         self._decider = decider
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        answers = yield from self._decider.answer_in_steps(request.observation, _questions(request.instruction))
+        answers = yield from self._decider.answer_in_steps(request.observation, _decode_questions(request.instruction))
         call = Call(ANSWERS, {"probabilities": answers.probabilities, "kept": answers.kept})
         return Decision(call, {}, answers.forward_passes, answers.tokens, answers.reused_tokens)
 

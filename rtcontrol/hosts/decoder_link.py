@@ -24,13 +24,13 @@ from rtcontrol.hosts.sockets import FilePoll, WakeFile
 log = logging.getLogger("rtcontrol.host")
 NUMBERS = itertools.count()
 READY_MS = 2_000
-# The context is never ended, because that would wait until the threads of all sessions have closed their sockets.
+# The program never ends the context, because that would wait until all sessions have closed their sockets.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
 READY = b""
 
 
 class DecoderLink:
-    """A session's socket to one incarnation of the decoder's process. Only one thread may use it at a time.
+    """A session's socket to one incarnation of the decoder's process. Only one thread at a time may use the link.
 
     Raises DecoderUnavailable if no socket can be opened."""
 
@@ -51,8 +51,8 @@ class DecoderLink:
         self.threads = [(int(process_info["pid"]), tid) for tid in process_info["tids"]]
         self._files = FilePoll([wake.fd, int(self._socket.getsockopt(zmq.FD))])
 
-    def answers(self, timeout_ms: int) -> bool:
-        """Return whether the process answers an empty message in time."""
+    def is_answering(self, timeout_ms: int) -> bool:
+        """Send an empty message (READY), and return whether the process sends it back within the timeout."""
         if not self._socket.poll(timeout_ms, zmq.POLLOUT):
             return False
         self._socket.send(READY)
@@ -69,10 +69,10 @@ class DecoderLink:
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
         """Wait for the next reply, and return it. May return None before the timeout."""
-        # The file of a ZeroMQ socket only signals state changes, so check the socket before and after the wait.
-        reply = self._take_reply()
+        # The file descriptor of a ZeroMQ socket only signals changes, so read the socket before and after the wait.
+        reply = self._next_reply()
         if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns):
-            reply = self._take_reply()
+            reply = self._next_reply()
             if reply is None:
                 self._wake.clear()
         return reply
@@ -80,15 +80,15 @@ class DecoderLink:
     def close(self) -> None:
         self._socket.close(0)
 
-    def _take_reply(self) -> DecisionReply | None:
+    def _next_reply(self) -> DecisionReply | None:
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             return unpack_reply(self._socket.recv())
         return None
 
 
 class RayHost(PooledHost):
-    """The host of one session of a `RayPool`. The pool's thread creates a link to each new process, and the loop's
-    thread uses the newest one."""
+    """The host of one session of a `RayPool`. The pool's thread creates a link to each new process; the loop's thread
+    uses the newest link."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool, source, session, owns_pool)
@@ -110,7 +110,7 @@ class RayHost(PooledHost):
             self.wake_file.files.wait(max(timeout_ns, 0))
             self.wake_file.clear()
             return None
-        return self.count_reply(self._link.receive(timeout_ns))
+        return self.record_reply(self._link.receive(timeout_ns))
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
@@ -125,11 +125,11 @@ class RayHost(PooledHost):
             self._link.send(tick)
 
     def connect(self, process_info: Mapping[str, Any]) -> None:
-        """Create a link to a new process, which is used from the next call on. Raises DecoderUnavailable."""
+        """Create a link to a new process. The next `submit` or `wait` uses this link. Raises DecoderUnavailable."""
         link = DecoderLink(process_info, self.key, self.wake_file)
-        if not link.answers(READY_MS):
+        if not link.is_answering(READY_MS):
             link.close()
-            raise DecoderUnavailable("The decoder's socket does not answer.", "See `rtcontrol doctor`.")
+            raise DecoderUnavailable("The decoder's process does not answer at its socket.", "See `rtcontrol doctor`.")
         self._new_links.append(link)
 
     def close(self) -> None:

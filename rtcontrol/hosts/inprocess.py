@@ -1,4 +1,4 @@
-"""A pool and hosts that decide in this process: on worker threads that all sessions share, or inside `submit`."""
+"""A pool and hosts that decide in this process: on worker threads that all sessions share, or directly in `submit`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rtcontrol.models.in_flight import run_to_end
 class InProcessPool(Pool):
     """A pool that builds each decider on the thread that opens the session, and decides on `workers` threads.
 
-    With 0 workers, decisions are made inside `submit`, which is for fast deciders (no-op, random, expert). `preload`:
-    load torch at the start, because loading it later would hold Python's lock for 1 to 2 s."""
+    With 0 workers, `submit` itself decides; this is for fast deciders (no-op, random, expert). `preload`: import torch
+    at the start, because a later import would hold the interpreter's lock for 1 to 2 s."""
 
     def __init__(self, limit: int = MAX_SESSIONS, workers: int = 1, preload: bool = True) -> None:
         super().__init__("inprocess" if workers else "inline", limit)
@@ -70,7 +70,7 @@ class InProcessPool(Pool):
         return [(os.getpid(), thread.native_id) for thread in self._threads if thread.native_id is not None]
 
     def close(self) -> None:
-        """End the worker threads. A thread that is deciding is a daemon, and ends with the process."""
+        """Stop the worker threads. A thread that is still deciding after 1 s is left to end with the process."""
         with self.changed:
             self.end()
             self.changed.notify_all()
@@ -83,17 +83,17 @@ class InProcessPool(Pool):
             worker.run(batch)
 
     def next_batch(self, worker: Worker) -> list[ScheduledRequest] | None:
-        """Wait for the next batch of a worker. Return an empty list if the worker must continue a paused decision, or
-        None if the pool was closed."""
+        """Wait for requests, and return the next batch of a worker. Return an empty list if the worker must continue
+        its paused decision, or None if the pool was closed."""
         with self.changed:
-            batch = self.take_batch(worker)
+            batch = self.dequeue_batch(worker)
             while not (batch or self.closed or not worker.idle):
                 self.changed.wait()
-                batch = self.take_batch(worker)
+                batch = self.dequeue_batch(worker)
             return None if self.closed else batch
 
-    def take_batch(self, worker: Worker) -> list[ScheduledRequest]:
-        """Return the requests that the worker must decide now, which may be none. The caller must hold the lock."""
+    def dequeue_batch(self, worker: Worker) -> list[ScheduledRequest]:
+        """Return the requests that the worker must decide now, or an empty list. The caller must hold `changed`."""
         batch = worker.next_batch(time.monotonic_ns())
         for host, request in batch:
             host.deciding.add(request.tick)
@@ -108,7 +108,7 @@ class InProcessHost(PooledHost):
     def __init__(self, source: DeciderSource, workers: int = 1, pool: Any = None, session: str = "the run") -> None:
         super().__init__(pool or InProcessPool(1, workers, preload=False), source, session, pool is None)
         self.deciders: list[Decider] = []
-        self.deciding: set[int] = set()  # ticks that are being decided and are not cancelled
+        self.deciding: set[int] = set()  # ticks that are being decided and were not cancelled
         # SimpleQueue.get may ignore its timeout if a signal handler runs longer than the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
 
@@ -124,7 +124,7 @@ class InProcessHost(PooledHost):
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         with contextlib.suppress(Empty):
-            return self.count_reply(self._replies.get(timeout_ns > 0, max(timeout_ns, 0) / 1e9))
+            return self.record_reply(self._replies.get(timeout_ns > 0, max(timeout_ns, 0) / 1e9))
         return None
 
     def wake(self) -> None:
@@ -139,12 +139,12 @@ class InProcessHost(PooledHost):
         """Return the decider of a worker, or None if the host is closed."""
         return next(iter(self.deciders[number:]), None)
 
-    def cancelled(self, request: DecisionRequest) -> bool:
+    def is_cancelled(self, request: DecisionRequest) -> bool:
         """Return whether a request was cancelled. The worker checks this between two forward passes."""
         return request.tick not in self.deciding
 
     def deliver(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
-        """Queue the reply to a request for `wait`. `reply` is None if the request was cancelled."""
+        """Enqueue the reply to a request; `wait` returns it. `reply` is None if the request was cancelled."""
         self.deciding.discard(request.tick)
         if reply is not None:
             self._replies.put(reply)

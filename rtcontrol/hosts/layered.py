@@ -1,4 +1,4 @@
-"""Hosts that combine other hosts: with a backup, with a standby, or with plans. Their cores make the decisions."""
+"""Hosts that combine other hosts: with a backup, with a standby, or with plans. A core chooses between the replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rtcontrol.hosts.plans import PLANNER, PlanCore, PlanSettings
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call
 
-# How often to poll the other inner hosts during a wait, while one of their answers would be used at once.
+# How often to poll the other inner hosts while waiting for `main`, if the core would use their answers at once.
 POLL_NS = 500_000
 MOST_REPORTS = 4096
 
@@ -27,7 +27,7 @@ class LayeredHost:
 
     incarnation, events = property(attrgetter("core.state.incarnation")), property(attrgetter("core.state.events"))
     gave_up, wake_ns = property(attrgetter("core.state.gave_up")), property(attrgetter("core.wake_ns"))
-    shares, threads = property(attrgetter("main.shares")), property(attrgetter("main.threads"))
+    durations_ns, threads = property(attrgetter("main.durations_ns")), property(attrgetter("main.threads"))
 
     def __init__(self, core: ev.LayeredCore, inner: Mapping[str, Host]) -> None:
         self.name, self.core, self.inner = core.state.name, core, inner
@@ -38,7 +38,7 @@ class LayeredHost:
 
     @property
     def main(self) -> Host:
-        """Return the inner host whose `wait` is used to sleep."""
+        """Return the inner host in whose `wait` this host sleeps."""
         return self.inner[self.core.main]
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class BackupHost(LayeredHost):
 
 
 class PlanHost(LayeredHost):
-    """A host that executes the plans of a planner step by step. `legal` returns whether a call is valid."""
+    """A host that executes a planner's plans step by step. `legal` returns whether a call is valid for the tools."""
 
     def __init__(self, planner: Host, settings: PlanSettings, legal: Callable[[Call], bool]) -> None:
         super().__init__(PlanCore(settings, legal), {PLANNER: planner})

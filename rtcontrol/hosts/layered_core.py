@@ -1,7 +1,8 @@
-"""State machines of hosts that combine other hosts: the base class, and the standby (others: `backup.py`, `plans.py`).
+"""State machines ("cores") of hosts that combine other hosts: the base class and StandbyCore. BackupCore is in
+`backup.py`, PlanCore in `plans.py`.
 
-`advance` takes an event and its instant, and returns actions in order. A core uses no thread, lock or clock:
-LayeredHost (`layered.py`) executes the actions in real time, and the simulation in simulated time.
+`advance` takes an event and its instant, and returns the actions to execute in order. A core uses no thread, lock or
+clock. LayeredHost (`layered.py`) executes the actions in real time, and the simulation in simulated time.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple
 
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostBase, HostEvent
 
-# A reply is sent before the deadline: an eighth of the time is reserved for the call to act, and at least LEAST_NS.
+# The reply is due before the deadline: an eighth of the time, but at least LEAST_NS, is reserved to execute the call.
 RESERVE, LEAST_NS = 8, 1_000_000
 MOST_OPEN = 256  # maximum number of open requests to store
-RECENT = 16  # number of answers from which to estimate whether the next answer will be in time
+RECENT = 16  # number of last answers by which to estimate whether the next answer will be in time
 # Added to the tick number in further requests of the same tick. It is larger than all tick numbers.
 FURTHER = 1 << 40
 
@@ -76,7 +77,7 @@ class CancelRequest(NamedTuple):
 
 
 class RecordFields(NamedTuple):
-    """The action to write a line with these fields to the record. `t_ns`: an instant of CLOCK_MONOTONIC."""
+    """The action to write a line with these fields to the record. `t_ns`: the line's time by CLOCK_MONOTONIC."""
 
     t_ns: int
     fields: dict[str, Any]
@@ -94,8 +95,8 @@ Action = SubmitRequest | CancelRequest | DecisionReply | RecordFields | Notify
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request of the loop, and the inner host's `answer` to it. `due_ns`: when the loop must get a reply (0: no
-    limit). `awaited`: the loop still waits for the reply."""
+    """A request of the loop, and the inner host's `answer`. `due_ns`: when the loop must get a reply (0: no limit).
+    `awaited`: whether the loop still waits for the reply."""
 
     request: DecisionRequest
     sent_ns: int
@@ -110,11 +111,11 @@ def usually_in_time(recent: Sequence[bool]) -> bool:
 
 
 def reply_due_ns(now_ns: int, within_ns: int) -> int:
-    """Return by when to reply to a request whose deadline is in `within_ns` (0: no deadline, so return 0)."""
+    """Return the latest time of a reply to a request whose deadline is in `within_ns`, or 0 without a deadline."""
     return now_ns + within_ns - max(within_ns // RESERVE, LEAST_NS) if within_ns else 0
 
 
-def remember(entries: dict[int, Any], number: int, entry: Any) -> None:
+def add_bounded(entries: dict[int, Any], number: int, entry: Any) -> None:
     """Add an entry. If there are then more than MOST_OPEN entries, remove the oldest entry."""
     entries[number] = entry
     if len(entries) > MOST_OPEN:
@@ -122,11 +123,11 @@ def remember(entries: dict[int, Any], number: int, entry: Any) -> None:
 
 
 class LayeredCore:
-    """Base class of cores that choose between the replies of inner hosts (`names`). `state`: the combined host's
-    status.
+    """Base class of cores that choose between the replies of inner hosts (`names`). `state`: the status of the
+    combined host, as its users see it.
 
-    LayeredHost sleeps in the `wait` of the host `main` until `wake_ns`. It polls the other hosts every POLL_NS if
-    `polls_often`, else only before each event."""
+    LayeredHost sleeps in the `wait` of the inner host `main` until `wake_ns`. If `polls_often`, LayeredHost also polls
+    the other inner hosts every POLL_NS."""
 
     polls_often = False
 
@@ -161,7 +162,7 @@ class LayeredCore:
 
     @property
     def wake_ns(self) -> int | None:
-        """Return when to use a ready answer instead of waiting for a better answer; None if no answer is ready."""
+        """Return when to stop waiting for a better answer and use a ready answer, or None if no answer is ready."""
         dues = [
             q.due_ns for q in self.open.values() if q.awaited and q.due_ns > self._now_ns and self.has_other_answer(q)
         ]
@@ -174,7 +175,7 @@ class LayeredCore:
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
     def info(self, infos: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-        """Return the fields for the report, from those of the inner hosts (by name)."""
+        """Return the combined host's fields for the report. `infos`: the fields of the inner hosts, by name."""
         return infos[self.main]
 
     def on_request(self, request: DecisionRequest, now_ns: int) -> None:
@@ -211,13 +212,13 @@ class StandbyCore(LayeredCore):
     """The core of StandbyHost: two decoders, PAIR, of which `main` decides. If `main` is lost, the other becomes
     `main`.
 
-    The lost decoder is restarted, and is then the standby. To stay warm, the standby also gets the first WARM_REQUESTS
-    requests, and then one request every WARM_EVERY_NS. Its replies are dropped."""
+    The lost decoder is restarted, and becomes the standby. To stay warm, the standby gets copies of the first
+    WARM_REQUESTS requests, and then of one request every WARM_EVERY_NS. The standby's replies are dropped."""
 
     def __init__(self) -> None:
         super().__init__("ray", PAIR, PAIR[0])
         self._incarnation = 0  # the incarnation of the main decoder
-        self._mirrored = self._mirrored_ns = 0  # number of requests that the standby got, and time of the last one
+        self._mirrored = self._mirrored_ns = 0  # requests to the standby: their number, and the time of the last one
 
     @property
     def standby(self) -> str:

@@ -1,9 +1,9 @@
 """Execute the calls of a plan (several calls in one answer of a decider) step by step, one step per tick.
 
-A tick gets the due step of the active plan at once, while the decider computes the next plan. If no step is due, or if
-plans usually arrive in time, the tick waits for the plan for its own observation, and gets the first step. A single
-call, or a plan of one step, is passed on unchanged. Step `i` is due `i * step_ns` after the plan's observation, so a
-plan that arrives late starts at a later step.
+Step `i` is due `i * step_ns` after the observation from which the plan was made. So a plan that arrives late starts at
+a later step. A tick gets the due step of the active plan at once, while the decider computes the next plan. If no step
+is due, or if plans usually arrive in time, the tick waits for the plan for its observation, and gets the first step. An
+answer with a single call is used unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rtcontrol.hosts.layered_core import (
     RecordFields,
     Status,
     SubmitRequest,
-    remember,
+    add_bounded,
     reply_due_ns,
     usually_in_time,
 )
@@ -36,7 +36,7 @@ Scope = tuple[int, str]
 class PlanSettings:
     """Settings for executing plans. No step acts if the plan's observation is older than `max_age_ns`.
 
-    A newer plan replaces the active one as soon as it arrives. `in_flight`: how many plans may be requested at once.
+    A newer plan replaces the active plan as soon as it arrives. `in_flight`: the maximum number of pending plans.
     `waits`: the world waits for decisions, so each tick gets the first step of the plan for its observation."""
 
     max_age_ns: int
@@ -46,7 +46,7 @@ class PlanSettings:
 
 @dataclass(slots=True, eq=False)
 class ActivePlan:
-    """The plan that is being executed, and the `request` and `decision` that it comes from."""
+    """The plan that is being executed, the `request` for this plan, and the `decision` that contains it."""
 
     plan: Plan
     request: DecisionRequest
@@ -93,20 +93,20 @@ class PlanCore(LayeredCore):
         self._recent: deque[bool] = deque(maxlen=RECENT)  # whether the last plans were in time
 
     def on_request(self, request: DecisionRequest, now_ns: int) -> None:
-        self._give_up(now_ns)
+        self._cancel_old_requests(now_ns)
         within_ns = request.within_ns
         tick = PendingRequest(request, now_ns, 0 if self._settings.waits else reply_due_ns(now_ns, within_ns))
-        remember(self.open, request.tick, tick)
+        add_bounded(self.open, request.tick, tick)
         self._scope = scope_of(request)
         requested = sum(scope_of(pending.request) == self._scope for pending in self._pending.values())
         if requested < self._settings.in_flight and self.state.up:
-            remember(self._pending, request.tick, tick)
+            add_bounded(self._pending, request.tick, tick)
             # A plan that arrives after the deadline may still be used by later ticks, until it is too old.
             patience_ns = self._patience_ns(within_ns) if within_ns else 0
             self.add_actions(SubmitRequest(PLANNER, replace(request, within_ns=patience_ns)))
 
-    def _give_up(self, now_ns: int) -> None:
-        """Cancel requests whose reply is lost, or would be too old for any tick."""
+    def _cancel_old_requests(self, now_ns: int) -> None:
+        """Cancel requests to the planner if the planner was lost, or if the plan would be too old for any tick."""
         for k, tick in tuple(self._pending.items()):
             within_ns = tick.request.within_ns
             late = within_ns and now_ns - tick.sent_ns > 2 * self._patience_ns(within_ns)
@@ -115,12 +115,13 @@ class PlanCore(LayeredCore):
                 del self._pending[k]
 
     def _patience_ns(self, within_ns: int) -> int:
+        """Return how long to wait for a plan after its request."""
         return max(within_ns, self._settings.max_age_ns)
 
     def on_cancel(self, tick: int) -> None:
-        # Keep the request: the plan may be used by later ticks, and the reply shows how late the plan was.
-        if (question := self.open.get(tick)) is not None:
-            question.awaited = False
+        # Do not cancel the request to the planner: later ticks may use the plan, and its lateness is recorded.
+        if (pending := self.open.get(tick)) is not None:
+            pending.awaited = False
             if tick not in self._pending:
                 del self.open[tick]
 
@@ -136,13 +137,13 @@ class PlanCore(LayeredCore):
         tick.answer = reply
         self._recent.append(not tick.due_ns or now_ns <= tick.due_ns)
         fields: dict[str, Any] = {"plan": reply.tick, "plan_ms": round((now_ns - tick.sent_ns) / 1e6, 4)}
-        outcome = self._outcome(reply, tick, now_ns)
+        outcome = self._use_answer(reply, tick, now_ns)
         if outcome is not None and reply.tick >= 0:
             self.add_actions(RecordFields(now_ns, fields | outcome))
 
-    def _outcome(self, reply: DecisionReply, tick: PendingRequest, now_ns: int) -> dict[str, Any] | None:
-        """Activate a plan that is newer than the active one. Return the record fields of the planner's answer, or None
-        for a single call or a plan of one step."""
+    def _use_answer(self, reply: DecisionReply, tick: PendingRequest, now_ns: int) -> dict[str, Any] | None:
+        """Activate the plan of an answer if it is newer than the active plan. Return the answer's fields for the
+        record, or None if the answer is a single call."""
         decision = reply.decision
         if decision is None:
             return {"outcome": "failed", "error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
@@ -168,7 +169,7 @@ class PlanCore(LayeredCore):
         single = decision is not None and (decision.plan is None or len(decision.plan.calls) < 2)
         if answer is not None and (single or not tick.awaited or tick.request.tick < 0):
             return answer
-        if not tick.awaited or (answer is None and self._is_awaited(tick, now_ns)):
+        if not tick.awaited or (answer is None and self._may_be_in_time(tick, now_ns)):
             return None
         plan = self._plan
         i = None if plan is None else plan.step(tick, self._settings.max_age_ns, now_ns)
@@ -178,7 +179,7 @@ class PlanCore(LayeredCore):
             return answer
         return replace(answer, decision=None, error="the plan was over, or too old, when it arrived")
 
-    def _is_awaited(self, tick: PendingRequest, now_ns: int) -> bool:
+    def _may_be_in_time(self, tick: PendingRequest, now_ns: int) -> bool:
         """Return whether the plan that was requested for this tick may still arrive in time."""
         in_time = not tick.due_ns or (usually_in_time(self._recent) and now_ns < tick.due_ns)
         return in_time and tick.request.tick in self._pending

@@ -1,7 +1,7 @@
 """A decider that asks an openpi policy server for robots over WebSocket (`openpi:ws://HOST:PORT`, docs/deciders.md).
 
-If an answer is invalid or late, the tick is a miss and nothing of the answer acts. A mapping file (`policy.yaml`) maps
-observed values to the policy's input arrays, and the numbers of an action to the arguments of a tool.
+If an answer is invalid or late, the tick is a miss and none of the answer's actions is executed. A mapping file
+(`policy.yaml`) maps observed values to the policy's input arrays, and the numbers of an action to a tool's arguments.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0  # timeout of the first question of the warm-up, during which the server may compile the policy
-PARSE_S = 0.003  # the answer must come this long before the request's deadline, to leave time for parsing
-TIMINGS = ("server_timing", "policy_timing")  # keys of an answer that are different in each answer of a server
-MAX_DIGESTS = 64  # number of earlier answers to compare with
+PARSE_S = 0.003  # time between the timeout of a question and the request's deadline, for parsing the answer
+TIMINGS = ("server_timing", "policy_timing")  # keys of measured times, which differ between any two answers
+MAX_DIGESTS = 64  # number of earlier answers with which a new answer is compared
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
 FLOATS = ("<f2", "<f4", "<f8")
@@ -48,8 +48,7 @@ Fields = str | Annotated[list[str], Field(min_length=1)]
 class PolicySource:
     """The source of a PolicyDecider, which asks the server at `url`. `step_ns`: the duration of one action of a plan.
 
-    `late`: wait for an answer even after the request's deadline. `answers`: digests of the last answers to all deciders
-    of this source."""
+    `late`: wait for an answer even after the request's deadline. `answers`: digests of the server's last answers."""
 
     url: str
     tools: tuple[dict[str, Any], ...]
@@ -76,7 +75,7 @@ class PolicySource:
 
 
 class PolicyDecider(SteppedDecider):
-    """A decider that asks a policy server on a background thread, one question at a time over one open connection."""
+    """A decider that queries a policy server on a background thread: one question at a time, over one connection."""
 
     def __init__(self, source: PolicySource, link: PolicyLink | None = None) -> None:
         self._source, self._mapping = source, source.mapping
@@ -90,11 +89,11 @@ class PolicyDecider(SteppedDecider):
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         """Return the policy server's decision. Raises DecisionLost, or UserError if the mapping does not fit.
 
-        After a cancelled question or an invalid answer the connection is closed, because the next message on it could
-        be another answer to the same question."""
+        After a cancelled question or an invalid answer this method closes the connection, because the next message
+        could still belong to this question."""
         packed = pack_message(self.question(request))
         try:
-            message = yield from wait_in_steps(self._link.ask(packed, self._limit_s(request)))
+            message = yield from wait_in_steps(self._link.ask(packed, self._answer_limit_s(request)))
         except concurrent.futures.CancelledError:
             raise DecisionLost("connection", "the link was closed") from None
         good = False
@@ -107,8 +106,7 @@ class PolicyDecider(SteppedDecider):
                 self._link.disconnect()
 
     def question(self, request: DecisionRequest) -> dict[str, Any]:
-        """Return the message for the policy server: arrays of the observation, and the instruction. Raises
-        UserError."""
+        """Return the policy's inputs: arrays with values of the observation, and the instruction. Raises UserError."""
         data, prompt = request.data or {}, self._mapping.file.prompt
         if self._fields is None:
             number_names = [name for name, value in data.items() if isinstance(value, int | float | np.number)]
@@ -116,7 +114,7 @@ class PolicyDecider(SteppedDecider):
         question: dict[str, Any] = {key: _field_array(data, fields) for key, fields in self._fields.items()}
         return question if prompt is None else question | {prompt: request.instruction}
 
-    def _limit_s(self, request: DecisionRequest) -> float:
+    def _answer_limit_s(self, request: DecisionRequest) -> float:
         first, self._first = self._first and request.tick < 0, False
         limit_s = time_limit_s(request, self._source.late)
         if limit_s is None:
@@ -131,25 +129,25 @@ class PolicyDecider(SteppedDecider):
             raise DecisionLost("malformed", f"the policy's answer is not valid: {error}") from None
         if not isinstance(status, str) or status != "fresh":
             raise DecisionLost("refused", f"the policy made no decision: its status is {str(status)[:20]!r}")
-        chunk = self._chunk(answer.get("actions"))
+        chunk = self._checked_actions(answer.get("actions"))
         self._check_not_repeated(message, answer)
         try:
             calls = tuple(self._mapping.call(row) for row in chunk[: self._mapping.file.horizon].tolist())
         except OverflowError as error:
             raise DecisionLost("not_finite", f"an action is not finite when it is scaled: {error}") from None
-        sure = answer.get("confidence", 1.0)
-        valid = isinstance(sure, int | float | np.number) and 0 <= sure <= 1
-        confidence = {"function": float(sure) if valid else 0.0}
+        reported = answer.get("confidence", 1.0)
+        valid = isinstance(reported, int | float | np.number) and 0 <= reported <= 1
+        confidence = {"function": float(reported) if valid else 0.0}
         for call in calls:
             try:
                 self._tools.validate(call)
-            except InvalidCall:  # return only the invalid call, which the loop will reject
+            except InvalidCall:  # return only this call; the loop rejects it and counts a miss
                 return Decision(call, confidence)
         self._had_good_answer = True
         return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))
 
-    def _chunk(self, actions: Any) -> np.ndarray[Any, Any]:
-        """Return the actions as an array. They must be finite floats, with one column for each entry of the mapping.
+    def _checked_actions(self, actions: Any) -> np.ndarray[Any, Any]:
+        """Return the actions as an array of finite floats with one row per action, one column per mapping entry.
 
         If the shape is wrong, raises UserError before the first valid answer, and DecisionLost afterwards."""
         dims, dtype = len(self._mapping.dims), getattr(actions, "dtype", type(actions).__name__)
@@ -164,7 +162,7 @@ class PolicyDecider(SteppedDecider):
         return np.asarray(actions)
 
     def _check_not_repeated(self, message: bytes, answer: Mapping[str, Any]) -> None:
-        """Raise DecisionLost if an answer with a timing is the same as an earlier answer, byte for byte."""
+        """Raise DecisionLost if an answer that contains measured times equals an earlier answer byte for byte."""
         digest, earlier = blake2b(message).digest(), self._source.answers
         if digest in earlier and any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS):
             raise DecisionLost("repeated", "the policy's answer and its timing repeat an earlier answer byte for byte")
@@ -198,9 +196,9 @@ class ActionEntry(BaseModel, extra="forbid", strict=True):
 class MappingFile(BaseModel, extra="forbid", strict=True):
     """The contents of a mapping file.
 
-    `observation`: for each input of the policy, a list of fields that become a vector, or one field that is an array;
-    None: all numbers of the first observation become the vector STATE. `prompt`: the input for the instruction (None:
-    the instruction is not sent). `horizon`: how many actions of a plan to execute at most."""
+    `observation`: for each input of the policy, a list of number fields that become a vector, or the name of one array
+    field; None: all numbers of the first observation become the vector STATE. `prompt`: the policy's input for the
+    instruction (None: do not send the instruction). `horizon`: the maximum number of actions to execute per plan."""
 
     observation: Annotated[dict[str, Fields], Field(min_length=1)] | None = None
     prompt: str | None = PROMPT
@@ -213,9 +211,10 @@ class MappingFile(BaseModel, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class ActionDim:
-    """The rule that turns a number of an action into an argument: the nearest key of `values`, or a multiple of `step`.
+    """The rule that turns one number of an action into an argument: the value of the nearest key of `values`, or the
+    nearest multiple of `step`, or the number itself if both are None.
 
-    `max_distance`: how far a number may be from the nearest key of `values`. `step` None: any number is allowed."""
+    `max_distance`: how far a number may be from the nearest key of `values`."""
 
     entry: ActionEntry
     values: Mapping[float, Any] | None = None
@@ -244,8 +243,7 @@ class ActionDim:
 
 @dataclass(frozen=True)
 class PolicyMapping:
-    """The mapping from the numbers of an action to the arguments of `tool`. `dims`: a rule for each number (None: the
-    number is not used)."""
+    """The mapping from the numbers of an action to the arguments of `tool`. `dims`: a rule or None for each number."""
 
     tool: str
     dims: tuple[ActionDim | None, ...]
@@ -253,18 +251,18 @@ class PolicyMapping:
 
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
-        """Read a YAML file. Without a file, the numbers are the tool's parameters in order. Raises UserError."""
+        """Read a YAML file. Without a file, map the numbers to the tool's parameters in order. Raises UserError."""
         file, where = MappingFile() if path is None else _read_contents(path), path or "No mapping file"
         candidates = [tool for tool in tools if file.tool in (None, tool.name)]
         if len(candidates) != 1:
             names = ", ".join(tool.name for tool in tools)
-            raise UserError(f"{where}: `tool` must name one of the agent's {len(tools)} tools ({names}).", PAGE)
+            raise UserError(f"{where}: `tool` must be the name of one of the agent's tools ({names}).", PAGE)
         tool = candidates[0]
         entries = file.actions or [ActionEntry(parameter=parameter.name) for parameter in tool.parameters]
         return cls(tool.name, _action_rules(entries, tool, where), file)
 
     def call(self, row: Sequence[float]) -> Call:
-        """Return the call for an action. Its arguments may be out of bounds, unless the file has `clip: true`."""
+        """Return the call for an action. The arguments may be out of bounds, unless the file has `clip: true`."""
         pairs = [(dim, number) for dim, number in zip(self.dims, row, strict=True) if dim is not None]
         return Call(self.tool, {dim.entry.parameter: dim.value(number, self.file.clip) for dim, number in pairs})
 

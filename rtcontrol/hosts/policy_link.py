@@ -1,8 +1,8 @@
 """The connection to an openpi policy server: a WebSocket with one question at a time, whose messages contain arrays.
 
-The protocol does not say which question a message answers. So after a late or unexpected message the connection is
-closed, and a new one is opened. After each answer the client sends a ping, and waits for the pong before the next
-question: if the server sent a second answer, it arrives before the pong.
+A message does not contain the number of the question that it answers. So after a late or unexpected message the client
+closes the connection, and opens another. After each answer the client sends a ping, and waits for the pong before the
+next question: a second answer of the server would arrive before the pong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rtcontrol.hosts.protocol import DecisionLost
 from rtcontrol.models.loop_thread import LoopThread
 
 OPEN_S = 10.0  # time for the handshake and the server's first message
-RETRY_S = 0.1  # from a failed attempt to the next
+RETRY_S = 0.1  # time from a failed attempt to connect until the next attempt
 LONGEST_TEXT = 300  # maximum number of characters to show of a server's text
 MOST_BYTES = 1 << 24  # the maximum size of a message, enough for three pictures of 1280 x 720
 MOST_ITEMS = 1 << 12  # the maximum number of keys and values in a message; longer data must be an array
@@ -36,7 +36,7 @@ ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
 
 
 class MalformedMessage(ValueError):
-    """An error of bytes that are not a valid message of a policy server, or of a value that cannot be packed."""
+    """The error that bytes are not a valid message of a policy server, or that a value cannot be packed."""
 
 
 def pack_message(value: Any) -> bytes:
@@ -106,7 +106,7 @@ def _decode_map(fields: dict[Any, Any]) -> Any:
 
 
 class _ConnectWithoutRedirects(connect):
-    """A WebSocket connection that does not follow redirects, so that the key is sent only to the user's URL."""
+    """A WebSocket connection that does not follow redirects, which could send the key to another server."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -139,10 +139,10 @@ async def has_message(connection: ClientConnection) -> bool:
 
 
 class Conversation:
-    """A sequence of questions to a policy server over one connection. `connected` opens a new connection."""
+    """A client that sends questions to a policy server over one connection. `connect` opens a new connection."""
 
-    def __init__(self, url: str, connected: Callable[[], Awaitable[ClientConnection]]) -> None:
-        self._url, self._connected = url, connected
+    def __init__(self, url: str, connect: Callable[[], Awaitable[ClientConnection]]) -> None:
+        self._url, self._connect = url, connect
         self._connection: ClientConnection | None = None
         self._attempt: asyncio.Task[None] | None = None  # the last attempt to open a connection
         self._pong: Awaitable[float] | None = None  # the pong to the ping after the last answer
@@ -150,8 +150,8 @@ class Conversation:
         self._lock = asyncio.Lock()
 
     async def ask(self, packed: bytes, limit_s: float) -> bytes:
-        """Return the answer to a question. Raises DecisionLost. Closes the connection if there is no valid answer, or
-        if the question is cancelled."""
+        """Send a packed question, and return the answer. Raises DecisionLost, for example after `limit_s` seconds.
+        Closes the connection if there is no valid answer, or if the question is cancelled."""
         try:
             async with asyncio.timeout(limit_s), self._lock:
                 message = await self._answer(packed)
@@ -170,7 +170,7 @@ class Conversation:
             await connection.send(packed)
             message = await connection.recv()
             with contextlib.suppress(ConnectionClosed):  # the next question will open a new connection
-                if await has_message(connection):  # it is unclear which message is the answer
+                if await has_message(connection):  # either message could be the answer
                     raise DecisionLost("malformed", "the policy server sent two answers")
                 self._pong = await connection.ping()
             good = isinstance(message, bytes)
@@ -180,14 +180,14 @@ class Conversation:
                 self.disconnect()
 
     def disconnect(self) -> None:
-        """Close the connection, and start to open a new one for the next question."""
+        """Close the connection, and start to open a new connection for the next question."""
         if self._connection is not None:
             self._connection.transport.abort()
             self._connection = self._pong = None
             self._start_connecting()
 
     async def end(self) -> None:
-        """Close the connection, and cancel a running attempt to open one."""
+        """Close the connection, and cancel a running attempt to connect."""
         if self._attempt is not None:
             self._attempt.cancel()
             await asyncio.wait([self._attempt])
@@ -216,11 +216,11 @@ class Conversation:
         return attempt
 
     async def _open_connection(self) -> None:
-        """Open a connection to the policy server. Raises DecisionLost, also for questions until the next attempt."""
+        """Open a connection to the policy server. Raises DecisionLost, also for questions before the next attempt."""
         connection: ClientConnection | None = None
         try:
             async with asyncio.timeout(OPEN_S):
-                connection = await self._connected()
+                connection = await self._connect()
                 first = await connection.recv()
             if isinstance(first, str):
                 raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
@@ -255,8 +255,8 @@ class PolicyLink:
         self._thread = LoopThread("policy link")
 
     def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
-        """Ask a question, and return a future of the answer, which may raise DecisionLost. Cancelling the future closes
-        the connection. Raises DecisionLost after `close`."""
+        """Send a packed question, and return a future of the answer, which may raise DecisionLost. Cancelling the
+        future closes the connection. Raises DecisionLost after `close`."""
         answer = self._thread.start_work(self._conversation.ask, packed, limit_s)
         if answer is None:
             raise DecisionLost("connection", "the link was closed")
@@ -277,4 +277,4 @@ class PolicyLink:
 
 def last_line(text: str) -> str:
     """Return the last line of a text (for example of a traceback), shortened to LONGEST_TEXT characters."""
-    return (text.strip().splitlines() or ["it gave no reason"])[-1].strip()[:LONGEST_TEXT]
+    return (text.strip().splitlines() or ["no reason reported"])[-1].strip()[:LONGEST_TEXT]

@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, DecoderUnavailable, Host, HostBase
 from rtcontrol.models.errors import UserError
 
-# How often to try to build a session's decider again after a loss, and how long to wait between two attempts.
+# After a loss: the maximum number of attempts to rebuild a session's decider, and the time between two attempts.
 REBUILDS, REBUILD_DELAY_NS = 30, 1_000_000_000
 # A new session gives up after this number of failed builds, because a build may kill the process.
 ATTEMPTS = 3
@@ -31,8 +31,8 @@ def start_host(host: Host) -> Host:
 class PooledHost(HostBase):
     """The host of one session of a pool. If `owns_pool`, the host also starts and closes the pool.
 
-    `error`: why the first build of the decider failed. `failures`: number of failed builds. `due_ns`: when the next
-    build may start."""
+    `error`: why the first build of the decider failed. `failures`: number of failed builds. `due_ns`: the earliest
+    time of the next build."""
 
     def __init__(self, pool: Any, source: DeciderSource, session: str, owns_pool: bool = False) -> None:
         super().__init__(pool.name)
@@ -89,7 +89,7 @@ class Pool:
             self.sessions.remove(host)
         return known
 
-    def mark_up(self, process_info: Any) -> None:
+    def mark_running(self, process_info: Any) -> None:
         """Record that the process is running."""
         if not self.closed:
             self.process_info = process_info
@@ -118,7 +118,7 @@ class Pool:
         return True
 
     def mark_failed(self, host: PooledHost, error: UserError, now_ns: int) -> None:
-        """Record that a build failed. Decide whether it is tried again, or the session gives up."""
+        """Record that a build failed. Schedule another attempt, or let the session give up."""
         host.failures += 1
         if host.lost_ns is not None:
             host.due_ns = now_ns + REBUILD_DELAY_NS
@@ -128,7 +128,7 @@ class Pool:
             host.error = error
 
     def end(self, why: str | None = None) -> None:
-        """Record that the process cannot be restarted (`why`), or that the pool was closed (None)."""
+        """Mark all sessions as ended. `why`: why the process cannot be restarted, or None if the pool was closed."""
         self.process_info = None
         self.closed, self.gave_up = self.closed or why is None, why or self.gave_up
         for host in self.sessions:
@@ -136,74 +136,75 @@ class Pool:
 
 
 ScheduledRequest = tuple[Any, DecisionRequest]
-# The deadline that the scheduler assumes for a request without one.
+# The time limit that the scheduler assumes for a request without a deadline.
 UNLIMITED_NS = 1_000_000_000
-NEWEST = 0.1  # weight of the newest duration in the moving average
-# The measured duration of a batch size is ignored after this number of later batches, if a newer measurement exists.
+NEWEST_WEIGHT = 0.1  # weight of the newest duration in the moving average
+# A measured duration is ignored after this number of further batches, if a newer measurement exists.
 OLD_BATCHES = 64
 
 
 class EdfScheduler:
-    """A scheduler that chooses requests by earliest deadline first. Each session (`key`) keeps its `depth` newest
-    requests."""
+    """A scheduler that dispatches requests by earliest deadline first (EDF). It keeps the `depth` newest requests of
+    each session (`key`)."""
 
     def __init__(self, depth: int = 1) -> None:
         self._depth = depth
         self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # by session: time of enqueueing, request
-        self._waiting_since: dict[Any, int] = {}  # since when each session waits
-        self._durations: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind and batch size: ns, batch number
-        self._batch_counts: dict[Hashable, int] = {}  # number of batches so far, by kind
+        self._waiting_since: dict[Any, int] = {}  # by session: the time since which it has a waiting request
+        # By batch key and batch size: the average duration in ns, and the number of the batch that was measured last.
+        self._durations: dict[Hashable, dict[int, tuple[float, int]]] = {}
+        self._batch_counts: dict[Hashable, int] = {}  # number of batches so far, by batch key
 
     def enqueue(self, key: Any, request: DecisionRequest, now_ns: int) -> None:
-        """Add a session's request. If `depth` requests of the session wait already, the oldest one is dropped."""
+        """Add a session's request. If `depth` requests of the session wait already, drop the oldest request."""
         self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now_ns, request))
         self._waiting_since.setdefault(key, now_ns)
 
     def next_batch(
         self,
         now_ns: int,
-        kind: Callable[[Any], Hashable] = lambda key: None,
+        batch_key: Callable[[Any], Hashable] = lambda key: None,
         patient: Callable[[Any], bool] = lambda key: False,
-        late: bool = True,
+        allow_patient: bool = True,
     ) -> list[ScheduledRequest]:
-        """Remove and return the requests of the next batch: the request of the session with the earliest deadline, and
-        other requests that can be decided in the same batch before the deadline of that session's newest request.
+        """Remove and return the requests of the next batch: the request with the earliest deadline, and as many other
+        requests as can be decided in the same batch before this deadline.
 
-        `kind` returns a key; only sessions with the same key are decided together (None: alone). `patient` sessions
-        wait until no other session waits, and are taken only if `late`."""
+        Only sessions for which `batch_key` returns the same key share a batch (None: no batch with other sessions).
+        A `patient` session is served only if `allow_patient` is True and no other session waits."""
         waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._due_ns)
         eager = [key for key in waiting if not patient(key)]
         if not eager:
-            return [self._pop_request(waiting[0], now_ns)] if waiting and late else []
-        # Use the newest request's deadline: an older deadline may be past, and a batch of one would be slow for all.
-        first_kind, (put_ns, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
-        left_ns = put_ns + _limit_ns(newest) - now_ns
-        alike = eager[:1] if first_kind is None else [key for key in eager if kind(key) == first_kind]
+            return [self._pop_request(waiting[0], now_ns)] if waiting and allow_patient else []
+        # Use the deadline of the session's newest request. The deadline of an older request may be past already.
+        first_key, (enqueued_ns, newest) = batch_key(eager[0]), self._waiting[eager[0]][-1]
+        left_ns = enqueued_ns + _limit_ns(newest) - now_ns
+        alike = eager[:1] if first_key is None else [key for key in eager if batch_key(key) == first_key]
         count = 1
-        while count < len(alike) and self.expected_ns(first_kind, count + 1) <= left_ns:
+        while count < len(alike) and self.expected_ns(first_key, count + 1) <= left_ns:
             count += 1
         return [self._pop_request(key, now_ns) for key in alike[:count]]
 
-    def record_duration(self, kind: Hashable, count: int, ns: int) -> None:
-        """Record that a batch of `count` decisions of a kind took `ns`."""
-        times, turn = self._durations.setdefault(kind, {}), self._batch_counts.get(kind, 0) + 1
-        before, last = times.get(count, (float(ns), turn))
-        if turn - last > OLD_BATCHES:
+    def record_duration(self, batch_key: Hashable, count: int, ns: int) -> None:
+        """Record that a batch of `count` decisions took `ns` nanoseconds."""
+        times, number = self._durations.setdefault(batch_key, {}), self._batch_counts.get(batch_key, 0) + 1
+        before, last = times.get(count, (float(ns), number))
+        if number - last > OLD_BATCHES:
             before = float(ns)
-        times[count], self._batch_counts[kind] = (before + NEWEST * (ns - before), turn), turn
+        times[count], self._batch_counts[batch_key] = (before + NEWEST_WEIGHT * (ns - before), number), number
 
-    def expected_ns(self, kind: Hashable, count: int) -> float:
+    def expected_ns(self, batch_key: Hashable, count: int) -> float:
         """Return the expected duration of a batch of `count` decisions in ns.
 
-        The estimate is never above the duration of a smaller batch, scaled up to `count`. So a batch size that was slow
-        once is tried again. A measurement is used until there is a newer one."""
-        since = self._batch_counts.get(kind, 0) - OLD_BATCHES
-        times = [(ns * count / n, turn) for n, (ns, turn) in self._durations.get(kind, {}).items() if n <= count]
-        return min([ns for ns, turn in times if turn >= since] or [ns for ns, _ in times], default=0.0)
+        The estimate is the lowest measured time per decision of all batch sizes up to `count`, multiplied by `count`.
+        So a batch size that was slow once is tried again. Old measurements are used only if there are no newer ones."""
+        since = self._batch_counts.get(batch_key, 0) - OLD_BATCHES
+        sizes = self._durations.get(batch_key, {}).items()
+        times = [(ns * count / n, number) for n, (ns, number) in sizes if n <= count]
+        return min([ns for ns, number in times if number >= since] or [ns for ns, _ in times], default=0.0)
 
     def cancel(self, key: Any, tick: int) -> None:
-        """Remove the request of a tick. The session keeps its waiting time, so frequent cancelling does not delay
-        it."""
+        """Remove the request of a tick. The session keeps its waiting time, so its next request is not delayed."""
         for entry in self._waiting.get(key, ()):
             if entry[1].tick == tick:
                 self._waiting[key].remove(entry)
@@ -222,7 +223,7 @@ class EdfScheduler:
         _, request = requests.pop()
         del self._waiting_since[key]
         if requests:
-            self._waiting[key] = requests  # the remaining requests wait after those of other sessions
+            self._waiting[key] = requests  # the remaining requests are served after those of other sessions
             self._waiting_since[key] = now_ns
         return key, request
 

@@ -1,6 +1,6 @@
-"""Detect when this process does not run (Heartbeat), and kill a run's child processes when it ends (Guardian). Linux.
+"""Detect when this process does not run (Heartbeat), and kill a run's child processes when the run ends (Guardian).
 
-The guardian process runs this file as a program, so the file imports nothing of rtcontrol.
+Works on Linux. The guardian process runs this file as a program, so the file imports nothing of rtcontrol.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import Self
 
-# The environment variable that names the run's folder in all processes that the run started.
+# The environment variable with the run's folder, which is set in all processes that the run started.
 MARK = "RTCONTROL_RUN"
 # The kernel allows 107 characters in the path of a socket. Ray's longest socket name in its folder has 64.
 LONGEST_BASE = 107 - 64 - len("/rtcontrol-12345678/r")
@@ -35,10 +35,10 @@ BUILDER_NICE = 10
 
 
 class Heartbeat:
-    """A context with a thread that wakes every `beat_ns`. If it wakes more than `threshold_ns` late, there was a gap.
+    """A context with a thread that wakes every `beat_ns`, and records a gap if it wakes over `threshold_ns` late.
 
     The reason of a gap is `starved` (the thread waited for a processor), `stall` (the process ran, but another thread
-    kept the interpreter's lock), or `stopped` (the process did not run: a signal, or the machine stopped it)."""
+    kept the interpreter's lock), or `stopped` (the process did not run, for example because of SIGSTOP)."""
 
     def __init__(self, beat_ns: int = BEAT_NS, threshold_ns: int = THRESHOLD_NS) -> None:
         self.beat_ns, self.threshold_ns = beat_ns, threshold_ns
@@ -58,15 +58,16 @@ class Heartbeat:
         self._thread.join()
 
     def gaps(self, since_ns: int) -> list[tuple[int, int, str]]:
-        """Return start, end (CLOCK_MONOTONIC) and reason of the gaps that ended after `since_ns`, or have not ended
-        yet. The kernel counts a wait for a processor after its end, so a gap that has not ended is never `starved`."""
+        """Return start, end (CLOCK_MONOTONIC) and reason of the gaps that ended after `since_ns` or have not ended.
+
+        A gap that has not ended is never `starved`, because the kernel counts a wait for a processor after its end."""
         gaps = [gap for gap in tuple(self._gaps) if gap[1] > since_ns]
         now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
         if now - due <= self.threshold_ns:
             return gaps
         return [*gaps, (due, now, self._reason(now - due, _processor_time(None)))]
 
-    def recent(self) -> list[tuple[int, int]]:
+    def recent_gaps(self) -> list[tuple[int, int]]:
         """Return the newest heartbeat gaps, to be sent with a reply."""
         return [(start, end) for start, end, _ in self.gaps(time.monotonic_ns() - RECENT_NS)[-MOST_RECENT:]]
 
@@ -80,7 +81,7 @@ class Heartbeat:
             now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
             if now - due > self.threshold_ns:
                 self._gaps.append((due, now, self._reason(now - due, _processor_time(statistics))))
-            self._last_ns = now  # set this after appending the gap, so that `gaps` always returns the gap
+            self._last_ns = now  # set this after appending the gap; otherwise `gaps` could miss the gap
         if statistics is not None:
             os.close(statistics)
 
@@ -90,8 +91,7 @@ class Heartbeat:
 
 
 def _processor_time(statistics: int | None) -> tuple[int, int]:
-    """Return how long this process ran, and how long the thread of an open schedstat file waited for a processor, in
-    ns."""
+    """Return the CPU time of this process, and the time that a thread (its schedstat file) waited for a CPU, in ns."""
     waited = 0 if statistics is None else int(os.pread(statistics, 96, 0).split()[1])
     return time.process_time_ns(), waited
 
@@ -109,8 +109,8 @@ def task_limit() -> int | None:
     return min((limit for limit in limits if limit >= 0), default=None)
 
 
-def restrictions(tasks: int) -> list[str]:
-    """Return what this system denies to programs, which they rarely report: as containers and systemd units do."""
+def system_restrictions(tasks: int) -> list[str]:
+    """Return texts about limits of this system by which Ray fails without a clear error. `tasks`: threads to allow."""
     limit = task_limit()
     checks = {
         "/proc/meminfo cannot be read (systemd: ProcSubset=pid)": not os.access("/proc/meminfo", os.R_OK),
@@ -123,21 +123,21 @@ def restrictions(tasks: int) -> list[str]:
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command line that runs one of our modules as a program. `python -m` would put the working directory
-    first, where a user's file types.py or zmq.py would take the place of the module with this name."""
+    """Return the command line that runs a module of rtcontrol as a program. `python -m` would search the working
+    directory first, and import a user's file types.py or zmq.py in place of the module with this name."""
     root = Path(__file__).parents[2]
     search = f"import runpy, sys; sys.path += {[str(root), str(root / 'bridges')]}"
     start = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     return [sys.executable, "-P", "-c", f"{search}; {start}", *arguments]
 
 
-def keep_loaded() -> None:
-    """Exempt all loaded objects from garbage collection. Collecting them would stop all threads for 0.1 s."""
+def freeze_loaded_objects() -> None:
+    """Exclude all loaded objects from garbage collection, which would stop all threads for 0.1 s."""
     gc.collect()
     gc.freeze()
 
 
-def yield_processor() -> None:
+def lower_thread_priority() -> None:
     """Lower this thread's priority below that of the deciding threads."""
     with contextlib.suppress(AttributeError, OSError):
         # Add to the nice value of the process, because a Ray that the user started may have set one.
@@ -146,10 +146,10 @@ def yield_processor() -> None:
 
 
 class Guardian:
-    """A private folder, and a guardian process that cleans up after this process.
+    """A private folder, and a guardian process that cleans up when this process ends or `end` is called.
 
-    When this process ends, or `end` is called, the guardian kills all processes that have the folder's name in the
-    environment variable MARK, and removes the folder. Signals of the terminal do not reach the guardian."""
+    The guardian kills all processes with the folder's name in the environment variable MARK, and removes the folder.
+    Signals of the terminal do not reach the guardian."""
 
     def __init__(self) -> None:
         base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
@@ -183,7 +183,7 @@ def _guard(run: int, folder: str) -> None:
 
 
 def kill_marked(mark: str, value: str, rounds: int) -> None:
-    """Kill all processes with `mark=value` in their environment, until there are none in `rounds` searches in a row."""
+    """Kill all processes with `mark=value` in their environment, until `rounds` searches in a row find none."""
     marked = f"\0{mark}={value}\0".encode()
     clean = 0
     while clean < rounds:

@@ -13,12 +13,12 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
 MAX_SESSIONS = 64  # the default maximum number of sessions of a pool
-SHARES = 64  # number of stored durations of decisions
+MAX_DURATIONS = 64  # number of stored durations of decisions
 LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 
 
 class DecoderUnavailable(UserError):
-    """An error of a decoder that cannot decide now, but may later. `full`: the maximum number of sessions is open."""
+    """The error that a decoder cannot decide now, but may be able to later. `full`: it has no free session."""
 
     def __init__(self, what: str, remedy: str, full: bool = False) -> None:
         super().__init__(what, remedy)
@@ -26,7 +26,7 @@ class DecoderUnavailable(UserError):
 
 
 class DecisionLost(Exception):
-    """An error of a remote decider that returned no decision. `loss` (one of LOSSES) is the sub-cause of the miss."""
+    """The error that a remote decider returned no decision. `loss` (one of LOSSES) is the sub-cause of the miss."""
 
     def __init__(self, loss: str, message: str) -> None:
         super().__init__(message)
@@ -38,9 +38,9 @@ class DecisionRequest:
     """A request for one decision.
 
     `observation`: the agent's text; `data`: the raw observation, which is not sent to another process; `seq` and
-    `captured_ns`: its number and capture time. `received_ns`: when the decider's process received the request. The loop
-    waits `within_ns` for the reply (0: no limit). `active_call`: the active call if hysteresis is enabled, else None.
-    `members`: the requests of a crowd's members, which this request combines."""
+    `captured_ns`: number and capture time of the observation. `received_ns`: when the decider's process received the
+    request. `within_ns`: how long the loop waits for the reply (0: no limit). `active_call`: the active call if
+    hysteresis is enabled, else None. `members`: the members' requests, if this is the request of a crowd."""
 
     tick: int
     epoch: int
@@ -66,14 +66,14 @@ class DecisionRequest:
 class DecisionReply:
     """The reply to the request of `tick`: a decision, or the error that the decider raised.
 
-    `user_error`: message and hint, if the decider raised a UserError. `loss`: the field of a DecisionLost. `together`:
-    how many requests were decided in one batch; `decide_ns`: the duration of this batch. `by`: which of two deciders
-    (first, backup). `older_request`: if a step of an older plan decides this tick, the request of that plan. `steps`:
-    index of this step and number of steps; `ahead_ns`: how long after the observation the step is due. `members`: the
-    replies to a crowd's members.
+    `user_error`: message and hint, if the decider raised a UserError. `loss`: the sub-cause, if it raised a
+    DecisionLost. `batch_size`: how many requests were decided in one batch; `decide_ns`: the duration of this batch.
+    `decided_by`: `first` or `backup` if there are two deciders. `older_request`: the request of the plan, if the call
+    is a step of an older plan. `steps`: index of this step and number of steps; `ahead_ns`: how long after the
+    observation the step is due. `members`: the replies to a crowd's members.
 
-    `received_ns`, `begun_ns`: when the decider received the request and started to decide, by CLOCK_MONOTONIC (0 for a
-    decider on another machine). `gaps`: times (start, end) in which the decider's process did not run."""
+    `received_ns`, `started_ns`: when the decider received the request and started to decide, by CLOCK_MONOTONIC (0 if
+    the decider is on another machine). `gaps`: times (start, end) in which the decider's process did not run."""
 
     tick: int
     decision: Decision | None
@@ -81,11 +81,11 @@ class DecisionReply:
     decide_ns: int
     user_error: tuple[str, str] | None = None
     received_ns: int = 0
-    begun_ns: int = 0
+    started_ns: int = 0
     gaps: Sequence[tuple[int, int]] = ()
-    together: int = 1
+    batch_size: int = 1
     loss: str | None = None
-    by: str = ""
+    decided_by: str = ""
     older_request: DecisionRequest | None = None
     steps: tuple[int, int] | None = None
     ahead_ns: int = 0
@@ -94,7 +94,7 @@ class DecisionReply:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The event that the decoder was lost, or was restarted after `seconds`. `decider`: which of two decoders."""
+    """The event that a decoder was lost, or was restarted after `seconds`. `decider`: which of two (first, backup)."""
 
     t_ns: int
     event: Literal["lost", "restarted"]
@@ -103,14 +103,13 @@ class HostEvent:
 
 
 class Decider(Protocol):
-    """An object that decides which call to make. If `decide` raises an error, the tick is a miss with cause
-    `decide`."""
+    """An object that chooses a tick's call. If `decide` raises an error, the tick is a miss with the cause `decide`."""
 
     def decide(self, request: DecisionRequest) -> Decision: ...
 
 
 class DeciderSource(Protocol):
-    """A picklable object that builds a decider in the decider's process, for each worker and again after each restart.
+    """A picklable object that builds deciders in the decoder's process: one per worker, and again after each restart.
 
     The decider may have a method `info() -> dict` with fields for the report, and a method `close()`, which is called
     when the session ends, on any thread and even during a decision. `build` raises UserError if the user can correct
@@ -120,13 +119,13 @@ class DeciderSource(Protocol):
 
 
 class Host(Protocol):
-    """The decider of one session, which decides outside the loop's thread. Only `start` and `close` may block. Any
-    thread may call `wake`.
+    """The handle by which the loop uses the decider of one session. The decider runs outside the loop's thread.
 
-    A host with N workers makes at most N decisions at once; a newer request replaces a waiting one. `incarnation`:
-    how often the decoder was restarted; `events`: its losses and restarts. `gave_up`: why the decoder cannot be
-    restarted, so that the run must end; else None. `threads`: process and thread ids of the deciding threads.
-    `shares`: durations of the last decisions in ns (the duration of a batch divided by its size)."""
+    Only `start` and `close` may block. Any thread may call `wake`. A host with N workers makes at most N decisions at
+    once; a newer request replaces a waiting one. `incarnation`: how often the decoder was restarted; `events`: losses
+    and restarts of the decoder. `gave_up`: why the decoder cannot be restarted, or None; the run must then end.
+    `threads`: process and thread ids of the deciding threads. `durations_ns`: durations of the last decisions (for a
+    batch: its duration divided by its size)."""
 
     name: str
 
@@ -137,7 +136,7 @@ class Host(Protocol):
     @property
     def gave_up(self) -> str | None: ...
     @property
-    def shares(self) -> deque[float]: ...
+    def durations_ns(self) -> deque[float]: ...
     @property
     def threads(self) -> Sequence[tuple[int, int]]: ...
 
@@ -153,7 +152,7 @@ class Host(Protocol):
 
     def alive(self) -> bool: ...
     def cancel(self, tick: int) -> None:
-        """Cancel the request of a tick. A decision that has not started is not made."""
+        """Cancel the request of a tick. If its decision has not started, the decider skips it."""
 
     def close(self) -> None:
         """Free the decider. Close the pool, too, if the host started it."""
@@ -169,11 +168,11 @@ class HostBase:
         self.gave_up: str | None = None
         self.events: list[HostEvent] = []
         self.lost_ns: int | None = None  # when the decider was lost, or None while it is up
-        self._shares: deque[float] = deque(maxlen=SHARES)
+        self._durations_ns: deque[float] = deque(maxlen=MAX_DURATIONS)
 
     @property
-    def shares(self) -> deque[float]:
-        return self._shares
+    def durations_ns(self) -> deque[float]:
+        return self._durations_ns
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
@@ -195,20 +194,20 @@ class HostBase:
             self.lost_ns = None
         self.up = True
 
-    def count_reply(self, reply: DecisionReply | None) -> DecisionReply | None:
-        """Add the duration of a reply's decision to `shares`, and return the reply."""
+    def record_reply(self, reply: DecisionReply | None) -> DecisionReply | None:
+        """Add the duration of the reply's decision to `durations_ns`. Return the reply unchanged."""
         if reply is not None:
-            self._shares.append(reply.decide_ns / reply.together)
+            self._durations_ns.append(reply.decide_ns / reply.batch_size)
         return reply
 
 
 class DecoderPool(Protocol):
     """A pool that opens hosts for sessions. Each session has its own decider, and all sessions share the workers.
 
-    A session's newer request replaces a waiting one. Requests are decided by earliest deadline first, in batches with
-    others of the same model. `open` returns a started host with the name `session` for logs, and raises UserError or
-    DecoderUnavailable. Any thread may call `open`, `alive` (whether the pool can decide now) and `close` (once).
-    `gave_up`: why the pool cannot be restarted, or None."""
+    Requests are decided by earliest deadline first; requests to the same model may share a batch. A session's newer
+    request replaces its waiting request. `open` returns a started host with the name `session` for logs, and raises
+    UserError or DecoderUnavailable. Any thread may call `open`, `alive` (whether the pool can decide now) and `close`
+    (once). `gave_up`: why the pool cannot be restarted, or None."""
 
     name: str
 
@@ -222,7 +221,7 @@ class DecoderPool(Protocol):
 
 # -- messages to and from the decoder's process -----------------------------------------------------------------------
 
-# Pickled tuples: pickling a dataclass takes 40 to 65 us with the cold caches of a tick, a tuple 15 us.
+# Messages are pickled tuples: with cold caches, pickling a dataclass takes 40 to 65 us, and pickling a tuple 15 us.
 _DECISION, _REPLY = (attrgetter(*(field.name for field in fields(cls))) for cls in (Decision, DecisionReply))
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import zmq
 
-from rtcontrol.hosts.deciders import Worker, answer
+from rtcontrol.hosts.deciders import Worker, reply_of
 from rtcontrol.hosts.decoder_link import READY
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.pool import ScheduledRequest
-from rtcontrol.hosts.processes import Heartbeat, keep_loaded, yield_processor
+from rtcontrol.hosts.processes import Heartbeat, freeze_loaded_objects, lower_thread_priority
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, pack_reply, unpack_request
 from rtcontrol.hosts.sockets import FilePoll, WakeFile, router_socket
 
-BUILD, PING = "build", "ping"  # Ray's concurrency groups: calls of each group run on a thread of their own
+BUILD, PING = "build", "ping"  # Ray's concurrency groups: the calls of each group run on a separate thread
 WARM_ROUNDS = 3
 # The interpreter's switch interval. A decision takes the interpreter's lock about a hundred times, so with Python's
 # default of 5 ms a build on another thread would delay each decision by half a second.
@@ -38,11 +38,11 @@ class DecoderActor(InProcessPool):
 
     def __init__(self, workers: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        # If a thread fails, exit the process, because it would still answer pings. The pool starts a new process.
+        # If a thread fails, exit the process, which would otherwise still answer pings. The pool starts a new process.
         threading.excepthook = _exit_process
         super().__init__(sys.maxsize, workers, preload)
         self._hosts: dict[bytes, SocketHost] = {}
-        self._beat, self._wake, self._using = Heartbeat(), WakeFile(), threading.Lock()
+        self._beat, self._wake, self._router_lock = Heartbeat(), WakeFile(), threading.Lock()
         self._router = router_socket(_CONTEXT)
         self._router.linger = 0
         self._router.curve_server = True
@@ -54,24 +54,24 @@ class DecoderActor(InProcessPool):
         self._files = FilePoll([self._wake.fd, int(self._router.getsockopt(zmq.FD))])
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Start the workers. Return the endpoint for sessions, its CURVE key, the pid, and the workers' thread ids."""
+        """Start the workers. Return the socket's endpoint and CURVE key, the pid, and the workers' thread ids."""
         super().start()
         self._beat.__enter__()  # until the process ends
-        keep_loaded()
+        freeze_loaded_objects()
         return {**self._address, "tids": [tid for _, tid in self.threads]}
 
     def build(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
         """Build the deciders of a session, one for each worker. Return the first decider's fields for the report.
 
-        `warm`: a request that each decider decides a few times, because a new process is slow at first (None: skip)."""
-        yield_processor()
+        `warm`: a request that each decider decides WARM_ROUNDS times to warm up, or None to skip this."""
+        lower_thread_priority()
         host = SocketHost(source, pool=self, session=key.decode())
         info = host.start()
         if warm is not None:
             for decider in host.deciders * WARM_ROUNDS:
-                answer(decider, warm)
+                reply_of(decider, warm)
         if not self._hosts:
-            keep_loaded()
+            freeze_loaded_objects()
         self._hosts[key] = host
         return info
 
@@ -86,10 +86,10 @@ class DecoderActor(InProcessPool):
         while True:
             self.receive()
             with self.changed:
-                batch = self.take_batch(worker)
+                batch = self.dequeue_batch(worker)
             if batch or not worker.idle:
                 if len(self.workers) > 1:
-                    self._wake.set()  # this worker may have received requests for other workers
+                    self._wake.set()  # wake other workers: this worker may have received requests for them
                 return batch
             self._wait_for_messages()
 
@@ -104,25 +104,25 @@ class DecoderActor(InProcessPool):
     def receive(self) -> None:
         """Receive and handle all waiting messages."""
         router = self._router
-        with self._using:
+        with self._router_lock:
             while int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 self._handle_message(*router.recv_multipart())
 
     def _handle_message(self, client: bytes, body: bytes) -> None:
-        """Handle a message of a client: a request, a tick to cancel, or an empty message, which is sent back."""
+        """Handle a message of a client: a request, a tick to cancel, or an empty message to send back."""
         if body == READY:
             self._router.send_multipart((client, body))
         elif (host := self._hosts.get(client.partition(b"/")[0])) is not None:
-            host.message(client, unpack_request(body))
+            host.handle_message(client, unpack_request(body))
 
     def send(self, client: bytes, reply: DecisionReply) -> None:
-        reply.gaps = self._beat.recent()
+        reply.gaps = self._beat.recent_gaps()
         body = pack_reply(reply)
-        with self._using:
+        with self._router_lock:
             self._router.send_multipart((client, body))
 
     def ping(self) -> bool:
-        """Return True, to show that the process is alive, even while all workers are busy."""
+        """Return True. This shows that the process is alive, even while all workers are busy."""
         return True
 
 
@@ -131,8 +131,8 @@ class SocketHost(InProcessHost):
 
     _client = b""
 
-    def message(self, client: bytes, message: DecisionRequest | int) -> None:
-        """Queue a request, or cancel the tick if the message is a number."""
+    def handle_message(self, client: bytes, message: DecisionRequest | int) -> None:
+        """Enqueue a request, or cancel the request of a tick if the message is a number."""
         self._client = client
         if isinstance(message, int):
             self.cancel(message)
@@ -141,9 +141,9 @@ class SocketHost(InProcessHost):
             with self.pool.changed:
                 self.pool.scheduler.enqueue(self, message, now_ns)
 
-    def cancelled(self, request: DecisionRequest) -> bool:
+    def is_cancelled(self, request: DecisionRequest) -> bool:
         self.pool.receive()
-        return super().cancelled(request)
+        return super().is_cancelled(request)
 
     def deliver(self, request: DecisionRequest, reply: DecisionReply | None) -> None:
         self.deciding.discard(request.tick)

@@ -19,15 +19,15 @@ SIGACTION_BYTES = 512
 
 
 def set_environment() -> None:
-    """Set environment variables for Ray, unless the user has set them: no messages, and no start without a request.
+    """Set environment variables for Ray, unless the user has set them: no messages, and no automatic start.
 
-    A random authentication token is set, because Ray would write a token into HOME, readable for all users. Workers get
-    normal priority (Ray's default is a nice value of 15). No worker is started early, because Ray would hold the
-    interpreter's lock while waiting for it."""
+    Sets a random authentication token, because Ray would write a token into HOME, readable for all users. Workers get
+    normal priority (Ray's default is a nice value of 15). Ray starts no worker in advance, because it would hold the
+    interpreter's lock while waiting for the worker."""
     defaults = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
     defaults |= {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
-    defaults["SPT_NOENV"] = "1"  # workers rename themselves, which must not overwrite their environment
-    if "ray" not in sys.modules:  # once loaded, Ray has chosen its mode
+    defaults["SPT_NOENV"] = "1"  # workers change their process titles, which must not overwrite their environment
+    if "ray" not in sys.modules:  # Ray reads this variable when it is imported
         defaults["RAY_AUTH_MODE"] = "token"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -45,8 +45,8 @@ def silence_notices() -> None:
 
 @contextlib.contextmanager
 def marked_processes(folder: str) -> Iterator[None]:
-    """Mark all processes that Ray starts in the context by the folder (for Guardian), and let them listen on loopback
-    addresses only."""
+    """Mark all processes that Ray starts in this context, and let them listen on loopback addresses only. The mark (the
+    folder in the variable MARK) lets the Guardian kill them."""
     from ray._private import services
 
     outer = services.resolve_ip_for_localhost

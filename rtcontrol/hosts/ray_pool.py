@@ -23,16 +23,16 @@ MEMORY = "The model may need more memory than is available (see `rtcontrol docto
 
 
 class RayPool(Pool):
-    """A pool in a `DecoderActor`, which is started, watched by a background thread, and ended with the pool.
+    """A pool in a `DecoderActor`. The pool starts and ends the actor's process; a background thread watches it.
 
     The background thread also builds the deciders of all sessions. If the process ends or does not answer pings, or if
-    a part of Ray ends, all hosts report the loss, and a new process is started. `gave_up`: why that is impossible."""
+    a part of Ray ends, all hosts report the loss, and the thread starts a new process (`gave_up`: why it cannot)."""
 
     def __init__(
         self, limit: int = MAX_SESSIONS, gpus: float | None = None, workers: int = 1, shared: RaySession | None = None
     ) -> None:
-        """Create a pool without starting it. `gpus`: None means one GPU if Ray has any, 0 is for deciders without a
-        model. `shared`: a Ray that several pools use."""
+        """Create a pool without starting it. `gpus`: the number of GPUs (None: one GPU if Ray has any; 0: for deciders
+        without a model). `shared`: a Ray that several pools use."""
         super().__init__("ray", limit)
         self.changed = threading.Condition()  # guards the sessions
         self.process = DecoderProcess(shared or RaySession(), gpus, (workers, gpus != 0))
@@ -42,7 +42,7 @@ class RayPool(Pool):
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         with suppress(StartCancelled):
             process_info = self.process.start(stopped)
-            self.mark_up(process_info)
+            self.mark_running(process_info)
             self._watcher = threading.Thread(
                 target=self._watch_process, args=(process_info,), name="ray-watcher", daemon=True
             )
@@ -80,7 +80,7 @@ class RayPool(Pool):
         self.process.end()
 
     def _notify_waiters(self) -> None:
-        """Wake the threads that wait for a decider, and those that wait for a reply of a host that gave up."""
+        """Wake all threads that wait for a decider, or for a reply of a host that gave up."""
         self.changed.notify_all()
         for host in self.sessions:
             if host.gave_up is not None:
@@ -101,8 +101,8 @@ class RayPool(Pool):
                 self._notify_waiters()
 
     def _serve_sessions(self, process_info: dict[str, Any]) -> str:
-        """Build the deciders of sessions in this incarnation of the process, until it is lost or the pool is closed.
-        Return how it was lost."""
+        """Build the deciders of sessions in the process, until the process is lost or the pool is closed. Return how
+        the process was lost."""
         import ray
 
         lost = ray.exceptions.RayError, ProcessLookupError
@@ -150,5 +150,5 @@ class RayPool(Pool):
             self.mark_lost(time.monotonic_ns())
         process_info = self.process.replace(lambda: self.closed)
         with self.changed:
-            self.mark_up(process_info)
+            self.mark_running(process_info)
         return process_info

@@ -16,15 +16,15 @@ from rtcontrol.hosts.ray_start import HINT, POLL_S, START_TIMEOUT_S, RaySession,
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.processors import usable_processors
 
-# The first letters of environment variables that tune the threads and the memory of a process.
+# Prefixes of environment variables that tune the threads and the memory of a process.
 TUNING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "TORCH", "PYTORCH_", "LD_PRELOAD")
 
 log = logging.getLogger("rtcontrol.host")
 
 
 class DecoderProcess:
-    """A `DecoderActor`, created with `arguments` in a Ray that may be shared. `gpus` None: use one GPU if Ray has
-    any."""
+    """The decoder's process: a `DecoderActor` that is created with `arguments`. Several processes may share `ray`.
+    `gpus`: the number of GPUs (None: one GPU if Ray has any)."""
 
     def __init__(self, ray: RaySession, gpus: float | None, arguments: Sequence[Any]) -> None:
         self.actor: Any = None
@@ -82,7 +82,7 @@ class DecoderProcess:
         return process_info
 
     def build(self, key: bytes, source: DeciderSource, last: DecisionRequest | None) -> Any:
-        """Start to build a session's decider, and to warm it up by the `last` request. Return the call for `result`.
+        """Start building a session's decider and warming it up with the `last` request. Return the call for `result`.
 
         Raises UserError if the source cannot be pickled."""
         try:
@@ -91,7 +91,7 @@ class DecoderProcess:
             raise UserError(f"The decider's source cannot be pickled ({error}).", "Make it picklable.") from error
 
     def result(self, call: Any) -> Any:
-        """Return the result of a call of the actor, or None if it has not come yet.
+        """Return the result of a call of the actor, or None if the call has not finished.
 
         Raises UserError if the call failed, and RayError if the actor is lost."""
         import ray
@@ -106,12 +106,12 @@ class DecoderProcess:
             raise UserError(f"The decider cannot be built: {error.cause!r}.", "Run with --debug.") from error
 
     def free(self, key: bytes) -> None:
-        """Start to free a session's decider. This happens after all builds that were started before."""
+        """Start freeing a session's decider. The actor first finishes all earlier builds."""
         if (actor := self.actor) is not None:
             actor.free.options(concurrency_group=BUILD).remote(key)
 
     def ping(self) -> Any:
-        """Start a ping of the process, and return the call for `result`."""
+        """Send a ping to the process, and return the call for `result`."""
         return self.actor.ping.options(concurrency_group=PING).remote()
 
     def end(self) -> None:
@@ -131,9 +131,9 @@ class DecoderProcess:
         self.actor = None
 
 
-def _tuning(shell: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the user's shell that tune threads and memory, for a Ray that was started elsewhere.
-    Without OMP_NUM_THREADS, Ray would set it to 1, so that a large model decides on a single processor."""
+def _tuning_variables(shell: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of `shell` that tune threads and memory, for a Ray that was started elsewhere.
+    OMP_NUM_THREADS is always set, because Ray's default of 1 would run a large model on a single processor."""
     variables = {name: value for name, value in shell.items() if name.startswith(TUNING)}
     return {"OMP_NUM_THREADS": str(usable_processors()), **variables}
 
@@ -156,6 +156,6 @@ def _actor_options(gpus: float | None) -> dict[str, Any]:
         "num_cpus": 0,
         "num_gpus": gpus,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False),
-        "runtime_env": {"env_vars": {**_tuning(os.environ), "PYTHONPATH": path}},
+        "runtime_env": {"env_vars": {**_tuning_variables(os.environ), "PYTHONPATH": path}},
         "concurrency_groups": {BUILD: 1, PING: 1},
     }

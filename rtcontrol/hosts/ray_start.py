@@ -13,7 +13,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.processes import Guardian, restrictions
+from rtcontrol.hosts.processes import Guardian, system_restrictions
 from rtcontrol.hosts.ray_environment import keep_sigterm_handler, marked_processes, set_environment, silence_notices
 from rtcontrol.models.errors import UserError
 
@@ -27,11 +27,11 @@ ESSENTIAL = ("gcs_server", "raylet")
 END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 LOOPBACK = "127.0.0.1"
-RAY_TASKS = 400  # processes and threads of a Ray with one actor, about
+RAY_TASKS = 400  # approximate number of processes and threads of a Ray with one actor
 
 
 class StartCancelled(Exception):
-    """An exception that is raised if the run is stopped while Ray or the decoder is being started."""
+    """The exception that the run was stopped while Ray or the decoder was being started."""
 
 
 class RaySession:
@@ -41,8 +41,8 @@ class RaySession:
     is in no file. A Guardian kills all processes of this Ray at the end. Several pools may share a session; each of
     them calls `start` and `end`.
 
-    A background thread starts Ray, so that the main thread can be interrupted and keeps its signal handlers. This
-    thread lives until `end`, because Ray's processes end with the thread that started them."""
+    A background thread starts Ray, because the main thread must stay interruptible and keep its signal handlers. The
+    background thread runs until `end`, because Ray's processes end with the thread that started them."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -50,10 +50,10 @@ class RaySession:
         self._guardian: Guardian | None = None
         self._essential: dict[int, str] = {}  # names of the essential Ray processes, by pidfd
         self._started: futures.Future[None] | None = None
-        self._over = threading.Event()
+        self._session_ended = threading.Event()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Start Ray unless it runs. Raises UserError, or StartCancelled if `stopped()` is true before Ray runs."""
+        """Start Ray unless it is running. Raises UserError, or StartCancelled if `stopped()` becomes true first."""
         self._users += 1
         if self._guardian is not None:
             return
@@ -69,7 +69,7 @@ class RaySession:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._started = futures.Future()
-        threading.Thread(target=self._run, args=(self._started,), name="ray-start", daemon=True).start()
+        threading.Thread(target=self._run_ray, args=(self._started,), name="ray-start", daemon=True).start()
         while not futures.wait([self._started], POLL_S).done:
             if stopped():
                 raise StartCancelled
@@ -78,7 +78,7 @@ class RaySession:
         silence_notices()
 
     def failed_part(self) -> str | None:
-        """Return a text that says which part of Ray has ended, or None while Ray runs."""
+        """Return a text that names the part of Ray that has ended, or None if Ray is running."""
         poll = select.poll()
         for fd in self._essential:
             poll.register(fd, select.POLLIN)
@@ -90,11 +90,11 @@ class RaySession:
 
     @property
     def essential_files(self) -> list[int]:
-        """Return pidfds, which become readable when a part of Ray ends."""
+        """Return pidfds of Ray's essential processes. A pidfd becomes readable when its process ends."""
         return list(self._essential)
 
     def end(self) -> None:
-        """Shut down Ray if this session started it, even while it is starting. No process or file is left."""
+        """Shut down Ray if this session started it, even during its start. Kill its processes, and remove its files."""
         self._users -= 1
         if self._users > 0:
             return
@@ -104,14 +104,14 @@ class RaySession:
             futures.wait([self._started], END_S)
             with keep_sigterm_handler(), contextlib.suppress(Exception):
                 ray.shutdown()
-            self._over.set()
+            self._session_ended.set()
         while self._essential:
             os.close(self._essential.popitem()[0])
         if self._guardian is not None:
             self._guardian.end()
             self._guardian = None
 
-    def _run(self, started: futures.Future[None]) -> None:
+    def _run_ray(self, started: futures.Future[None]) -> None:
         try:
             import ray
 
@@ -130,12 +130,12 @@ class RaySession:
             started.set_exception(error)
         else:
             started.set_result(None)
-        self._over.wait()
+        self._session_ended.wait()
 
 
 def _job_config() -> Any:
-    """Return a configuration by which Ray's workers do not search the working directory and the script's folder, before
-    all packages, for modules: a user's file zmq.py there would run in place of the package."""
+    """Return a job configuration that keeps the working directory and the script's folder out of the workers' module
+    search path. Otherwise a user's file zmq.py in these folders would be imported in place of the package."""
     from ray.job_config import JobConfig
 
     class WithoutFolders(JobConfig):
@@ -147,6 +147,6 @@ def _job_config() -> Any:
 
 def _start_error(error: BaseException) -> UserError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    for text in restrictions(RAY_TASKS):
+    for text in system_restrictions(RAY_TASKS):
         return UserError(f"Ray cannot start: {text}. Ray says: {reason.rstrip('.')}.", HINT)
     return UserError(f"Ray cannot start: {reason.rstrip('.')}.", HINT)

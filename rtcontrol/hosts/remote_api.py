@@ -1,5 +1,5 @@
-"""Deciders that ask a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/deciders.md) and
-chat models (`chat:URL#NAME`). Also the URLs, keys and time limits of all remote deciders."""
+"""Deciders that query a server over HTTP: decision APIs (`--model decisions:URL`, `systemone:URL`; docs/deciders.md)
+and chat models (`chat:URL#NAME`). Also functions for the URLs, keys and time limits of all remote deciders."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHAT = "chat"
 POLICY = "openpi"  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
-# A request times out before its deadline (by the larger of this number of seconds and this share of the time), so that
-# the loop still receives the cause of the miss in time.
+# A query times out before the tick's deadline, so the loop still receives the cause of the miss in time. The margin is
+# MARGIN_S seconds, or the fraction MARGIN of the time until the deadline if this is longer.
 MARGIN_S, MARGIN = 0.002, 0.05
 POLL_S = 0.002  # time between two checks whether the request was cancelled
 
@@ -36,7 +36,7 @@ POLL_S = 0.002  # time between two checks whether the request was cancelled
 
 
 def is_endpoint(model: str | None) -> bool:
-    """Return whether `model` names a decision API or a policy server."""
+    """Return whether `model` is the name of a decision API or a policy server."""
     return model is not None and model.partition(":")[0] in ("decisions", "systemone", POLICY)
 
 
@@ -51,7 +51,7 @@ def is_chat(model: str) -> bool:
 
 
 def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
-    """Return the URL in the name `API:URL`. Raises UserError with the expected `form` if the URL is not valid."""
+    """Parse the URL of a name such as `API:URL`. Raises UserError, which shows the expected `form`."""
     api, _, text = name.partition(":")
     try:
         url = urlsplit(text)
@@ -142,7 +142,7 @@ class EndpointSource:
 
 
 class EndpointDecider(SteppedDecider):
-    """A decider that asks an HTTP API on a background thread, one question at a time over one open connection."""
+    """A decider that queries an HTTP API on a background thread: one query at a time, over one connection."""
 
     def __init__(self, source: EndpointSource, web: WebClient | None = None) -> None:
         self._source = source
@@ -206,16 +206,15 @@ class ClosedQuestion:
         option = answer.get("choice")
         if not isinstance(option, str) or option not in self.values:
             raise DecisionLost("malformed", f"{str(option)[:80]!r} is not an option of the question {self.name}")
-        shares = answer.get("probabilities")
-        if isinstance(shares, list):
-            shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
-        known: list[Any] = [_as_dict(shares).get(option), answer.get("confidence"), 1.0]
-        share = next(float(share) for share in known if type(share) in (int, float) and 0 <= share <= 1)
-        return self.values[option], share
+        rows = answer.get("probabilities")
+        if isinstance(rows, list):
+            rows = {str(row.get("value")): row.get("probability") for row in rows if isinstance(row, dict)}
+        candidates: list[Any] = [_as_dict(rows).get(option), answer.get("confidence"), 1.0]
+        return self.values[option], next(float(p) for p in candidates if type(p) in (int, float) and 0 <= p <= 1)
 
 
 class DecisionsApi:
-    """The decision API `/v1/decisions` of OpenAI: questions about an agent's tools, with a list of answers in order.
+    """The decision API `/v1/decisions` of OpenAI: questions about the function to call and each argument's value.
 
     Raises UserError if the values of a parameter cannot be listed as options."""
 
@@ -230,10 +229,10 @@ class DecisionsApi:
         self._function = self._add_question(
             "function", "Which function is to be called now?", functions, null, descriptions
         )
-        self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
+        self._arguments = [[self._argument_question(tool, slot) for slot in tool.slots()] for tool in self.tools]
 
     def body(self, request: DecisionRequest) -> dict[str, Any]:
-        """Return the body of the HTTP request. The parts that change most come last."""
+        """Return the body of the HTTP request. The most variable parts are last, for the server's prefix cache."""
         calls = "; ".join(request.history) or "none"
         state = f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
         return {"questions": self.questions(), self.state: state}
@@ -253,13 +252,13 @@ class DecisionsApi:
         ]
 
     def answers(self, content: Any) -> Mapping[str, Any]:
-        """Return the answers by the names of their questions. Raises DecisionLost."""
+        """Return the answers with the names of their questions as keys. Raises DecisionLost."""
         if not isinstance(content, list) or len(content) != len(self.sent):
             raise DecisionLost("malformed", f"the server did not give one answer to each of {len(self.sent)} questions")
         return {question.name: answer for question, answer in zip(self.sent, content, strict=True)}
 
     def decision(self, content: Any) -> Decision:
-        """Return the decision from the JSON of an answer. Raises DecisionLost."""
+        """Parse the JSON of a response, and return the decision. Raises DecisionLost."""
         decision = self._call(self.answers(content.get("answers")))
         usage = _as_dict(content.get("usage"))
         total = _as_count(usage.get("input_tokens"))
@@ -269,7 +268,7 @@ class DecisionsApi:
     def _add_question(
         self, name: str, words: str, values: Mapping[str, Any], null: Sequence[Any], descriptions: Mapping[str, str]
     ) -> ClosedQuestion:
-        """Add and return a question. Its options are the keys of `values`, and NONE for the value in `null`, if any."""
+        """Add and return a question. Its options are the keys of `values`, and NONE if `null` has a value."""
         while any(name == other.name for other in self.sent):  # make names such as a.b.c unique
             name += "'"
         if len(values) + len(null) > MOST_OPTIONS or (null and NONE in values):
@@ -281,7 +280,7 @@ class DecisionsApi:
             self.sent.append(question)
         return question
 
-    def _argument(self, tool: ToolSchema, slot: Slot) -> ClosedQuestion:
+    def _argument_question(self, tool: ToolSchema, slot: Slot) -> ClosedQuestion:
         names = ", ".join(p.name for p in slot.parameters)
         if not isinstance(slot.domain, ClosedDomain):
             where = f"Tool {tool.name}, parameter {names}"
@@ -327,7 +326,7 @@ class SystemOneApi(DecisionsApi):
         return content
 
 
-# -- models that chat --------------------------------------------------------------------------------------------------
+# -- chat models -------------------------------------------------------------------------------------------------------
 
 INVALID_CHARACTERS, NAME_LENGTH = re.compile(r"[^a-zA-Z0-9_-]"), 64
 NOT_UNDERSTOOD = "not_understood"
@@ -381,9 +380,8 @@ class ChatApi:
 
 
 def named_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return the tools' names by API name (at most 64 letters, digits, `_` and `-`), and the tools with API names.
-
-    Raises UserError if two tools get the same API name."""
+    """Rename tools for the chat API, which allows at most 64 letters, digits, `_` and `-`. Return a map from the new
+    names to the original names, and the renamed tools. Raises UserError if two tools get the same new name."""
     functions = [dict(tool.get("function", tool)) for tool in tools]
     names = {INVALID_CHARACTERS.sub("_", function["name"])[:NAME_LENGTH]: function["name"] for function in functions}
     if len(names) < len(functions):

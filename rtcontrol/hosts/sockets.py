@@ -1,4 +1,4 @@
-"""The socket of the decoder's process, waiting for files with microsecond precision, and a watch on the process."""
+"""Helpers for the decoder's process: its socket, waits for files with microsecond precision, a watch on the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 
 PING_EVERY_S = 1.0
-# A process that does not answer pings for more rounds than this counts as lost.
+# A process that does not answer more than this number of pings in a row counts as lost.
 SILENT_ROUNDS = 9
 
 
@@ -29,7 +29,7 @@ def router_socket(context: zmq.Context[Any]) -> zmq.Socket[bytes]:
 
 
 class FilePoll:
-    """A wait for readable files by ppoll(), which has a finer timeout than poll(), and no limit on file descriptors."""
+    """A wait for readable files by ppoll(). Its timeout is finer than poll()'s, and it has no limit on descriptors."""
 
     def __init__(self, files: Sequence[int]) -> None:
         # struct pollfd of each file: fd, events, revents
@@ -44,7 +44,7 @@ class FilePoll:
 
 
 class WakeFile:
-    """A file that is readable from `set` to `clear`. Any thread may call both methods."""
+    """A file that `set` makes readable and `clear` makes unreadable. Any thread may call both methods."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -79,7 +79,7 @@ class ProcessWatch:
         self._silent = 0  # rounds without an answer to a ping
 
     def loss(self, timeout_s: float) -> str:
-        """Wait at most `timeout_s` for an event. Return how the process was lost, or an empty text if it was not."""
+        """Wait at most `timeout_s` for an event. Return how the process was lost, or an empty text if it is alive."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PING_EVERY_S
             self._silent += 1

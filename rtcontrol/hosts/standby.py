@@ -1,4 +1,4 @@
-"""Create hosts with decoders in Ray: a single decoder, one with a warm standby (`host.standby`), or two deciders."""
+"""Create hosts with decoders in Ray: one decoder, a decoder with a warm standby (`host.standby`), or two deciders."""
 
 from __future__ import annotations
 

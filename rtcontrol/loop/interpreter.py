@@ -118,7 +118,7 @@ class Interpreter:
     def _ask_decider(self, sentence: str, over: Callable[[int], bool]) -> InterpretedSentence | None:
         """Return the decider's interpretation, or None if `over` became true before the decider answered."""
         request = DecisionRequest(0, 0, "", sentence, within_ns=round(self.limit_s * 1e9))
-        (reply,) = run_to_end(deciders.answer_together([(self._build_decider(), request)], over))
+        (reply,) = run_to_end(deciders.answer_batch([(self._build_decider(), request)], over))
         return None if reply is None or over(0) else self._read_reply(sentence, reply)
 
     def _read_reply(self, sentence: str, reply: DecisionReply) -> InterpretedSentence:

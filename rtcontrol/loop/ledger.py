@@ -81,8 +81,8 @@ class Ledger:
         if outcome.call is not None:
             line["call"] = outcome.call
         if reply is not None and reply.decision is not None:
-            if reply.by:
-                line["decided_by"] = reply.by
+            if reply.decided_by:
+                line["decided_by"] = reply.decided_by
             if reply.older_request is not None:
                 line["answers"] = reply.older_request.tick
             if reply.steps is not None:
@@ -237,8 +237,8 @@ def spans_of(tick: ev.Tick, reply: DecisionReply | None, done: ev.Completion | N
     release_ns = tick.release_ns
     stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
     if reply is not None:
-        decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
-        stamps += (reply.received_ns, reply.begun_ns, decided_ns, tick.replied_ns)
+        decided_ns = reply.started_ns and reply.started_ns + reply.decide_ns
+        stamps += (reply.received_ns, reply.started_ns, decided_ns, tick.replied_ns)
     if done is not None:
         stamps += (done.began_ns, done.ended_ns)
     spans = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Fallback, Tools
-from rtcontrol.hosts.deciders import SCRIPTED, answer, build_decider
+from rtcontrol.hosts.deciders import SCRIPTED, build_decider, reply_of
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
@@ -142,9 +142,9 @@ def replay(
     )
     decider = build_decider(assembly.decider_source(config, agent, chosen))
     decisions, decide_ms = list[dict[str, Any]](), list[float]()
-    answer(decider, recording.decisions[0].request)  # warm-up: the first decision includes the setup
+    reply_of(decider, recording.decisions[0].request)  # warm-up: the first decision includes the setup
     for recorded in recording.decisions:
-        reply, request = answer(decider, recorded.request), recorded.request
+        reply, request = reply_of(decider, recorded.request), recorded.request
         tick = {"k": request.tick, "t_s": recorded.t_s, "instruction": request.instruction}
         call = None if reply.decision is None else "null" if reply.decision.call is None else reply.decision.call.text()
         calls = {"recorded": recorded.call, "replayed": call, "error": reply.error}

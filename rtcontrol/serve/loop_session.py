@@ -117,7 +117,7 @@ class LoopSession(SessionThread):
     def decoder_need(self) -> DecoderNeed | None:
         if (loop := self.loop) is not None:
             hz = loop.config.hz * loop.config.calls_per_tick
-            self.last_need = DecoderNeed.of(list(loop.host.shares), hz) or self.last_need
+            self.last_need = DecoderNeed.from_durations(list(loop.host.durations_ns), hz) or self.last_need
         return self.last_need
 
     def message_counts(self) -> dict[str, Any]:

@@ -109,10 +109,10 @@ class DecoderNeed:
     share_s: float  # decoder time per decision; the time of a batch is divided among its decisions
 
     @classmethod
-    def of(cls, shares: Sequence[float], hz: float) -> DecoderNeed | None:
+    def from_durations(cls, durations_ns: Sequence[float], hz: float) -> DecoderNeed | None:
         """Return a session's need from the decoder times of its decisions, in nanoseconds; None without decisions."""
         # The first quartile, because other load on the machine prolongs some decisions.
-        return cls(hz, sorted(shares)[len(shares) // 4] / 1e9) if shares else None
+        return cls(hz, sorted(durations_ns)[len(durations_ns) // 4] / 1e9) if durations_ns else None
 
     @property
     def busy(self) -> float:

@@ -32,7 +32,7 @@ from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, RefusedPart
 
 MIN_TIMERS = 64  # number of timers from which on those without effect are removed
-KEPT_SHARES = 64  # number of batches whose decoder time per decision is stored
+MAX_DURATIONS = 64  # number of batches whose decoder time per decision is stored
 MAX_LISTED = 64  # maximum number of refused parts that an error to the client lists
 OTHERS_ACCEPTED = "the others were accepted"
 # The first ticks of new members are spread over this number of instants in a period. The resulting smaller batches
@@ -98,7 +98,7 @@ class BatchQueue:
     count: int = 0  # number of batches requested
     served: int = 0  # number of ticks in these batches
     late_dropped: int = 0  # number of decisions for ticks that had ended before
-    shares: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_SHARES))  # nanoseconds per decision
+    durations_ns: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DURATIONS))  # nanoseconds per decision
     times: EdfScheduler = field(default_factory=EdfScheduler)  # estimates the time of a batch
     max_size: int = 1  # maximum number of ticks in a batch
     growth: int = 1  # a full batch of n ticks raises `max_size` by n // growth
@@ -291,7 +291,7 @@ class CrowdCore:
         if not queue.batch or reply.tick != queue.count:
             return
         batch = queue.end_batch(now, late=any(now > tick.deadline_ns for tick in queue.batch))
-        queue.shares.append(reply.decide_ns / len(batch))
+        queue.durations_ns.append(reply.decide_ns / len(batch))
         faults = list[RefusedPart]()
         for tick, part in zip(batch, member_replies(reply, [tick.request for tick in batch]), strict=True):
             if tick.done:

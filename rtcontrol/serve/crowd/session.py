@@ -107,7 +107,7 @@ class CrowdSession(SessionThread):
 
     def decoder_need(self) -> DecoderNeed | None:
         if self.crowd is not None and (hz := sum(1e9 / member.period_ns for member in self.crowd.core.members)):
-            self.last_need = DecoderNeed.of(list(self.crowd.core.queue.shares), hz) or self.last_need
+            self.last_need = DecoderNeed.from_durations(list(self.crowd.core.queue.durations_ns), hz) or self.last_need
         return self.last_need
 
     def welcome(self, resumed: bool) -> list[Message]:

@@ -48,8 +48,8 @@ class Pair(Simulation):
         self.run(max(within_ms, PERIOD_MS))
         ((at, reply),) = self.replies[count:]
         assert reply.tick == tick and reply.decision is not None and reply.decision.call is not None, reply
-        assert reply.decision.call == Call(reply.by, {"to": more.get("observation", f"o{tick}")})
-        return reply.by, at - began
+        assert reply.decision.call == Call(reply.decided_by, {"to": more.get("observation", f"o{tick}")})
+        return reply.decided_by, at - began
 
     def discourage(self, by: str = BACKUP) -> None:
         """Make the first decider late a few times, so that it is not waited for any more."""
@@ -57,7 +57,7 @@ class Pair(Simulation):
         for tick in (-101, -100):
             self.ask(tick)
             self.run(100)
-            assert self.replies[-1][1].by == by
+            assert self.replies[-1][1].decided_by == by
         assert not usually_in_time(self.core.recent)
         self.take_ms(1)
 
@@ -138,7 +138,7 @@ def test_failed_backup_leaves_time_to_first_decider(pair: Pair) -> None:
     pair.ask(11, 400.0)
     pair.run(400)
     at, reply = pair.replies[-1]
-    assert (reply.by, reply.error, at) == (BACKUP, "ConnectionError: no backup", pair.now_ms - 50)
+    assert (reply.decided_by, reply.error, at) == (BACKUP, "ConnectionError: no backup", pair.now_ms - 50)
     pair.backup.refuses = True  # its request cannot be sent
     pair.take_ms(1)
     assert pair.decided(12) == (FIRST, 1.0)
@@ -166,7 +166,7 @@ def test_lost_first_decider_costs_requests_but_no_tick(pair: Pair) -> None:
     pair.ask(0, 400.0)
     pair.lose(pair.first)
     pair.run(50)
-    assert (pair.replies[0][0], pair.replies[0][1].by) == (1.0, BACKUP), "a lost one is not waited for"
+    assert (pair.replies[0][0], pair.replies[0][1].decided_by) == (1.0, BACKUP), "a lost one is not waited for"
     assert pair.decided(1) == (BACKUP, 1.0)
     assert pair.outcomes() == {0: "lost"} and pair.core.state.incarnation == 0
     pair.restore(pair.first)
@@ -230,5 +230,5 @@ def test_first_decider_answers_before_deadline_and_wake_ends_wait() -> None:
     threading.Timer(0.05, host.wake).start()
     assert host.wait(50_000 * MS) is None
     gone.set()
-    assert reply_of(host).by == FIRST
+    assert reply_of(host).decided_by == FIRST
     host.close()

@@ -75,7 +75,7 @@ class Session:
     def decider(self, number: int) -> Any:
         return self.deciders[number] if self.deciders else None
 
-    def cancelled(self, request: DecisionRequest) -> bool:
+    def is_cancelled(self, request: DecisionRequest) -> bool:
         return request.tick in self.given_up
 
     def deliver(self, request: DecisionRequest, reply: DecisionReply | None) -> None:

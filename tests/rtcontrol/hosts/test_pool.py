@@ -34,7 +34,7 @@ def session(pool: Pool, name: str) -> PooledHost:
 def pool_of(*names: str) -> tuple[Pool, list[PooledHost]]:
     """Return a pool whose process is up, with these sessions."""
     pool = Pool("pool", MAX_SESSIONS)
-    pool.mark_up("life 1")
+    pool.mark_running("life 1")
     hosts = [session(pool, name) for name in names]
     for host in hosts:
         pool.add(host)
@@ -46,7 +46,7 @@ def test_process_loss_and_return_are_events_of_each_session() -> None:
     pool, (a, b) = pool_of("a", "b")
     pool.mark_lost(5 * S)
     assert pool.process_info is None and not (a.up or b.up) and pool.hosts_to_build(5 * S) == []
-    pool.mark_up("life 2")
+    pool.mark_running("life 2")
     assert pool.mark_built(a, "life 2", 8 * S) and a.up and pool.hosts_to_build(8 * S) == [b]
     assert [(e.event, e.t_ns, e.seconds) for e in a.events] == [("lost", 5 * S, 0.0), ("restarted", 8 * S, 3.0)]
     pool.mark_lost(9 * S)
@@ -58,7 +58,7 @@ def test_decider_built_in_earlier_process_does_not_count() -> None:
     pool, (a,) = pool_of("a")
     pool.mark_lost(S)
     assert not pool.mark_built(a, "life 1", 2 * S), "the process is away"
-    pool.mark_up("life 2")
+    pool.mark_running("life 2")
     assert not pool.mark_built(a, "life 1", 2 * S) and not a.up
     pool.remove(a)
     assert not pool.mark_built(a, "life 2", 3 * S), "it was closed while it was lost"
@@ -67,7 +67,7 @@ def test_decider_built_in_earlier_process_does_not_count() -> None:
 def test_session_counts_toward_limit_from_open_to_close() -> None:
     pool = Pool("pool", 1)
     a, b = (session(pool, name) for name in "ab")
-    pool.mark_up("life 1")
+    pool.mark_running("life 1")
     pool.add(a)
     with pytest.raises(DecoderUnavailable, match="1 open sessions") as refused:
         pool.add(b)
@@ -83,7 +83,7 @@ def test_closed_or_ended_pool_has_no_decider() -> None:
     assert (a.up, a.gave_up, pool.gave_up, pool.closed) == (False, "Ray was lost.", "Ray was lost.", False)
     pool, (a,) = pool_of("a")
     pool.end()
-    pool.mark_up("life 2")
+    pool.mark_running("life 2")
     assert (a.up, a.gave_up, pool.closed, pool.process_info) == (False, None, True, None)
     with pytest.raises(DecoderUnavailable, match="closed"):
         pool.add(session(pool, "b"))
@@ -95,7 +95,7 @@ def test_closed_or_ended_pool_has_no_decider() -> None:
 def test_new_session_gets_error_of_its_build(error: UserError, attempts: int) -> None:
     pool = Pool("pool", MAX_SESSIONS)
     a = session(pool, "a")
-    pool.mark_up("life 1")
+    pool.mark_running("life 1")
     pool.add(a)
     for _ in range(attempts):
         assert pool.hosts_to_build(0) == [a]
@@ -106,7 +106,7 @@ def test_new_session_gets_error_of_its_build(error: UserError, attempts: int) ->
 def test_failing_rebuild_is_given_up_with_reason() -> None:
     pool, (a, b) = pool_of("a", "b")
     pool.mark_lost(S)
-    pool.mark_up("life 2")
+    pool.mark_running("life 2")
     pool.mark_built(b, "life 2", 2 * S)
     now_ns = 2 * S
     for _ in range(REBUILDS):
@@ -129,7 +129,7 @@ def test_random_restarts_leave_no_session_up_without_process(seed: int) -> None:
         event = chance.random()
         if pool.process_info is None and event < 0.4:
             life += 1
-            pool.mark_up(f"life {life}")
+            pool.mark_running(f"life {life}")
         elif pool.process_info is not None and event < 0.06:
             pool.mark_lost(now)
         elif event < 0.35 or not open_:
@@ -180,7 +180,7 @@ def test_patient_session_is_decided_after_all_others() -> None:
     scheduler.ask("late", request(1))
     scheduler.ask("other", request(1))
     late = "late".__eq__
-    taken = [scheduler.turn(patient=late), scheduler.turn(patient=late, late=False), scheduler.turn(patient=late)]
+    taken = [scheduler.turn(patient=late, allow_patient=allow) for allow in (True, False, True)]
     assert [keys(t) for t in taken] == [["other"], [], ["late"]]
     assert scheduler.turn(patient=late) == []
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.hosts import processes
-from rtcontrol.hosts.processes import MARK, Guardian, module_command, restrictions
-from rtcontrol.hosts.ray_process import _tuning
+from rtcontrol.hosts.processes import MARK, Guardian, module_command, system_restrictions
+from rtcontrol.hosts.ray_process import _tuning_variables
 from rtcontrol.models.processors import usable_processors
 from tests.helpers.processes import python, until
 
@@ -41,13 +41,13 @@ def test_guardian_ends_only_marked_processes() -> None:
 
 
 def test_restrictions_name_denied_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert restrictions(0) == []
+    assert system_restrictions(0) == []
     monkeypatch.setattr(processes, "task_limit", lambda: 50)
     denied = ("/dev/shm", "/proc/meminfo")
     monkeypatch.setattr(os, "access", lambda path, mode: path not in denied)
-    texts = restrictions(51)
+    texts = system_restrictions(51)
     assert [text.split()[0] for text in texts] == ["/proc/meminfo", "/dev/shm", "only"] and "only 50 " in texts[2]
-    assert len(restrictions(50)) == 2
+    assert len(system_restrictions(50)) == 2
 
 
 HOLDER = """
@@ -80,8 +80,8 @@ def test_guardian_notices_end_of_run_despite_fork() -> None:
 
 def test_tuning_of_the_shell_reaches_the_decoder() -> None:
     shell = {"OMP_NUM_THREADS": "3", "MALLOC_ARENA_MAX": "2", "LD_PRELOAD": "/lib/jemalloc.so", "HOME": "/root"}
-    assert _tuning(shell) == {name: value for name, value in shell.items() if name != "HOME"}
-    assert _tuning({}) == {"OMP_NUM_THREADS": str(usable_processors())}
+    assert _tuning_variables(shell) == {name: value for name, value in shell.items() if name != "HOME"}
+    assert _tuning_variables({}) == {"OMP_NUM_THREADS": str(usable_processors())}
 
 
 @pytest.mark.integration

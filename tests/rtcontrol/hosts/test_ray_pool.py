@@ -39,7 +39,7 @@ from pooled import (
     tools,
 )
 
-from rtcontrol.hosts.deciders import ExpertSource, STSource, answer_together
+from rtcontrol.hosts.deciders import ExpertSource, STSource, answer_batch
 from rtcontrol.hosts.decoder_link import DecoderLink
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable, Host
@@ -91,7 +91,7 @@ def test_host_decides_on_all_workers_at_once(kind: Any, ray_pool: RayPool) -> No
         host.submit(request(2, "sleep 0.8"))
         first, second = reply_of(host), reply_of(host)
         assert {first.tick, second.tick} == {1, 2}
-        assert second.begun_ns < first.begun_ns + first.decide_ns, "both are made at once"
+        assert second.started_ns < first.started_ns + first.decide_ns, "both are made at once"
     finally:
         host.close()
     assert not host.alive()
@@ -104,11 +104,11 @@ def test_batch_decides_like_single_requests(pool: DecoderPool, sources: list[STS
     for host in hosts:
         host.submit(st_request(7))
     replies = [reply_of(host) for host in hosts]
-    assert [reply.together for reply in replies] == [4] * 4
+    assert [reply.batch_size for reply in replies] == [4] * 4
     expected = [source.build().decide(st_request(7)) for source in sources]
     assert_equal([reply.decision for reply in replies], expected * 2)  # type: ignore[misc]
     hosts[0].submit(st_request(8))
-    assert reply_of(hosts[0]).together == 1
+    assert reply_of(hosts[0]).batch_size == 1
 
 
 def test_cancelled_decision_leaves_rest_of_batch(
@@ -123,7 +123,7 @@ def test_cancelled_decision_leaves_rest_of_batch(
     assert expected.forward_passes > 1
     wrong = replace(st_request(3), observation="go " * 3000)
     asks = [(deciders[0], st_request(1)), (deciders[1], st_request(3)), (deciders[2], wrong)]
-    steps, count = answer_together(asks, lambda i: i == 0), 0
+    steps, count = answer_batch(asks, lambda i: i == 0), 0
     with pytest.raises(StopIteration) as done:
         while True:
             next(steps)
@@ -131,7 +131,7 @@ def test_cancelled_decision_leaves_rest_of_batch(
     assert count == expected.forward_passes
     given_up, sound, failed = done.value.value
     assert given_up is None
-    assert sound.decision.call == expected.call and sound.together == 3
+    assert sound.decision.call == expected.call and sound.batch_size == 3
     assert failed.decision is None and "context" in failed.user_error[0]
     assert deciders[0].decide(st_request(3)).call == expected.call
 
@@ -306,7 +306,7 @@ def test_other_user_reaches_neither_decoder_nor_ray(ray_pool: RayPool) -> None:
     assert outcome["gcs"] == ["AuthenticationError"]
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64, "it stands in no file"
     ready = DecoderLink(answer, b"x", WakeFile())
-    assert ready.answers(5000), "who has the key is answered"
+    assert ready.is_answering(5000), "who has the key is answered"
     ready.close()
 
 
@@ -340,7 +340,7 @@ def test_socket_with_wrong_key_receives_nothing(tmp_path: Path, monkeypatch: pyt
     decoder = DecoderActor(1, False, ".").start()  # in this process: its threads end with the tests
     path = Path(decoder["endpoint"].removeprefix("ipc://"))
     link = DecoderLink(decoder, b"x", WakeFile())
-    assert link.answers(5000)
+    assert link.is_answering(5000)
     link.close()
     path.rename(path.with_suffix(".theirs"))
     context = zmq.Context()
@@ -349,7 +349,7 @@ def test_socket_with_wrong_key_receives_nothing(tmp_path: Path, monkeypatch: pyt
     false.curve_server, false.curve_secretkey = True, zmq.curve_keypair()[1]
     false.bind(f"ipc://{path}")
     link = DecoderLink(decoder, b"x", WakeFile())
-    assert not link.answers(1000)
+    assert not link.is_answering(1000)
     link.close()
     assert not false.poll(0), "it is told nothing"
     context.destroy()

@@ -250,15 +250,15 @@ class Rig:
         except Exception as error:
             return ev.SendResult(error)
         if answer.ms is not None:
-            begun_ns = self.now_ns + round(answer.begun_ms * MS)
+            started_ns = self.now_ns + round(answer.begun_ms * MS)
             done_ns = self.now_ns + round(answer.ms * MS)
             reply = DecisionReply(
                 request.tick,
                 None if answer.error else answer.decision,
                 answer.error,
-                done_ns - begun_ns,
+                done_ns - started_ns,
                 received_ns=self.now_ns,
-                begun_ns=begun_ns,
+                started_ns=started_ns,
                 gaps=answer.gaps,
                 **(answer.more or {}),
             )

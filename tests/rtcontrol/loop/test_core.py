@@ -224,10 +224,10 @@ def test_reply_at_the_end_judges_its_miss(monkeypatch: pytest.MonkeyPatch) -> No
     rig = Rig(lambda request: Answer(None, None) if request.tick in (2, 3) else Answer(go()))
 
     def take_late() -> None:
-        begun_ns = rig.now_ns - MS
+        started_ns = rig.now_ns - MS
         for k in (3, 2):
             assert rig.core.awaits_late
-            rig._dispatch(DecisionReply(k, go(), None, MS, received_ns=begun_ns - 20 * MS, begun_ns=begun_ns))
+            rig._dispatch(DecisionReply(k, go(), None, MS, received_ns=started_ns - 20 * MS, started_ns=started_ns))
 
     monkeypatch.setattr(rig, "_settle_safe", take_late)
     rig.run(65)
