@@ -256,7 +256,7 @@ class PolicyMapping:
         candidates = [tool for tool in tools if file.tool in (None, tool.name)]
         if len(candidates) != 1:
             names = ", ".join(tool.name for tool in tools)
-            raise UserError(f"{where}: `tool` must be the name of one of the agent's tools ({names}).", PAGE)
+            raise UserError(f"{where}: `tool` must be one of the agent's {len(tools)} tools ({names}).", PAGE)
         tool = candidates[0]
         entries = file.actions or [ActionEntry(parameter=parameter.name) for parameter in tool.parameters]
         return cls(tool.name, _action_rules(entries, tool, where), file)
