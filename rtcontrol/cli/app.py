@@ -99,13 +99,15 @@ def _global_options(
         bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_print_versions)
     ] = False,
 ) -> None:
-    """Real-time LLM function calling for robots and games. The options below may appear anywhere in the command.
+    """Real-time LLM function calling for robots and games.
 
     Examples:
 
         rtcontrol run --env lander --hz 16
         rtcontrol run --env lander --set loop.hold_ms=300
         rtcontrol doctor
+
+    The options below may appear anywhere in the command.
     """
 
 

@@ -54,10 +54,12 @@ def new(
 ) -> None:
     """Create a game that runs at once: a folder with a world, an agent (tools, expert), goals and tests.
 
-    Examples (docs/your-own-game.md explains the files):
+    Examples:
 
         rtcontrol new my_game
         cd my_game && pytest && rtcontrol run --env my_game.py --agent my_game_agent.py --model expert
+
+    docs/your-own-game.md explains the files.
     """
     for file in write_game(folder):
         print(file)

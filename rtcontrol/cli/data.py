@@ -83,11 +83,13 @@ def from_recording(
     ],
     out: Path = setting("data", Path("rows.jsonl"), f"{OUT} (default: rows.jsonl)"),
 ) -> None:
-    """Convert records of runs to rows: one row for each tick whose call was executed in time.
+    """Convert records of runs to rows.
 
     Example:
 
         rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --out week.jsonl
+
+    Each tick whose call was executed in time becomes a row.
     """
     from rtcontrol.models.data.row import atomic_writer
     from rtcontrol.telemetry.record_reader import read_record, record_path, training_rows

@@ -102,12 +102,14 @@ def evaluate(
     device: str | None = setting("eval", None, "cpu, cuda or cuda:NUMBER. (default: a GPU if there is one)"),
     value_tokens: int = setting("eval", 64, "Most tokens of a free value.", ge=1),
 ) -> None:
-    """Count how many of a model's calls are right, on a public data set or a file of rows (docs/evaluation.md).
+    """Count how many of a model's calls are right, on a public data set or a file of rows.
 
     Examples:
 
         rtcontrol eval rows.jsonl --model lander
         rtcontrol eval seal-tools=data/seal_tools --model runs/mine --set eval.out=answers.jsonl --json scores.json
+
+    docs/evaluation.md lists the data sets, and explains the scores.
     """
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.evaluate import rows as evaluating

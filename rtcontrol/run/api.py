@@ -223,12 +223,16 @@ class ModelSession:
 
 def held_reason(doubt: LowConfidence, head: str, decision: Decision) -> str:
     """Return the reason why a decision is held, as a sentence for people."""
-    reason = f"the confidence of {head} is {doubt.confidence:.3f}, and must be at least {doubt.least:.3f} to act"
+    reasons = [unfamiliar_text(decision.unfamiliar)] if decision.unfamiliar else []
+    if decision.unknown:
+        reasons.append(unknown_words_text(decision.unknown))
+    lowered = " lowered to" if reasons else ""
+    confidence = (
+        f"the confidence of {head} is{lowered} {doubt.confidence:.3f}, and must be at least {doubt.least:.3f} to act"
+    )
     if decision.call is None and doubt.least == 1:
-        reason = "the instruction is not understood: the model cannot relate it to a goal of these tools"
-    unknown = f"; {unknown_words_text(decision.unknown)}" if decision.unknown else ""
-    unfamiliar = f"; {unfamiliar_text(decision.unfamiliar)}" if decision.unfamiliar else ""
-    return f"{reason}{unknown}{unfamiliar}"
+        confidence = "the instruction is not understood: the model cannot relate it to a goal of these tools"
+    return "; ".join([*reasons, confidence])
 
 
 def confidence_gate(

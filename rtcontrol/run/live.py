@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import logging
 import os
+import stat
 import subprocess
+import termios
 import threading
 import time
 from collections import deque
@@ -213,6 +216,8 @@ class LiveView(logging.Handler):
         if self._viewer is not None:
             self._viewer.watch(loop)
         # Without the option, a script or a service may have another use for its stdin.
+        if not self._stdin and has_unread_lines(0):
+            self.say("Lines on standard input are NOT read. To use them as instructions, add --set view.stdin=true.")
         if self._stdin or os.isatty(0):
             threading.Thread(target=_read_stdin, args=(loop, self.say), name="stdin", daemon=True).start()
 
@@ -269,7 +274,7 @@ class LiveView(logging.Handler):
 
     def _status_panel(self, loop: ControlLoop) -> Text:
         asking, state = loop.operator.pending_approval, loop.operator.state
-        stopped = "" if state == "running" else f" [{state.upper()}: the safe call acts]"
+        stopped = "" if state == "running" or loop.phase != "running" else f" [{state.upper()}: the safe call acts]"
         may = (
             ""
             if asking is None or asking.denied
@@ -281,6 +286,16 @@ class LiveView(logging.Handler):
             (f"{may}type an instruction, /help /pause /resume /stop", "dim"),
         )
         return Text("\n").join(Text(printable(line, MAX_LINE), style) for line, style in lines)
+
+
+def has_unread_lines(number: int) -> bool:
+    """Return whether the file descriptor `number` is an open pipe or file with unread data."""
+    with contextlib.suppress(OSError):
+        status = os.fstat(number)
+        if stat.S_ISFIFO(status.st_mode):
+            return any(fcntl.ioctl(number, termios.FIONREAD, bytes(4)))
+        return stat.S_ISREG(status.st_mode) and status.st_size > os.lseek(number, 0, os.SEEK_CUR)
+    return False
 
 
 def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:

@@ -16,6 +16,7 @@ from rtcontrol.telemetry.histogram import Histogram
 
 SCHEMA_VERSION = 3
 MOST_SHOWN, MOST_ROWS = 5, 20  # maximum number of errors, causes or crowd members, and of instructions to show
+MANY_HELD = 0.1  # share of decisions held back from which the line `on time` warns of them
 TIME_TITLES = {name: title for name, (_, title) in TIMES.items()}
 STATISTICS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
@@ -179,6 +180,8 @@ def _run_lines(r: Mapping[str, Any]) -> Iterator[Line]:
         f"{r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
     )
     share = f"{r['on_time']} of {r['releases']} releases ({100 * (1 - r['miss_rate']):.2f} %)"
+    if r["held"] >= MANY_HELD * r["ticks"] > 0:
+        share += f", BUT {r['held'] / r['ticks']:.0%} of the decisions were held back"
     yield Line("on time", share, ", ".join(f"{r[name]} {text}" for name, text in OTHER_KINDS.items() if r[name]))
     changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
     refused = {change.get("refused") for change in changes}
@@ -219,7 +222,7 @@ def _miss_lines(r: Mapping[str, Any]) -> Iterator[Line]:
         yield Line("skipped releases", _causes_text(r, "skipped"), "the loop itself was late")
         worst = r["worst_window"]
         window = f"{r['longest_miss_run']} misses in a row, {worst['m']} of {worst['k']} releases"
-        yield Line("worst", window, "to see which ticks, and why: `rtcontrol report FOLDER --format html`")
+        yield Line("worst", window)
         for each in r["advice"][:MOST_SHOWN]:
             yield Line(f"{each['name']} {each['count']}", f"{each['meaning']}. Do this: {each['hint']}")
         late = f"used {r['late_used']}, dropped {r['late_dropped']}" if r["late_used"] or r["late_dropped"] else ""

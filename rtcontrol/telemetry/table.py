@@ -21,6 +21,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     for label, value, hint in lines(shown):
         text = Text.assemble((label, "bold"), f": {value}", (f" ({hint})" if hint else "", "dim"))
         console.print(text, soft_wrap=True)
+    if shown["misses"]:
+        console.print("`rtcontrol report FOLDER --format html` shows each tick, and why it was late.", soft_wrap=True)
     if rows := instruction_rows(shown):
         instructions = Table(*INSTRUCTION_COLUMNS, box=None, pad_edge=False)
         for row in rows:

@@ -201,7 +201,11 @@ def every_command(command: Any, path: list[str]) -> Iterator[list[str]]:
 
 def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
     for path in every_command(get_command(whole), []):
-        assert call(*path, "--help") == 0 and not capsys.readouterr().err, path
+        assert call(*path, "--help") == 0, path
+        shown = capsys.readouterr()
+        assert not shown.err, path
+        examples = [line.strip() for line in shown.out.splitlines() if line.strip().startswith("rtcontrol ")]
+        assert all(line.partition("#")[0].count("rtcontrol ") == 1 for line in examples), examples
 
 
 def test_unwritable_output_is_an_error_with_report_folder(tmp_path: Path) -> None:

@@ -258,11 +258,7 @@ def gate(allow_null: bool = False) -> CheckpointGate:
 
 def test_call_below_gate_is_held_with_reason() -> None:
     held = gate().hold_reason(created(BURN, 0.12, ("dance",)))
-    assert (
-        held is not None
-        and "the confidence of function is 0.120, and must be at least 0.500 to act" in held
-        and '"dance"' in held
-    )
+    assert held is not None and held.index('"dance"') < held.index("the confidence of function is lowered to 0.120")
     assert gate().hold_reason(created(BURN, 0.9)) is None
 
 

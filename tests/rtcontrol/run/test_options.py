@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ from rtcontrol.cli.settings import PAGE, page
 from rtcontrol.envs.evaluate import cases, evaluate
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.recipe import FinetuneRecipe
+from rtcontrol.run.live import has_unread_lines
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import INTERNAL, MISSED, UNSAFE
 from rtcontrol.run.skills import UserSkill, skill_of
@@ -264,3 +266,18 @@ def test_paths_of_run_survive_chdir_of_world(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert options.in_folder(folder.path).model == str(tmp_path / "runs/mine")
     assert run("--set", "loop.env=lander", "--set", "host.model=lander").in_folder(folder.path).model == "lander"
+
+
+def test_piped_lines_are_noticed_before_they_are_ignored(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    assert not has_unread_lines(reader)
+    os.write(writer, b"hover at 0.5\n")
+    assert has_unread_lines(reader)
+    os.close(writer)
+    os.close(reader)
+    assert not has_unread_lines(reader)
+    (tmp_path / "lines").write_text("hover at 0.5\n")
+    with (tmp_path / "lines").open() as file:
+        assert has_unread_lines(file.fileno())
+    with Path(os.devnull).open() as file:
+        assert not has_unread_lines(file.fileno())

@@ -320,6 +320,8 @@ def test_report_shows_run_that_was_held_throughout(run_shown: RecordedRun) -> No
     for by, hint in ({"confidence": ticks}, "the instruction is NOT UNDERSTOOD"), ({"confirm": ticks}, ""):
         held = {line.label: line for line in lines(run_shown.report | {"held": ticks, "held_by": by})}["held back"]
         assert f"{ticks} of {ticks} decisions" in held.value and held.hint == hint
+        on_time = next(line for line in lines(run_shown.report | {"held": ticks}) if line.label == "on time")
+        assert on_time.value.endswith("BUT 100% of the decisions were held back")
 
 
 @pytest.fixture
