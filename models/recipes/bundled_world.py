@@ -36,7 +36,7 @@ from rtcontrol.models.numbers import known_numbers
 from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
-from rtcontrol.models.train.scratch import SCHEMA_PHRASES, Learner, new_model, prepare
+from rtcontrol.models.train.scratch import SCHEMA_PHRASES, Learner, initialise_weights, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, Nonsense, fit_gate, with_nonsense
@@ -77,14 +77,14 @@ class WorldRecipe:
         encoder = RowEncoder(template, wrapped, compile_plan(tools, wrapped, True, template.overflow))
         model = new_model(self.plan.shape, tokenizer, seed)
         set_embeddings(model, tokenizer)
-        return Learner(prepare(model, tokenizer), tokenizer, encoder, dict(COMPACT))
+        return Learner(initialise_weights(model, tokenizer), tokenizer, encoder, dict(COMPACT))
 
     def train(self, out: Path, config: TrainConfig) -> Path:
         """Train (or resume in `out`), export to `out/checkpoint`, and return that folder."""
         learner = self.build(config.seed)
         model, encoder = learner.model, learner.encoder
-        player_encoder = encoder.of(compile_plan(self.agent.tools.schemas, encoder.tokenizer))  # without the null call
-        policy, chunk_size = TreePolicy(model, player_encoder), self.plan.chunk
+        plan = compile_plan(self.agent.tools.schemas, encoder.tokenizer)  # without the null call
+        policy, chunk_size = TreePolicy(model, encoder.with_plan(plan)), self.plan.chunk
 
         def source(chunk: int) -> Sequence[Row]:
             done = chunk * chunk_size / config.samples

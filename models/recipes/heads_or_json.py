@@ -29,9 +29,9 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.encode import EncodedRow, HeadTarget, LossWeights, RowEncoder
-from rtcontrol.models.train.packing import label_logits, pack
+from rtcontrol.models.train.packing import label_logits, pack_rows
 from rtcontrol.models.train.policy import TreeDecider
-from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, new_model, prepare
+from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, initialise_weights, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
@@ -98,10 +98,10 @@ def train_and_evaluate(form: str, tokens: float, seed: int, out: Path, name: str
     plan = compile_plan(tool_schemas(corpus.tools()), wrapped)
     heads = RowEncoder(PromptTemplate(COMPACT, wrapped, "the compact profile"), wrapped, plan, WEIGHTS)
     encoder: Any = FormEncoder(heads, form)
-    model = prepare(new_model(SHAPE, tokenizer, seed), tokenizer, (1, 2))
+    model = initialise_weights(new_model(SHAPE, tokenizer, seed), tokenizer, (1, 2))
     measured, total = take_rows(corpus.rows(-1), 1_024), 0
     for at in range(0, len(measured), GROUP):
-        total += pack(encoder.prefix, [encoder.encode(row) for row in measured[at : at + GROUP]]).tokens.shape[1]
+        total += pack_rows(encoder.prefix, [encoder.encode(row) for row in measured[at : at + GROUP]]).tokens.shape[1]
     count = round(tokens * len(measured) / total)
 
     def source(chunk: int) -> Sequence[Row]:
@@ -125,7 +125,7 @@ def free_results(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> li
     for at in range(0, len(samples), GROUP):
         encoded = [encoder.encode(row) for row in samples[at : at + GROUP]]
         with torch.no_grad():
-            batch = pack(encoder.prefix, encoded)
+            batch = pack_rows(encoder.prefix, encoded)
             best = (label_logits(model, batch).argmax(-1) == batch.labels).tolist()
         for row in encoded:
             count = sum(bool(weight) for head in row.heads for weight in head.weights)

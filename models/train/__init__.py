@@ -1,2 +1,1 @@
-"""Train models on rows: from scratch or by fine-tuning, with packed trees. Convert other checkpoints to the ST
-format."""
+"""Train models on rows, from scratch or by fine-tuning. Convert other checkpoints to the ST format."""

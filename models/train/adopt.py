@@ -18,9 +18,9 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError, decode_utf8, read_json
 from rtcontrol.models.train.export import copy_extra_files, export, load_model
-from rtcontrol.models.train.vocabulary import add_st_tokens, initialise_rows
+from rtcontrol.models.train.vocabulary import add_st_tokens, initialise_vectors
 
-# Known pairs of tokens that start and end a part of the prompt.
+# Pairs of tokens that start and end a message of the prompt, in known chat formats.
 MARKERS = (
     ("<|im_start|>", "<|im_end|>"),
     ("<|start_header_id|>", "<|eot_id|>"),
@@ -29,7 +29,7 @@ MARKERS = (
     ("<s>", "</s>"),
     ("<|endoftext|>", "<|endoftext|>"),
 )
-# Tokens that some models need at the start of each prompt, by model type.
+# Token that each prompt of some models must start with, by model type.
 FIRST_TOKENS = {"gemma3_text": "<bos>"}
 TEMPLATE_VARIABLE = "SYSTEM_TEMPLATE"  # name of the template in the server file of v1; in v2 with the prefix V2_
 SOURCE_HINT = "Give the authors' server file (rt_server.py), or a UTF-8 text file with {tools_json}."
@@ -57,7 +57,7 @@ def adopt_base(base: Path, out: Path) -> Checkpoint:
     head = model.get_output_embeddings()
     weights = (model.get_input_embeddings().weight, head and head.weight, getattr(head, "bias", None))
     for weight in {id(w): w for w in weights if w is not None}.values():
-        initialise_rows(weight, after)
+        initialise_vectors(weight, after)
     template = COMPACT["template"].replace("<|im_start|>", start).replace("<|im_end|>", end)
     template = FIRST_TOKENS.get(model.config.model_type, "") + template
     export(model, tokenizer, COMPACT | {"template": template}, out, model.dtype, end)
@@ -130,7 +130,7 @@ def _fill_header(path: Path, template: str, system: str) -> str:
 
 
 def _domain_prompt(system: str) -> str:
-    """Return the content of the file `system`, or `system` itself if it is not a file."""
+    """Return the content of the file `system`, or the text `system` if there is no such file."""
     try:
         return _read(Path(system)).rstrip("\n") if Path(system).is_file() else system
     except OSError:  # a long text is not a valid file name

@@ -64,7 +64,7 @@ class LossWeights:
     all_heads: bool = False
     content: float = 0.0
 
-    def of(self, head: int, null: bool = True) -> float:
+    def label_weight(self, head: int, null: bool = True) -> float:
         """Return the weight of a label of head number `head` (0: the function); `null` says whether the value is
         null."""
         if head == 0:
@@ -92,49 +92,49 @@ class RowEncoder:
         with_head = {(tool.name, p.name) for tool, own in slots for slot in own for p in slot.parameters}
         self._without_head = {(tool.name, p.name) for tool in plan.tools for p in tool.parameters} - with_head
 
-    def of(self, plan: SchemaPlan) -> RowEncoder:
-        """Return the same encoder with another plan for the same tools."""
+    def with_plan(self, plan: SchemaPlan) -> RowEncoder:
+        """Return a copy of this encoder with another plan for the same tools."""
         return RowEncoder(self._template, self.tokenizer, plan, self._weights)
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
-        """Encode a row. Without `forced`, leave out labels that constrained decoding never needs: after the last choice
-        of a head, and of heads without a choice. Raises UserError for an argument that has no head, as the template
-        cuts tools."""
+        """Encode a row. Without `forced`, leave out labels that constrained decoding never needs: those after the last
+        choice of a head, and those of heads without a choice. Raises UserError if an argument of the call has no head,
+        because the template limits the number of heads."""
         tool = "" if row.call is None else row.call.name
         for name in row.call.arguments if row.call is not None else ():
             if (tool, name) in self._without_head:
                 cut = f"{tool}: {name} has no head (the template cuts tools to {MAX_HEADS})."
                 raise UserError(f"{row.where or 'A row'}: {cut}", "Correct the call, or remove the row.")
-        heads = [self._head(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
+        heads = [self._head_target(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
         if not forced:
-            if row.call is not None:  # unused heads are not decoded
+            if row.call is not None:  # the decoder skips heads that the tool does not use
                 heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(tool)])]
             heads = [head for k, whole in enumerate(heads) if (head := self._until_last_branch(k, whole)).ids]
         elif self._weights.all_heads:
-            heads = [*self._null_heads(row), *heads]
+            heads = [*self._null_targets(row), *heads]
         if row.named:
             early = self.tokenizer.encode(row.named)[-1]
             heads = [replace(head, early=early) for head in heads]
         if row.weight != 1.0:
             heads = [replace(head, weights=tuple(w * row.weight for w in head.weights)) for head in heads]
-        return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)), self._meaning_labels(row))
+        return EncodedRow(self.suffix(row), (*heads, *map(self._quote_target, row.quotes)), self._meaning_labels(row))
 
     def suffix(self, row: Row) -> tuple[int, ...]:
         """Return the prompt's token ids between prefix and heads."""
         return tuple(self._template.suffix_ids(row.instruction, row.observation, row.history))
 
-    def _head(self, k: int, text: str | None) -> HeadTarget:
+    def _head_target(self, k: int, text: str | None) -> HeadTarget:
         head = self.plan.heads[k]
         key = (head.name, text)
         if key not in self._heads:
-            weight = self._weights.of(k, text is None)
+            weight = self._weights.label_weight(k, text is None)
             value = () if text is None else tuple(self.tokenizer.encode(text))
             end = head.null_id if text is None else head.end_id
             end_weight = weight if text is None else weight * self._weights.end
             self._heads[key] = HeadTarget((head.head_id, *value), (*value, end), (*[weight] * len(value), end_weight))
         return self._heads[key]
 
-    def _null_heads(self, row: Row) -> Iterator[HeadTarget]:
+    def _null_targets(self, row: Row) -> Iterator[HeadTarget]:
         """Yield null values for the heads that the plan does not use, and for the content head."""
         beyond = len(self.plan.heads) - 1 if row.call is not None else MAX_HEADS
         names = ("content", *ARGUMENTS[beyond:])
@@ -152,7 +152,7 @@ class RowEncoder:
         last = branches[-1] + 1 if branches else 0
         return HeadTarget(target.ids[:last], target.labels[:last], target.weights[:last])
 
-    def _quote(self, quote: Quote) -> HeadTarget:
+    def _quote_target(self, quote: Quote) -> HeadTarget:
         start, rest = self.tokenizer.encode(quote.start), self.tokenizer.encode(quote.rest)
         weight = self._weights.quote
         first = (weight if quote.named else 0.0, *[weight] * (len(start) - 1))
@@ -172,8 +172,8 @@ class RowEncoder:
 
 
 class ToolsEncoder:
-    """Encodes rows that have their own tools, with a `RowEncoder` for each set of tools. `prefix` is the first token of
-    all prompts. With `allow_null` rows may have no call."""
+    """Encodes rows with different tools, with a `RowEncoder` for each set of tools. `prefix` is the first token of all
+    prompts. With `allow_null`, rows without a call are allowed."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class ToolsEncoder:
         self.prefix = tuple(template.prefix_ids(())[:1])
         self._encoders: dict[int, tuple[Tools, RowEncoder]] = {}
 
-    def of(self, tools: Tools) -> RowEncoder:
+    def encoder_for(self, tools: Tools) -> RowEncoder:
         """Return the encoder for these tools (cached)."""
         if (known := self._encoders.get(id(tools))) is None or known[0] is not tools:
             plan = compile_plan(tools, self.tokenizer, self.allow_null, self._template.overflow)
@@ -199,7 +199,7 @@ class ToolsEncoder:
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
         """Encode a row, with the tools as a part of the suffix. Raises UserError as `RowEncoder.encode` does."""
-        encoder = self.of(row.tools)
+        encoder = self.encoder_for(row.tools)
         encoded, tools = encoder.encode(row, forced), encoder.prefix[1:]
         early = tuple((len(tools) + index, label) for index, label in encoded.early)
         return replace(encoded, suffix=(*tools, *encoded.suffix), early=early)
@@ -207,12 +207,12 @@ class ToolsEncoder:
 
 # -- files of rows ----------------------------------------------------------------------------------------------------
 
-MAX_TOOL_SETS = 64  # tool sets in a checkpoint's metadata; after training on more, it counts as able to read any tools
+MAX_TOOL_SETS = 64  # tool sets that a checkpoint's metadata list; with more in training, it accepts any tools
 
 
 @dataclass
 class EncodedRows:
-    """The encoded rows of some files, and the training metadata that follow from them."""
+    """The encoded rows of some files, and facts about them for the checkpoint's metadata."""
 
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path
     lines: int = 0
@@ -285,9 +285,9 @@ def _with_place(error: UserError | UnusableSample, where: str) -> UserError:
 
 
 # -- word probes ------------------------------------------------------------------------------------------------------
-# Rows can also train the content head, which controllers do not decode, to quote the observation: the next words after
-# a given word, or from the word that the instruction names. This trains where to look much more strongly than
-# calls do. It takes only a few tokens per row, after a prompt that is computed anyway.
+# Rows can also train the content head, which the control loop does not decode, to quote the observation: the words
+# after a certain word, or the words at the thing that the instruction names. Quotes train attention much more strongly
+# than calls do. They add only a few tokens per row, because the prompt is computed anyway.
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
 # Words that do not name a thing.
@@ -296,9 +296,9 @@ QUOTE_SIZE = 3  # words of a quote
 
 
 def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:
-    """Yield the rows with up to `quotes` passages of the observation to quote, each starting at a random word that
-    occurs once. If the instruction names a thing of the observation, add the passage that starts there, and set
-    `named`, from which all heads get an early label."""
+    """Yield each row with up to `quotes` passages of its observation to quote, each of which starts at a random word
+    that occurs only once. If the instruction names a thing of the observation, add the passage that starts there, and
+    set `Row.named`, which becomes an early label of all heads."""
     for row in rows:
         spans = _SPAN.findall(row.observation)
         words = [_BARE.sub("", span).lower() for span in spans]

@@ -31,7 +31,7 @@ def load_model(folder: Path, dtype: torch.dtype | str) -> Any:
         return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
-    except Exception as error:  # a broken checkpoint may raise anything
+    except Exception as error:  # a broken checkpoint may raise any exception
         why = (str(error).strip() or repr(error)).splitlines()[0][:200]
         raise UserError(f"transformers cannot load {folder} ({why}).", "Give the folder of a causal model.") from None
 
@@ -44,12 +44,12 @@ def export(
     dtype: torch.dtype = torch.float32,
     end: str = "<|im_end|>",
 ) -> None:
-    """Write weights, config, tokenizer (with the end token `end`) and template to `folder`. An old checkpoint in
-    `folder` is replaced only after the new one is complete; other files stay."""
+    """Write weights, config, tokenizer (with the end token `end`) and template to `folder`. A checkpoint that exists
+    there is replaced only after the new checkpoint is complete; other files are kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk, for os.replace
         fresh = Path(inside)
-        disable_progress_bar()  # of save_pretrained
+        disable_progress_bar()  # save_pretrained would print one
         # Convert a copy, since the caller may continue training in the model's dtype.
         (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
         (fresh / "generation_config.json").unlink(missing_ok=True)
@@ -77,8 +77,8 @@ def copy_extra_files(base: Path, folder: Path) -> None:
 
 @contextmanager
 def replace_folder(place: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces the folder `place` at the end of the `with` block, or is removed after an
-    error."""
+    """Yield a temporary folder, which replaces the folder `place` at the end of the `with` block. After an error it is
+    removed."""
     part = place.with_name(f"{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)

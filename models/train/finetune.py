@@ -1,4 +1,4 @@
-"""Fine-tune a base model on rows, with LoRA or all weights. A run's folder has `base/`, `training/` and `model/`."""
+"""Fine-tune a base model on rows, with LoRA or all weights. The run's folder has `base/`, `training/` and `model/`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Job:
+class FinetuneJob:
     """A fine-tuning job. `base` is a bundled name, a folder or a hub id of a checkpoint with or without ST tokens;
     `rows` are JSONL files; `out` is the run's folder. With `drop_bad` invalid rows are dropped."""
 
@@ -88,9 +88,9 @@ class FinetuneOutcome:
         }
 
 
-def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
-    """Train, or resume a run that was stopped; then merge the adapters and write the checkpoint. `progress` gets a dict
-    for each step, and first one with `resumed` if the run resumes. Raises UserError; saved steps are kept."""
+def finetune(job: FinetuneJob, progress: Progress | None = None) -> FinetuneOutcome:
+    """Train, or resume a run that was stopped; then merge the adapters and write the checkpoint. `progress` is called
+    with a dict for each step; a resumed run first calls it with `resumed`. Raises UserError; saved steps are kept."""
     check_extras()
     disable_progress_bar()
     device = choose_device(job.recipe.device)
@@ -103,7 +103,9 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
         raise save_error(job.out, error) from None
 
 
-def _finetune_locked(job: Job, source: Path, device: torch.device, progress: Progress | None) -> FinetuneOutcome:
+def _finetune_locked(
+    job: FinetuneJob, source: Path, device: torch.device, progress: Progress | None
+) -> FinetuneOutcome:
     base = ensure_st_format(source, job.out / "base")
     checkpoint = Checkpoint.open(str(base))
     assert isinstance(checkpoint.template, PromptTemplate)
@@ -169,8 +171,8 @@ def load_base(folder: Path, dtype: torch.dtype) -> Any:
 
 def set_trainable(model: Any, recipe: FinetuneRecipe) -> Any:
     """Return the model with new LoRA adapters (in peft's wrapper), or with all weights trainable if the rank is 0.
-    Embeddings and LM head are trained if they have a rate. Trained weights become fp32. Raises UserError if the model
-    lacks one of LoRA's targets."""
+    Embeddings and LM head are trained if their learning rate is not 0. Trained weights become fp32. Raises UserError if
+    the model has no layer of the name of one of LoRA's targets."""
     torch.manual_seed(recipe.seed)
     lm = _with_lora(model, recipe) if recipe.rank else model
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
@@ -217,14 +219,14 @@ def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]
     groups: list[dict[str, Any]] = [{"name": "lora", "params": lora, "share": 1.0, "weight_decay": recipe.weight_decay}]
     for name, weight, rate in (("embeddings", embeddings, recipe.embedding_rate), ("head", head, recipe.head_rate)):
         if weight.requires_grad and (name == "embeddings" or weight is not embeddings):
-            # No weight decay, since most rows get no gradient in a step, and would only shrink.
+            # No weight decay: most tokens get no gradient in a step, so their vectors would only shrink.
             share = rate / recipe.lora_rate
             groups.append({"name": name, "params": [weight], "share": share, "weight_decay": 0.0})
     return groups
 
 
 class FinetuneRun(Trainer):
-    """A trainer for fine-tuning. A chunk is one optimizer step, whose rows are evaluated in several batches."""
+    """A trainer for fine-tuning. A chunk is one optimizer step, whose rows are computed in several batches."""
 
     BETAS = (0.9, 0.999)
     SAVES_MIDWAY = True

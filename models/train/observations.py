@@ -1,9 +1,9 @@
-"""Learn what the observations of a training set have in common, so that others can be recognised as unfamiliar.
+"""Learn what the observations of a training set have in common, to recognise unfamiliar observations later.
 
-How strict each check is follows from the rows themselves: a row is compared with all other rows (leave-one-out). The
-share of rows with a value that no other row has estimates how often new rows will have a new value (I. J. Good: The
-Population Frequencies of Species and the Estimation of Population Parameters, 1953). Checks that would hold more than
-the share SPARED of such rows are left out.
+How often a check would fail for new rows is estimated from the training rows: each row is compared with all other rows
+(leave-one-out). The share of rows with a value that no other row has estimates how often new rows will have a new value
+(I. J. Good: The Population Frequencies of Species and the Estimation of Population Parameters, 1953). Checks are left
+out so that at most the share MAX_FALSE_ALARMS of new rows would count as unfamiliar.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from rtcontrol.models.checkpoint.observations import (
     span_texts,
 )
 
-SPARED = 0.01  # maximum share of rows like those in training that may count as unfamiliar
-SAMPLE = 4_096  # the newest rows, on which all checks together are tried
-MAX_ENTRIES = 500_000  # different values and pairs of tokens; rows after that are not counted
-NEIGHBOURS = 16  # values on each side of a hole that show how dense the rows are there
-MARGIN = 4.0  # a hole may lack e^-4 as many rows as the largest hole that chance leaves
-END_ROWS = 3.0  # rows that may be missing beyond the last value
-MIN_GRID = 6  # values that show the step between values
-MAX_SPARSE = 50  # maximum number of different values of a field whose gaps are named
-MIN_FOLLOWERS, MAX_SINGLES = 20, 0.02  # pairs of tokens that a check needs, and the share that only one row has
+MAX_FALSE_ALARMS = 0.01  # maximum share of rows like those in training that may count as unfamiliar
+SAMPLE = 4_096  # number of the newest rows on which all checks are tried together
+MAX_ENTRIES = 500_000  # maximum number of different values and pairs of tokens; later rows are not counted
+NEIGHBOURS = 16  # number of values on each side of a gap from which the density of rows is estimated
+MARGIN = 4.0  # a gap counts as random if the probability of a random gap of its size is about e^-4 or more
+END_ROWS = 3.0  # expected number of rows beyond the last value that may be missing by chance
+MIN_GRID = 6  # number of values from which their common step can be computed
+MAX_SPARSE = 50  # maximum number of different values of a field whose gaps are reported
+MIN_FOLLOWERS, MAX_SINGLES = 20, 0.02  # minimum number of pairs for a check, maximum share of pairs in only one row
 Pairs = dict[tuple[str, str], None]
 Check = tuple[str, str]  # a kind of check, and its field or token
 
 
 class NumberField:
-    """The numbers of a field: the number of rows of each value and each form.
+    """The numbers of one observation field, with the number of rows for each value and each form.
 
-    A hole between two values is closed if rows as dense as those around it could leave it by chance."""
+    A gap between two values counts as known if rows as dense as those around it could leave it by chance."""
 
     def __init__(self, rows: Counter[str]) -> None:
-        """`rows` counts the rows of each number."""
+        """`rows` has the number of rows by the number's text."""
         self.forms: Counter[str] = Counter()
         self.decimals = 0
         for number, count in rows.items():
@@ -61,8 +61,8 @@ class NumberField:
         self._step = math.gcd(*steps) if len(self._values) >= MIN_GRID else 1
         self._chance = math.log(rows.total()) + MARGIN
 
-    def is_unknown_elsewhere(self, number: str) -> bool:
-        """Return whether a number of a row would be unknown without this row."""
+    def is_unknown_without_row(self, number: str) -> bool:
+        """Return whether a row's number would be unknown if the row were not in the training set."""
         if self.forms[form_of(number)] == 1:
             return True
         value = scaled(number, self.decimals)
@@ -70,20 +70,20 @@ class NumberField:
             return False
         i, last = bisect_left(self._values, value), len(self._values) - 1
         if 0 < i < last:
-            return not self._is_closed(i - 1, i + 1)
+            return not self._is_random_gap(i - 1, i + 1)
         other = 1 if i == 0 else last - 1
-        return last == 0 or abs(value - self._values[other]) > self._reach(other, -1 if i == 0 else 1)
+        return last == 0 or abs(value - self._values[other]) > self._distance_beyond(other, -1 if i == 0 else 1)
 
     def known(self) -> KnownNumbers:
-        """Return the known numbers."""
+        """Return the known numbers of the field: forms, spans, step and decimals."""
         spans = [(self._values[0], self._values[0])]
         for i, value in enumerate(self._values[1:]):
-            if self._is_closed(i, i + 1):
+            if self._is_random_gap(i, i + 1):
                 spans[-1] = spans[-1][0], value
             else:
                 spans.append((value, value))
         low, high = spans[0][0], spans[-1][1]
-        first, last = low - self._reach(0, -1), high + self._reach(len(self._values) - 1, 1)
+        first, last = low - self._distance_beyond(0, -1), high + self._distance_beyond(len(self._values) - 1, 1)
         # A sign that no row has stays unknown.
         first = max(first, low % self._step) if low >= 0 else first
         last = min(last, -(-high % self._step)) if high <= 0 else last
@@ -92,21 +92,21 @@ class NumberField:
         step = span_texts([(self._step, self._step)], self.decimals)
         return KnownNumbers(tuple(sorted(self.forms)), span_texts(spans, self.decimals), step, self.decimals)
 
-    def _is_closed(self, left: int, right: int) -> bool:
-        """Return whether the hole between two values is closed."""
+    def _is_random_gap(self, left: int, right: int) -> bool:
+        """Return whether the gap between the values with indices `left` and `right` could be random."""
         missing = (self._values[right] - self._values[left]) // self._step - 1
         return missing * min(self._density(left, -1), self._density(right, 1)) <= (self._chance if missing else 0)
 
-    def _reach(self, end: int, direction: int) -> int:
-        """Return how far known numbers extend beyond the last value: not at all if many rows have that value. A few
-        rows may be of one episode, in which the value stayed the same."""
+    def _distance_beyond(self, end: int, direction: int) -> int:
+        """Return how far known numbers extend beyond the first or last value; 0 if more than END_ROWS rows have it.
+        Fewer rows may be from a single episode, in which the value did not change."""
         if self._counts[self._values[end]] > END_ROWS:
             return 0
         return int(END_ROWS / self._density(end, -direction)) * self._step
 
     def _density(self, start: int, direction: int) -> float:
-        """Return the rows per step among the next values in a direction. If these are few values that many rows have,
-        return the rows per value."""
+        """Return the density of rows among the next values in a direction, as rows per step. If the values are few and
+        frequent, return the rows per value instead."""
         end = min(max(start + direction * (NEIGHBOURS - 1), 0), len(self._values) - 1)
         near = self._values[min(start, end) : max(start, end) + 1]
         rows = sum(self._counts[value] for value in near)
@@ -144,16 +144,16 @@ class ObservationCounts:
             self._entries += self._numbers[name][number] == 1
 
     def sparse_numbers(self) -> dict[str, KnownNumbers]:
-        """Return the numbers of fields with few values, which leave out numbers between them."""
+        """Return the known numbers of each field that has few different values, with gaps between them."""
         few = {name: rows for name, rows in self._numbers.items() if len(rows) <= MAX_SPARSE}
         known = {name: NumberField(rows).known() for name, rows in few.items()}
         return {name: numbers for name, numbers in known.items() if numbers.gaps(1)}
 
     def known(self) -> KnownObservations:
-        """Return what the observations have in common, without the checks that too many of them would fail."""
+        """Return what the observations have in common, without the checks that too many new rows would fail."""
         fields = {name: NumberField(rows) for name, rows in self._numbers.items()}
         dropped = self._dropped_checks(fields)
-        closed = {token: " ".join(sorted(after)) for token, after in self._followers.items() if _is_closed(after)}
+        closed = {token: " ".join(sorted(after)) for token, after in self._followers.items() if _is_closed_set(after)}
         return KnownObservations(
             {name: known.known() for name, known in fields.items() if ("number", name) not in dropped},
             {token: span for token, span in self._count_spans() if ("count", token) not in dropped},
@@ -161,7 +161,7 @@ class ObservationCounts:
         )
 
     def _count_spans(self) -> Iterator[tuple[str, str]]:
-        """Yield the tokens that all rows have, with their counts. Only a constant count and LENGTH have a maximum."""
+        """Yield each token that all rows have, and its range of counts as text (`2`, `2 to 4` or `2+`)."""
         for token, rows in self._tokens.items():
             low, high = min(rows), max(rows)
             if rows.total() == self.rows:
@@ -169,20 +169,20 @@ class ObservationCounts:
                 yield token, str(low) if low == high else span
 
     def _dropped_checks(self, fields: dict[str, NumberField]) -> set[Check]:
-        """Return the checks to leave out, so that at most the share SPARED of the rows fails one of the others."""
+        """Return the checks to leave out, so that at most the share MAX_FALSE_ALARMS of the rows fails a kept check."""
         limited = {token: self._tokens[token] for token, _ in self._count_spans()}
         failures = [set(self._failed_checks(text, fields, limited)) for text in self._sample]
         counts = Counter(check for failed in failures for check in failed)
         order = {check: rank for rank, (check, _) in enumerate(counts.most_common())}
         last = sorted((max(map(order.__getitem__, failed)) for failed in failures if failed), reverse=True)
-        allowed = int(SPARED * len(self._sample))
+        allowed = int(MAX_FALSE_ALARMS * len(self._sample))
         kept_from = last[allowed] + 1 if allowed < len(last) else 0
         return {check for check, rank in order.items() if rank < kept_from}
 
     def _failed_checks(
         self, text: str, fields: dict[str, NumberField], limited: dict[str, Counter[int]]
     ) -> Iterator[Check]:
-        """Yield the checks that a row would fail if it were not among the rows."""
+        """Yield the checks that a row's observation would fail if the row were not in the training set."""
         counts, pairs, numbers = _features(text)
         for token, rows in limited.items():
             count = counts[token]
@@ -190,13 +190,13 @@ class ObservationCounts:
                 yield "count", token
         for before, token in pairs:
             followers = self._followers[before]
-            if followers[token] == 1 and _is_closed(followers):
+            if followers[token] == 1 and _is_closed_set(followers):
                 yield "follower", before
-        yield from (("number", name) for name, number in numbers if fields[name].is_unknown_elsewhere(number))
+        yield from (("number", name) for name, number in numbers if fields[name].is_unknown_without_row(number))
 
 
-def _is_closed(followers: Counter[str]) -> bool:
-    """Return whether a token is always followed by one of a few tokens, each of which many rows have."""
+def _is_closed_set(followers: Counter[str]) -> bool:
+    """Return whether the tokens after a token are a small known set: few of these pairs occur in only one row."""
     singles = sum(count == 1 for count in followers.values())
     return followers.total() >= MIN_FOLLOWERS and singles <= MAX_SINGLES * followers.total()
 

@@ -24,12 +24,12 @@ from transformers import AttentionInterface
 from rtcontrol.models.train.encode import EncodedRow
 
 RUN_ROWS = 8  # maximum number of rows of a run
-MIN_WIDTH_SHARE = 0.75  # runs of a set have at least this share of the widest run's tokens, to limit padding
-MIN_SHARED = 1 / 8  # share of a suffix's tokens; if rows share less, repeating tokens is cheaper than masking
+MIN_WIDTH_SHARE = 0.75  # each run of a set has at least this share of the widest run's tokens, to limit padding
+MIN_SHARED = 1 / 8  # minimum share of a suffix's tokens that rows of a run have in common; else repeating is cheaper
 ATTENTION = "rtcontrol_tree"
-EARLY_LAYERS = 2  # number of layers before the early labels
+EARLY_LAYERS = 2  # number of layers after which early labels are trained
 EARLY_WEIGHT = 0.5  # loss weight of early labels
-STEPS_HEAD, STEPS_SCORES = 64, 1 << 18  # attention in separate steps: minimum head dimension, maximum of scores
+STEPS_HEAD, STEPS_SCORES = 64, 1 << 18  # for unfused attention: minimum head dimension, maximum number of scores
 Device = torch.device | str
 
 
@@ -79,23 +79,23 @@ class PackedBatch:
 
     def to(self, device: Device) -> PackedBatch:
         """Return the same batch on a device."""
-        batch: PackedBatch = _move(self, device)
+        batch: PackedBatch = _move_to(self, device)
         return batch
 
 
-def _move(value: Any, device: Device) -> Any:
+def _move_to(value: Any, device: Device) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, tuple):
-        return tuple(_move(item, device) for item in value)
+        return tuple(_move_to(item, device) for item in value)
     if is_dataclass(value):
-        return replace(value, **{f.name: _move(getattr(value, f.name), device) for f in fields(value)})  # type: ignore
+        return replace(value, **{f.name: _move_to(getattr(value, f.name), device) for f in fields(value)})  # type: ignore
     return value
 
 
 class _TreeBuilder:
-    """A tree under construction, as parallel lists of nodes with parents first. `runs` has the first node of each
-    run."""
+    """A tree under construction, as parallel lists of nodes, with each parent before its children. `runs` has the index
+    of the first node of each run."""
 
     def __init__(self, prefix: Sequence[int]) -> None:
         if not prefix:
@@ -104,20 +104,20 @@ class _TreeBuilder:
         self.parents: list[int] = []
         self.labels: list[tuple[int, int, float, bool]] = []
         self.early: list[tuple[int, int]] = []
-        self.root = self.chain(-1, prefix)
+        self.root = self.add_chain(-1, prefix)
         self.runs: list[int] = []
         self._run_rows = 0
         self._shared: tuple[tuple[int, ...], list[int]] = ((), [])
 
-    def chain(self, parent: int, ids: Sequence[int]) -> int:
+    def add_chain(self, parent: int, ids: Sequence[int]) -> int:
         for token in ids:
             self.tokens.append(token)
             self.parents.append(parent)
             parent = len(self.tokens) - 1
         return parent
 
-    def suffix(self, ids: tuple[int, ...]) -> int:
-        """Add a suffix after the prefix, sharing its common start with the previous suffix; return its last node."""
+    def add_suffix(self, ids: tuple[int, ...]) -> int:
+        """Add a suffix after the prefix, sharing a common start with the previous suffix. Return its last node."""
         before, nodes = self._shared
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, ids, strict=False)))
         if common <= MIN_SHARED * len(ids) or self._run_rows == RUN_ROWS:
@@ -126,24 +126,24 @@ class _TreeBuilder:
         self._run_rows += 1
         nodes = nodes[:common]
         start = len(self.tokens)
-        end = self.chain(nodes[-1] if nodes else self.root, ids[common:])
+        end = self.add_chain(nodes[-1] if nodes else self.root, ids[common:])
         self._shared = (ids, [*nodes, *range(start, len(self.tokens))])
         return end
 
-    def add(self, row: EncodedRow) -> None:
+    def add_row(self, row: EncodedRow) -> None:
         """Add a row's suffix and heads after the prefix."""
-        end = self.suffix(row.suffix)
+        end = self.add_suffix(row.suffix)
         self.early += [(self._shared[1][index], label) for index, label in row.early]
         for head in row.heads:
             parent = end
             if head.early is not None:
                 self.early.append((len(self.tokens), head.early))
             for token, label, weight in zip(head.ids, head.labels, head.weights, strict=True):
-                parent = self.chain(parent, (token,))
+                parent = self.add_chain(parent, (token,))
                 if weight:
                     self.labels.append((parent, label, weight, not head.probe))
 
-    def batch(self, samples: int) -> PackedBatch:
+    def build_batch(self, samples: int) -> PackedBatch:
         positions = np.zeros(len(self.tokens), np.int64)
         for i, parent in enumerate(self.parents):
             positions[i] = positions[parent] + 1 if parent >= 0 else 0
@@ -157,22 +157,22 @@ class _TreeBuilder:
             torch.tensor(counted, dtype=torch.bool),
             *_early_tensors(self.early),
             samples,
-            self._blocks(),
+            self._build_blocks(),
         )
 
-    def _blocks(self) -> Blocks:
+    def _build_blocks(self) -> Blocks:
         ends = [*self.runs[1:], len(self.tokens)]
         runs = sorted(zip(self.runs, ends, strict=True), key=lambda run: run[0] - run[1])
         sets: list[RunSet] = []
         while runs:
             width = runs[0][1] - runs[0][0]
             similar_runs = [run for run in runs if run[1] - run[0] >= MIN_WIDTH_SHARE * width]
-            sets.append(self._run_set(similar_runs, width))
+            sets.append(self._build_run_set(similar_runs, width))
             runs = runs[len(similar_runs) :]
         order = torch.cat([s.index[s.valid] for s in sets]).argsort()
         return Blocks(self.root + 1, tuple(sets), order)
 
-    def _run_set(self, runs: Sequence[tuple[int, int]], width: int) -> RunSet:
+    def _build_run_set(self, runs: Sequence[tuple[int, int]], width: int) -> RunSet:
         prefix = self.root + 1
         index = np.zeros((len(runs), width), np.int64)
         valid = np.zeros((len(runs), width), np.bool_)
@@ -197,21 +197,21 @@ def _early_tensors(pairs: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torc
     return rows, labels
 
 
-def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
+def pack_rows(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
     """Pack rows into a tree after one `prefix`. Consecutive rows share the common start of their suffixes."""
     tree = _TreeBuilder(prefix)
     for row in rows:
-        tree.add(row)
-    return tree.batch(len(rows))
+        tree.add_row(row)
+    return tree.build_batch(len(rows))
 
 
 def pack_by_tools(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
     """Pack rows that may have different tools. A common start of all suffixes is moved to the prefix. Rows are sorted,
-    so that those with the same tools share the start of their suffixes."""
+    so that rows with the same tools share the tools' tokens."""
     common = takewhile(lambda tokens: len({*tokens}) == 1, zip(*(row.suffix for row in rows), strict=False))
     shared = min(sum(1 for _ in common), *(len(row.suffix) - 1 for row in rows))
     rest = [replace(row, suffix=row.suffix[shared:]) for row in rows]
-    return pack((*prefix, *rows[0].suffix[:shared]), sorted(rest, key=lambda row: row.suffix))
+    return pack_rows((*prefix, *rows[0].suffix[:shared]), sorted(rest, key=lambda row: row.suffix))
 
 
 def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequence[tuple[int, int]]]]) -> PackedBatch:
@@ -219,12 +219,12 @@ def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequen
     `label_rows` of the result are the nodes of the first suffix, then those of the second, and so on."""
     tree = _TreeBuilder(prefix)
     for ids, nodes in each:
-        end = tree.suffix(tuple(ids))
+        end = tree.add_suffix(tuple(ids))
         placed: list[int] = []
         for token, parent in nodes:
-            placed.append(tree.chain(placed[parent] if parent >= 0 else end, (token,)))
+            placed.append(tree.add_chain(placed[parent] if parent >= 0 else end, (token,)))
             tree.labels.append((placed[-1], 0, 1.0, True))
-    return tree.batch(len(each))
+    return tree.build_batch(len(each))
 
 
 def separate_batches(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:
@@ -283,8 +283,8 @@ def bf16_products(on: bool = True) -> Iterator[None]:
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """Return scaled dot-product attention. In bf16 it is computed in separate steps if that is faster than the fused
-    operator: for large heads and few scores (measured with 36 runs of 77 tokens and 4 heads of 64: 14 ms, not 54)."""
+    """Return scaled dot-product attention. For large heads with few scores in bf16 the fused operator is not used:
+    it is slower (54 ms instead of 14 ms for 36 runs of 77 tokens and 4 heads of dimension 64)."""
     gqa = q.shape[1] // k.shape[1]
     few = q.shape[-1] >= STEPS_HEAD and q.shape[-2] * k.shape[-2] <= STEPS_SCORES
     if not torch.is_autocast_enabled("cpu") or not few:
@@ -345,10 +345,10 @@ def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
     return model.lm_head(hidden.flatten(0, 1)[batch.label_rows])
 
 
-def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss, a sum of weighted cross-entropies divided by `normaliser` (None: the sum of weights), and
-    whether each label is the argmax (bool [labels]). Early labels add a loss after EARLY_LAYERS, through the final norm
-    and head, so that later layers can look up the named thing."""
+def tree_loss(model: Any, batch: PackedBatch, divisor: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss, a sum of weighted cross-entropies divided by `divisor` (None: by the sum of weights), and
+    whether each label is the argmax (bool [labels]). Early labels add a loss on the output of layer EARLY_LAYERS,
+    through the final norm and head, so that later layers can look up the named thing."""
     if not len(batch.early_rows):
         logits, early = label_logits(model, batch).float(), None
     else:
@@ -364,4 +364,4 @@ def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -
     total = (each * batch.weights).sum()
     if early is not None:
         total = total + EARLY_WEIGHT * early
-    return total / (normaliser or batch.weights.sum()), logits.detach().argmax(-1) == batch.labels
+    return total / (divisor or batch.weights.sum()), logits.detach().argmax(-1) == batch.labels

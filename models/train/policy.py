@@ -1,4 +1,4 @@
-"""Decide with a model in training for many situations at once, for DAgger rollouts and quick evaluation."""
+"""Decide many situations at once with a model in training, for DAgger rollouts and quick evaluation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.packing import label_logits, pack_nodes
 
 BATCH = 64
-UNLIMITED = Budget(1 << 30, 1 << 30)  # all nodes in one pass, since a second pass would compute all tokens again
+UNLIMITED = Budget(1 << 30, 1 << 30)  # all nodes in one pass, because each pass computes all tokens again
 
 
 class TrainingSequence:
-    """A handle without a cache: every pass computes the whole sequence."""
+    """A sequence handle without a key-value cache. Every pass computes the whole sequence."""
 
     slots = 1 << 30
 
@@ -63,14 +63,14 @@ class TrainingRunner:
         return TrainingSequence()
 
     def cost(self, handle: TrainingSequence) -> PassCost:
-        """Return a constant, so that only the number of passes counts."""
+        """Return a constant cost, so that schedules depend only on the number of passes."""
         return PassCost(1.0, 0.0)
 
     def prefill(self, handle: TrainingSequence, count: int) -> None:
         """Do nothing, since no token is cached."""
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate all work items in one packed pass, sorted by prompt so that equal starts are shared."""
+        """Evaluate all work items in one packed pass. Items are sorted by prompt, so that common starts are shared."""
         for work in batch:
             work.handle.nodes += zip(work.tree.tokens, work.tree.parents, strict=True)
         order = sorted(range(len(batch)), key=lambda i: batch[i].handle.prompt)
@@ -106,7 +106,7 @@ class TreeDecider:
         self._decoding = Decoding(runner, core, encoder.prefix, UNLIMITED)
 
     def __call__(self, rows: Sequence[Row]) -> list[Call | DecodeError | None]:
-        """Return for each row the decided call, None if the active call stays, or the error. The rows' own calls are
+        """Return for each row the decided call, None to keep the active call, or the error. Calls of the rows are
         ignored."""
         return [each if isinstance(each, DecodeError) else each.call for each in self.decisions(rows)]
 
@@ -126,8 +126,8 @@ class TreeDecider:
 
 
 class TreePolicy:
-    """A policy for episodes: decides for batches of (instruction, observation). All values of the schemas must be
-    listed, and a null call must not be legal."""
+    """A policy for episodes, which decides batches of (instruction, observation). The schemas must list all values,
+    and must not allow the null call."""
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         self._decide = TreeDecider(model, encoder)

@@ -1,4 +1,4 @@
-"""The hyperparameters of a fine-tuning. The defaults are those of the SimpleTool paper."""
+"""Define the hyperparameters of fine-tuning. The defaults are those of the SimpleTool paper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=M
 class FinetuneRecipe(BaseModel):
     """Hyperparameters (SimpleTool paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
 
-    Trained weights are fp32, because at a rate of 1e-6 bf16 would round away every step of the embeddings.
+    Trained weights are stored in fp32, because in bf16 an update at a learning rate of 1e-6 would be rounded to zero.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,14 +37,14 @@ class FinetuneRecipe(BaseModel):
     )
     embedding_rate: Rate = Field(default=1e-6, description="Learning rate of the embeddings; 0: frozen.")
     head_rate: Rate = Field(default=1e-6, description="Learning rate of an untied LM head; 0: frozen.")
-    warmup: float = Field(default=0.02, description="Share of the steps in which rates rise.", ge=0, lt=1)
+    warmup: float = Field(default=0.02, description="Share of the steps in which the learning rates rise.", ge=0, lt=1)
     weight_decay: Rate = Field(default=0.0, description="Weight decay of LoRA.")
     clip: float = Field(default=1.0, description="Norm that gradients are clipped to.", gt=0, allow_inf_nan=False)
     length: int = Field(
         default=2048, description="Rows with more tokens, prompt and longest head, are left out.", ge=16
     )
     groups: Count = Field(default=32, description="Rows per optimizer step.")
-    device_groups: Count = Field(default=8, description="Rows at once on the device.")
+    device_groups: Count = Field(default=8, description="Rows of a batch on the device.")
     epochs: float = Field(default=3.0, description="Passes over all rows.", gt=0, allow_inf_nan=False)
     steps: Count | None = Field(default=None, description="Optimizer steps. (default: as many as the epochs have)")
     content: Weight = Field(default=0.01, description="Weight of the content head.")
@@ -74,7 +74,7 @@ class FinetuneRecipe(BaseModel):
         return self
 
     def weights(self) -> LossWeights:
-        """Return this recipe's loss weights of labels."""
+        """Return the loss weight of each kind of label."""
         heads = {"focal": self.focal, "all_heads": self.all_heads, "content": self.content}
         return LossWeights(self.function, self.arguments, self.end, **heads)  # type: ignore[arg-type]
 

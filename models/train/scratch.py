@@ -1,11 +1,10 @@
-"""Create a small Qwen2 model for tools and rows, with initial weights that help it learn to look up words; or start
-from a checkpoint.
+"""Create a small Qwen2 model to train on tools and rows, or load a checkpoint to train further.
 
-With the usual initial weights N(0, 0.02) the attention of such a narrow model stays uniform: it ignores which thing the
-instruction names. Larger weights help. It helps most to start with two kinds of heads that every transformer learns in
-the end: heads that attend to the previous word, and induction heads, which attend to the same word earlier in the text
-and copy what followed it (C. Olsson et al.: In-context Learning and Induction Heads, 2022). Such a start is called
-mimetic initialisation (A. Trockman, J. Z. Kolter, ICML 2023).
+The initial weights of a new model help it to learn to look up words. With the usual weights N(0, 0.02), the attention
+of a small model stays uniform, so the model ignores which thing the instruction names. Larger weights help. It helps
+most to initialise some heads as trained transformers have them: heads that attend to the previous word, and induction
+heads, which attend to the same word earlier in the text and copy the word after it (C. Olsson et al.: In-context
+Learning and Induction Heads, 2022). This is called mimetic initialisation (A. Trockman, J. Z. Kolter, ICML 2023).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.encode import LossWeights, RowEncoder
 from rtcontrol.models.train.export import load_model
-from rtcontrol.models.train.vocabulary import build_tokenizer, initialise_rows
+from rtcontrol.models.train.vocabulary import build_tokenizer, initialise_vectors
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 MAX_LINEAR = 100.0  # in hundreds: the initial embeddings are linear in numbers up to 10,000
@@ -54,8 +53,8 @@ class ModelShape:
 def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool = True) -> Qwen2ForCausalLM:
     """Return a randomly initialised model in fp32 with tied embeddings.
 
-    With `ordinal`, the embeddings of number tokens start from their value (a linear part and sinusoids), so that close
-    numbers start similar. Without it the training stays on a plateau.
+    With `ordinal`, the embeddings of number tokens are computed from their values (a linear part and sinusoids), so
+    close numbers have similar embeddings. Without `ordinal`, the loss stays on a plateau.
     """
     torch.manual_seed(seed)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
@@ -80,10 +79,10 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
     model = Qwen2ForCausalLM(config)
     weight = model.get_input_embeddings().weight
     wrapped = STTokenizer(tokenizer)
-    initialise_rows(weight, wrapped, [token for token in ST_TOKENS if token in wrapped.specials])
+    initialise_vectors(weight, wrapped, [token for token in ST_TOKENS if token in wrapped.specials])
     if ordinal:
         with torch.no_grad():
-            _ordinal_rows(weight, tokenizer)
+            _set_number_vectors(weight, tokenizer)
     return model
 
 
@@ -91,7 +90,7 @@ def number_values(texts: Iterable[str]) -> torch.Tensor:
     """Return the values [numbers, 1] of number tokens, in hundreds. Large values are compressed, so that time stamps do
     not dominate.
 
-    0.7 counts as 70, since observations are in hundredths, but instructions have decimals.
+    `0.7` counts as 70, because observations write hundredths as integers, but instructions write decimals.
     """
     bare = [text.lstrip("Ġ▁") for text in texts]
     values = torch.tensor([float(text) * (100 if "." in text else 1) for text in bare])[:, None] / 100
@@ -99,8 +98,8 @@ def number_values(texts: Iterable[str]) -> torch.Tensor:
     return torch.where(values.abs() <= MAX_LINEAR, values, values.sign() * far)
 
 
-def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
-    # Sort by id, since the library's order differs between processes, and the random rows would depend on it.
+def _set_number_vectors(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
+    # Sort by id: the library's order differs between processes, so each token would get other random numbers.
     tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1])
     numbers = {index: token for token, index in tokens if re.fullmatch(r"Ġ?(-?\d+)(\.\d+)?", token)}
     values, hidden = number_values(numbers.values()), weight.shape[1]
@@ -118,7 +117,7 @@ EMBEDDING_SCALE = 0.5
 FINAL_NORM = 0.1
 FORM_SIMILARITY = 0.9  # initial cosine similarity of the embeddings of `red`, ` red` and `Red`
 NUMBER_NOISE = 0.4  # random part in the embedding of a number
-LOOKBACK_BIAS = 6.5  # bias of queries and keys of heads that look back, which prefers the right token by 5 nats
+LOOKBACK_BIAS = 6.5  # bias of queries and keys in heads that look back; it raises the right token's score by 5 nats
 LOOKBACK_PLANES = 6  # number of the fastest RoPE rotations, which distinguish neighbouring tokens
 MATCH_SCALE = 2.0  # scale of the queries and keys that look for the same word
 SLOW_ROTATION = 0.03  # radians per token: slower RoPE dimensions can match distant tokens
@@ -127,14 +126,14 @@ PREVIOUS_SHARE = 0.5  # share of the previous word that the first layer adds to 
 FIRST_MLP_SCALE = 0.3  # scale of the first layer's MLP, so that it does not dominate both
 
 
-def prepare(model: Model, tokenizer: Tokenizer | None = None, distances: Sequence[int] = (1,)) -> Model:
+def initialise_weights(model: Model, tokenizer: Tokenizer | None = None, distances: Sequence[int] = (1,)) -> Model:
     """Initialise a new model in place, and return it. First scale its random weights: embeddings to N(0, 0.5), linear
     weights to N(0, hidden^-0.5), the final norm's weight to 0.1. With a `tokenizer`, forms of a word with and without
     space or capital get similar embeddings, and numbers get a random part.
 
     Then set the attention heads: those of the first layer attend a few tokens back, half of those in the next three
-    layers attend to the same word earlier, and all heads copy what they attend to. They look for facts about a word at
-    these `distances` after the word, in turn: in `crate red north` the place is two tokens after the crate.
+    layers attend to the same word earlier, and all heads copy what they attend to. The heads look up facts about a word
+    at one of these `distances` after the word: in `crate red north` the place is two tokens after `crate`.
 
     Raises ValueError if embeddings and LM head are not tied, or attention has no biases (Qwen2 has them).
     """
@@ -160,7 +159,7 @@ def _align_word_forms(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     forms = sorted(vocabulary.items(), key=lambda entry: entry[1])
     for token, index in forms:
-        if NUMBER.fullmatch(token):  # neighbouring numbers are similar, but lookups must distinguish them
+        if NUMBER.fullmatch(token):  # embeddings of neighbouring numbers are similar, but lookups must distinguish them
             weight[index] += NUMBER_NOISE * torch.randn(weight.shape[1])
     # A space or a capital adds the same vector to all words, so that the model can learn to remove it.
     marks = EMBEDDING_SCALE * torch.randn(2, weight.shape[1])
@@ -181,8 +180,8 @@ def _initialise_heads(config: Any, layers: Any, distances: Sequence[int]) -> Non
     heads = [slice(h * size, (h + 1) * size) for h in range(count)]
     speed = config.rope_parameters["rope_theta"] ** (-torch.arange(0, size, 2) / size)
     fast = torch.where(torch.arange(size // 2) < LOOKBACK_PLANES, LOOKBACK_BIAS, 0.0)
-    # Sets of heads that copy the same part of a word, each from one token further back: the key-value groups, or pairs
-    # of heads if there are no groups.
+    # The heads of a set copy the same part of a word, each from one more token back. A set is a key-value group, or a
+    # pair of heads if there are no groups.
     sets = [[*range(g * each, (g + 1) * each)] for g in range(groups)]
     if each == 1 < count:
         sets = [[h, h + count // 2] for h in range(count // 2)]
@@ -199,7 +198,7 @@ def _initialise_heads(config: Any, layers: Any, distances: Sequence[int]) -> Non
             # RoPE rotates keys by their positions, so rotate the query's bias back by the number of tokens.
             first.q_proj.bias[heads[h]] = torch.cat([fast * (-tokens * speed).cos(), fast * (-tokens * speed).sin()])
             first.v_proj.weight[heads[h // each]] = word
-    # Queries have the current and the previous word. Keys have the word at the lookup distance, and the one before it.
+    # Queries contain the current and the previous word; keys the word at the lookup distance, and the word before it.
     slow = torch.cat([speed < SLOW_ROTATION] * 2).nonzero()[:, 0]
     slow = slow[torch.randperm(len(slow))]
     word_planes, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
@@ -237,15 +236,15 @@ NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
 # For many words or numbers; the bundled worlds need this shape.
 WIDE = ModelShape(hidden=256, layers=4, heads=8, kv_heads=2, intermediate=512)
 MANY_WORDS, MANY_NUMBERS = 1_500, 150
-MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # words and numbers with a token; rarer ones are split into bytes
+MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # maximum numbers of words and numbers that get a token; others become bytes
 RESERVED_TOKENS = 256  # tokens of the context that are reserved for the call and for punctuation
-LONGEST_FEW = 16  # number of the longest texts that are encoded to estimate the longest prompt
+LONGEST_COUNT = 16  # number of the longest texts that are encoded to measure the longest prompt
 WORD = re.compile(r"[^\W\d_]+")
-WEIGHTS = LossWeights(quote=0.3)  # with 1.0 the model would learn arguments later
-LOOKUP_DISTANCES = (1, 2)  # tokens, see `prepare`
-MAX_VOCABULARY = 32_768  # larger tokenizers are those of language models
+WEIGHTS = LossWeights(quote=0.3)  # with quote=1.0 the model learns arguments later
+LOOKUP_DISTANCES = (1, 2)  # tokens, see `initialise_weights`
+MAX_VOCABULARY = 32_768  # a checkpoint with a larger tokenizer counts as a language model
 CALL_SHAPE = '{"name": "", "arguments": {}}'
-# Texts in every tool definition, which get one token each, since they would fill half of the tools' prompt otherwise.
+# Texts of every tool definition, which become one token each. Split into words, they would be half of the prompt.
 SCHEMA_PHRASES = (
     '{"type": "function", "function": {"name": "',
     '", "description": "',
@@ -272,9 +271,9 @@ true false schema value values id key index
 
 
 @dataclass(frozen=True)
-class Words:
-    """The words (in `texts`) and `numbers` that get tokens. The counts are those of different words and numbers in the
-    rows; `numbers` also has numbers between them."""
+class RowVocabulary:
+    """The words (joined in `texts`) and `numbers` that become tokens. `word_count` and `number_count` count the
+    different words and numbers of the rows; `numbers` also has numbers between those of the rows."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -282,7 +281,7 @@ class Words:
     number_count: int
 
 
-def count_words(rows: Iterable[Row]) -> Words:
+def count_words(rows: Iterable[Row]) -> RowVocabulary:
     """Return the most frequent words and numbers of rows."""
     words: Counter[str] = Counter()
     numbers: Counter[str] = Counter()
@@ -293,7 +292,7 @@ def count_words(rows: Iterable[Row]) -> Words:
             words.update(WORD.findall(text))
             marks |= dict.fromkeys(NUMBER.sub(" ", WORD.sub(" ", text)).split())
     frequent_numbers = [number for number, _ in numbers.most_common(MOST_NUMBERS)]
-    return Words(
+    return RowVocabulary(
         (" ".join(word for word, _ in words.most_common(MOST_WORDS)), " ".join(list(marks)[:MOST_WORDS])),
         tuple(dict.fromkeys([*frequent_numbers, *_fill_gaps(frequent_numbers)])),
         len(words),
@@ -302,7 +301,7 @@ def count_words(rows: Iterable[Row]) -> Words:
 
 
 def _fill_gaps(numbers: Sequence[str]) -> list[str]:
-    """Return numbers that may occur later: all numbers between the given ones with the same number of decimals."""
+    """Return the numbers between `numbers` with as many decimals, because later observations may contain them."""
     filled: list[str] = []
     by_digits: dict[int, list[Decimal]] = {}
     for number in numbers:
@@ -310,13 +309,13 @@ def _fill_gaps(numbers: Sequence[str]) -> list[str]:
     for digits, values in by_digits.items():
         step = Decimal(1).scaleb(-digits)
         low, high = min(values), max(values)
-        # Only if the given numbers are dense enough.
+        # Fill gaps only between numbers that are dense enough.
         if len(values) >= 8 and (count := int((high - low) / step) + 1) <= min(MOST_NUMBERS, 8 * len(values)):
             filled += [f"{low + i * step:.{digits}f}" for i in range(count)]
     return [n for n in filled if Decimal(n) or not n.startswith("-")]
 
 
-def shape_for(words: Words) -> ModelShape:
+def shape_for(words: RowVocabulary) -> ModelShape:
     """Return a model shape that is wide enough for these words and numbers."""
     return WIDE if words.word_count > MANY_WORDS or words.number_count > MANY_NUMBERS else NARROW
 
@@ -324,7 +323,7 @@ def shape_for(words: Words) -> ModelShape:
 @dataclass(frozen=True)
 class Learner:
     """A model to train, with its tokenizer, row encoder and prompt template. `end` is the end token, `longest` the
-    maximum number of tokens of a prompt after the tools."""
+    number of tokens in the longest prompt, without the tools."""
 
     model: Any
     tokenizer: Tokenizer
@@ -334,15 +333,14 @@ class Learner:
     longest: int = 1
 
     def with_longest_prompt(self, rows: Sequence[Row]) -> Learner:
-        """Return the same learner with `longest` set from these rows. Raises UserError if a prompt leaves no room for a
-        call."""
+        """Return a copy with `longest` measured on these rows. Raises UserError if a prompt is so long that no call
+        fits after it."""
         context, prefix = self.model.config.max_position_embeddings, len(self.encoder.prefix)
         room = context - prefix - RESERVED_TOKENS
-        # Encode only a few of the longest texts, and those that may be too long: a text has at most as many tokens as
-        # bytes.
+        # Encode only a few of the longest texts, and all that may be too long. A text never has more tokens than bytes.
         sizes = [len(" ".join((row.instruction, row.observation, *row.history)).encode()) for row in rows]
         order = sorted(range(len(rows)), key=lambda i: -sizes[i])
-        encoded = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + RESERVED_TOKENS > room]
+        encoded = [i for n, i in enumerate(order) if n < LONGEST_COUNT or sizes[i] + RESERVED_TOKENS > room]
         lengths = {i: len(self.encoder.suffix(rows[i])) for i in encoded}
         longest = max(lengths, key=lambda i: lengths[i])
         if lengths[longest] > room:
@@ -354,14 +352,14 @@ class Learner:
         return replace(self, longest=lengths[longest])
 
 
-def new_learner(tools: Tools, words: Words, goal: str, allow_null: bool, seed: int) -> Learner:
+def new_learner(tools: Tools, words: RowVocabulary, goal: str, allow_null: bool, seed: int) -> Learner:
     """Return a new learner for these tools and words. Raises UserError for tools that cannot be decoded."""
     texts = [tools_text(tools), *words.texts, goal, CALL_SHAPE, SCHEMA_WORDS]
     tokenizer = build_tokenizer(texts, words.numbers, SCHEMA_PHRASES)
     wrapped = STTokenizer(tokenizer)
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")
     plan = compile_plan(tools, wrapped, allow_null, template.overflow)
-    model = prepare(new_model(shape_for(words), tokenizer, seed), tokenizer, LOOKUP_DISTANCES)
+    model = initialise_weights(new_model(shape_for(words), tokenizer, seed), tokenizer, LOOKUP_DISTANCES)
     return Learner(model, tokenizer, RowEncoder(template, wrapped, plan, WEIGHTS), dict(COMPACT))
 
 

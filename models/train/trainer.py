@@ -1,6 +1,5 @@
-"""The training loop: rows in chunks, packed trees, AdamW and a cosine schedule. A run can resume from its saved state.
-
-`rtcontrol.fit` and fine-tuning override parts of the loop: schedule, end condition and batches.
+"""Train a model on chunks of rows, as packed trees, with AdamW and a cosine schedule. A run can resume from its saved
+state. `rtcontrol.fit` and fine-tuning override parts of the loop: schedule, end condition and batches.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import create_file
 from rtcontrol.models.train.encode import RowEncoder, ToolsEncoder
-from rtcontrol.models.train.packing import PackedBatch, bf16_products, pack, tree_loss
+from rtcontrol.models.train.packing import PackedBatch, bf16_products, pack_rows, tree_loss
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
@@ -56,8 +55,8 @@ class TrainConfig:
 
 
 @dataclass
-class Position:
-    """The progress of a run: chunks, samples, seconds of training, and the loss of the last step."""
+class TrainingProgress:
+    """How far a run is: chunks, samples, seconds of training, and the loss of the last step."""
 
     samples: int = 0
     chunk: int = 0
@@ -67,7 +66,7 @@ class Position:
 
 @dataclass
 class StepCounts:
-    """Counts since the last line of the log: losses of the steps, and the numbers of right labels and of all labels."""
+    """Counts since the last line of the log: losses of the steps, and numbers of correct labels and of all labels."""
 
     losses: list[float] = field(default_factory=list)
     right: int = 0
@@ -108,7 +107,7 @@ class Trainer:
     ) -> None:
         self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
         self.optimizer = torch.optim.AdamW(self.parameter_groups(), lr=config.learning_rate, betas=self.BETAS)
-        self.position, self.counts, self.norm = Position(), StepCounts(), 0.0
+        self.position, self.counts, self.norm = TrainingProgress(), StepCounts(), 0.0
         self._start_s = 0.0
         self._between_steps = True  # False while the optimizer changes weights
         out.mkdir(parents=True, exist_ok=True)
@@ -151,7 +150,7 @@ class Trainer:
     def batches(self, rows: Sequence[Any], rng: random.Random) -> Iterable[PackedBatch]:
         """Return the batches of a step, whose gradients are summed."""
         encoded = [self.encoder.encode(row, forced=rng.random() < self.config.forced_share) for row in rows]
-        return [pack(self.encoder.prefix, encoded)]
+        return [pack_rows(self.encoder.prefix, encoded)]
 
     def loss_divisor(self, rows: Sequence[Any]) -> float | None:
         """Return the divisor of a step's losses, or None for the sum of weights, if the step has one batch."""
@@ -186,7 +185,7 @@ class Trainer:
         }
 
     def before_final_save(self) -> None:
-        """Do the last work of a complete run, before its state is saved."""
+        """Do nothing. Subclasses override this to finish a complete run before its state is saved."""
 
     # The loop.
 
@@ -204,7 +203,7 @@ class Trainer:
                 if time.monotonic() - saved_s > config.save_every_s and not self.is_complete():
                     self.save()
                     saved_s = time.monotonic()
-        except (KeyboardInterrupt, UserError):  # other errors come from the code of an environment
+        except (KeyboardInterrupt, UserError):  # after other errors, which come from users' code, nothing is saved
             if self.SAVES_MIDWAY and self._between_steps:
                 self.save()
             raise
@@ -231,10 +230,10 @@ class Trainer:
     def _train_step(self, rows: Sequence[Any], rng: random.Random) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate() * group.get("share", 1.0)
-        weight, mean = self.loss_divisor(rows), 0.0
+        divisor, mean = self.loss_divisor(rows), 0.0
         for batch in self.batches(rows, rng):
             with self.precision():
-                loss, correct = tree_loss(self.model, batch, normaliser=weight)
+                loss, correct = tree_loss(self.model, batch, divisor=divisor)
                 loss.backward()
             mean += float(loss.detach())
             self.counts.right += int(correct[batch.counted].sum())
@@ -275,7 +274,7 @@ class Trainer:
             )
         self.model.load_state_dict(state["model"], strict=False)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.position = Position(**state["at"])
+        self.position = TrainingProgress(**state["at"])
 
     def _load_saved_state(self) -> Mapping[str, Any]:
         try:
@@ -289,7 +288,7 @@ class Trainer:
         """Save the state of the run atomically. Raises UserError if it cannot be written, as on a full disk."""
         part = self.out / "state.tmp"
         try:
-            os.close(create_file(part))  # in place of a pipe, too
+            os.close(create_file(part))  # if there is a pipe with this name, replace it
             torch.save(self.state(), part)
             os.replace(part, self.out / STATE)
         except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
@@ -300,7 +299,7 @@ class Trainer:
         """Append a line to the log. Raises UserError if it cannot be written."""
         try:
             if (path := self.out / LOG).is_fifo():
-                path.unlink()  # it would block the training
+                path.unlink()  # writing to a pipe would block the training
             with path.open("a") as log:
                 log.write(json.dumps(line) + "\n")
         except OSError as error:

@@ -38,8 +38,8 @@ INITIAL_WORDS: dict[str, tuple[str, ...]] = {
 
 
 def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: Iterable[str] = ()) -> Tokenizer:
-    """Return a byte-level tokenizer with whole tokens for the words of `texts` (each also capitalised, and with and
-    without a leading space), for `numbers` (with and without a space) and for `phrases`, and with the 17 ST tokens.
+    """Return a byte-level tokenizer with one token for each word of `texts`, number and phrase, and the 17 ST tokens.
+    Words and numbers also have a token with a leading space, and words a capitalised token.
     """
     split = _splitter(phrases)
     pieces: dict[str, None] = {}
@@ -53,7 +53,7 @@ def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: 
     vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     for piece in sorted(pieces):
         vocabulary.setdefault(piece, len(vocabulary))
-    # Without merges, a piece of text is either one token (found by ignore_merges) or its bytes.
+    # Without merges, a piece of text is one token if it is in the vocabulary (ignore_merges), else its bytes.
     return _tokenizer(vocabulary, [], split)
 
 
@@ -70,7 +70,7 @@ def build_subwords(
     whole = {piece: None for piece in whole if len(piece) > 1}
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(SPACE, "removed")])
-    # Each learnt piece gets a second token with a leading space, so learn only half of the tokens.
+    # Each learnt piece gets a second token with a leading space, so learn only half as many pieces.
     room = size - len(whole) - len(CONTROL_TOKENS) - len(ST_TOKENS)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner.train_from_iterator(
@@ -128,9 +128,9 @@ def add_st_tokens(tokenizer: Tokenizer) -> None:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ST_TOKENS])
 
 
-def initialise_rows(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequence[str] = ST_TOKENS) -> None:
-    """Set the rows of `tokens` in `weight` [vocabulary, hidden] (of embeddings or LM head), in place, each to the mean
-    of the rows of its INITIAL_WORDS."""
+def initialise_vectors(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequence[str] = ST_TOKENS) -> None:
+    """Set the vectors of `tokens` in `weight` [vocabulary, hidden] (embeddings or LM head), in place. Each becomes the
+    mean of the vectors of its INITIAL_WORDS."""
     with torch.no_grad():
         for token in tokens:
             ids = [i for word in INITIAL_WORDS[token] for i in tokenizer.encode(word)]

@@ -146,7 +146,7 @@ def train(
     check_extras()
     resolve(base)  # raises for a missing checkpoint before the slow imports
 
-    from rtcontrol.models.train.finetune import TRAINING, Job, finetune
+    from rtcontrol.models.train.finetune import TRAINING, FinetuneJob, finetune
 
     console = console_for_tables(line.json)
 
@@ -157,7 +157,7 @@ def train(
             say(console, f"step {step['step']}/{step['steps']}  loss {step['loss']:.4f}")
 
     with resumable_training(out, TRAINING):
-        outcome = finetune(Job(base, tuple(rows), out, options, options.drop_bad), show_step)
+        outcome = finetune(FinetuneJob(base, tuple(rows), out, options, options.drop_bad), show_step)
     for reason, count in outcome.rows.dropped.items():
         say(console, f"left out: {count} rows, {reason}")
     save(line.json, outcome.to_dict())

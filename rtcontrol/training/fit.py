@@ -31,7 +31,7 @@ from rtcontrol.models.files import folder_lock
 from rtcontrol.models.numbers import known_numbers
 from rtcontrol.models.train.export import export, markdown_table, save_error, write_card
 from rtcontrol.models.train.observations import ObservationCounts
-from rtcontrol.models.train.scratch import WORD, Words, count_words, learner_from_base, new_learner
+from rtcontrol.models.train.scratch import WORD, RowVocabulary, count_words, learner_from_base, new_learner
 from rtcontrol.models.train.trainer import LOG, STATE, Progress
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
@@ -283,7 +283,7 @@ def time_text(spent_s: float, ran_s: float) -> str:
 
 def _prepare_run(data: FitData, folder: Path, say: Callable[[str], object], stack: ExitStack) -> tuple[FitRun, HeldOut]:
     """Return the training run and its evaluation on held-out rows. The folder is folder_lock until `stack` closes."""
-    counts: Words = count_words([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
+    counts: RowVocabulary = count_words([*data.known, Row(f"{data.texts} {data.instruction}", "", None)])
     allow_null = data.allow_null or bool(data.nonsense)
     if data.base is not None:
         learner = learner_from_base(data.base, data.tools.schemas, allow_null)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from rtcontrol.models.checkpoint.observations import KnownNumbers, KnownObservations, with_number
-from rtcontrol.models.train.observations import SPARED, ObservationCounts
+from rtcontrol.models.train.observations import MAX_FALSE_ALARMS, ObservationCounts
 
 STOCK = KnownNumbers(("0",), "0 to 2, 5, 9", "1", 0)
 VENDING = KnownObservations(
@@ -104,7 +104,7 @@ def known_from(situation: Situation, rows: int, seed: int = 0) -> KnownObservati
 def test_new_rows_of_the_same_source_are_familiar(name: str, rows: int) -> None:
     known, rng = known_from(SITUATIONS[name], rows), random.Random(1)
     unfamiliar = sum(bool(known.unfamiliar(SITUATIONS[name](rng))) for _ in range(1_000))
-    assert unfamiliar <= 2 * SPARED * 1_000
+    assert unfamiliar <= 2 * MAX_FALSE_ALARMS * 1_000
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.finetune import FinetuneRun, Job, finetune
+from rtcontrol.models.train.finetune import FinetuneJob, FinetuneRun, finetune
 from rtcontrol.models.train.recipe import FinetuneRecipe
 from tests.helpers.disks import files_of
 from tests.models.small import build, build_checkpoint, plain_base, reconfigure, shown, tool
@@ -62,12 +62,12 @@ def test_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, kin
     base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
     recipe = FinetuneRecipe(**FAST, steps=30, dropout=0.05)
-    whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe))
+    whole = finetune(FinetuneJob(str(base), (rows,), tmp_path / "whole", recipe))
     lines = logged(tmp_path / "whole")
     assert whole.steps == 30 and [line["step"] for line in lines] == [*range(1, 31)]
     assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
 
-    cut = Job(str(base), (rows,), tmp_path / "cut", recipe)
+    cut = FinetuneJob(str(base), (rows,), tmp_path / "cut", recipe)
     with pytest.raises(PowerCutError):
         finetune(cut, cut_at(14))  # the unsaved step is repeated
     assert not (tmp_path / "cut" / "model").exists()
@@ -106,8 +106,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("rows") / "rows.jsonl", random_rows(0, 40))
 
 
-def job(base: Path, rows: Path, out: Path, **settings: Any) -> Job:
-    return Job(str(base), (rows,), out, FinetuneRecipe(**{**FAST, "steps": 4, **settings}))
+def job(base: Path, rows: Path, out: Path, **settings: Any) -> FinetuneJob:
+    return FinetuneJob(str(base), (rows,), out, FinetuneRecipe(**{**FAST, "steps": 4, **settings}))
 
 
 @pytest.fixture(scope="module")

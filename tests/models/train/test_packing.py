@@ -21,7 +21,7 @@ from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.encode import RowEncoder, ToolsEncoder, with_word_probes
-from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_batches, separate_batches, tree_loss
+from rtcontrol.models.train.packing import RUN_ROWS, pack_rows, pad_batches, separate_batches, tree_loss
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
 from tests.models.train.finetune_rows import random_row
@@ -104,7 +104,7 @@ def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
         rows.sort(key=lambda r: (r.instruction, r.history, r.observation))
     encoded = [encoder.encode(row, forced) for row in rows]
     normaliser = sum(w for r in encoded for h in r.heads for w in h.weights)
-    packed = pack(prefix, encoded)
+    packed = pack_rows(prefix, encoded)
     apart = separate_batches(prefix, encoded)
     assert len(packed.labels) == sum(len(b.labels) for b in apart)
     loss, grads = gradients(model, [packed], normaliser)

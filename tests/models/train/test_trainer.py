@@ -25,7 +25,7 @@ from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreePolicy
-from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
+from rtcontrol.models.train.scratch import ModelShape, initialise_weights, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
 from tests.models.small import build, law, tool
@@ -142,7 +142,7 @@ def test_prepared_heads_attend_to_earlier_occurrences() -> None:
     heads = 4
     shape = ModelShape(hidden=256, layers=5, heads=heads, kv_heads=2)
     words = build_tokenizer([" ".join(NAMES)], number_words(100))
-    model = prepare(new_model(shape, words, 0, ordinal=False))
+    model = initialise_weights(new_model(shape, words, 0, ordinal=False))
     model.set_attn_implementation("eager")
     order = torch.randperm(300, generator=torch.Generator().manual_seed(0))[:24]
     ids = torch.cat([order, order])[None] + 256  # each word occurs twice, with the same successor
