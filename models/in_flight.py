@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.core import DecoderCore, Drafts
-from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, Work
+from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, WorkItem
 from rtcontrol.models.decode.walk import HeadNode
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[N
 def _run_pass(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[Any]:
     """Return for each decision the runner's answers, or the exception. After an exception, retry with half the batch
     each time, to find the decision that causes it."""
-    work = [Work(d.handle, d.steps.work, d.stop) for d in decisions if d.steps.work is not None]
+    work = [WorkItem(d.handle, d.steps.work, d.stop) for d in decisions if d.steps.work is not None]
     try:
         return runner.run(work)
     except Exception as error:

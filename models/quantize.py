@@ -42,8 +42,8 @@ def calibration_sequences(decider: STDecider, situations: Sequence[tuple[str, st
 
 
 def find_interpreter(option: Path | None) -> Path:
-    """Return the path of the Python interpreter: from the option, the environment variable, or this process. Raises
-    UserError if llmcompressor is not installed for it."""
+    """Return the path of a Python interpreter with llmcompressor: `option`, else the environment variable PYTHON, else
+    the interpreter of this process. Raises UserError if llmcompressor is not installed for it."""
     path = option or Path(os.environ.get(PYTHON) or sys.executable)
     check = "import importlib.util as u, sys; sys.exit(u.find_spec('llmcompressor') is None)"
     try:
@@ -67,7 +67,7 @@ def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]],
         file.write_text(json.dumps(job))
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         if weight_bytes(folder) < ONE_THREAD_BYTES:
-            env.setdefault("OMP_NUM_THREADS", "1")  # on two busy cores this took 20 s instead of 203 s
+            env.setdefault("OMP_NUM_THREADS", "1")  # 20 s instead of 203 s on two busy cores
         program = Path(__file__).with_name("quantizer.py")
         process = subprocess.run([str(python), str(program), str(file)], env=env, capture_output=True, text=True)
         if process.returncode:

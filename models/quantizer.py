@@ -1,4 +1,4 @@
-"""A script that quantises a checkpoint. It imports nothing of rtcontrol, because it runs where only llmcompressor is.
+"""Quantise a checkpoint, as a script that imports nothing of rtcontrol: it runs in llmcompressor's environment.
 
 Its argument is a JSON file with the keys `model` and `out` (folders), `scheme`, `ids` (token sequences for
 calibration) and `group` (how many inputs share a scale).

@@ -20,7 +20,7 @@ from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, head_end, head
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.core import common_prefix_length
-from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work
+from rtcontrol.models.decode.protocol import NotFinite, ScoreQuery, Tree, WorkItem
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import prefill_in_slices, record_slice_time, run_to_end, slice_tokens
 
@@ -137,7 +137,7 @@ def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[P
             depths.append(depths[above] + 1 if above >= 0 else 0)
         return node
 
-    asks: dict[Path, list[int]] = {}
+    queries: dict[Path, list[int]] = {}
     rows = []
     for branch in branches:
         at = -1
@@ -146,11 +146,13 @@ def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[P
         where: dict[Path, int] = {(): at}
         for path in branch.nodes:
             where[path] = add_node(where[path[:-1]], path[-1])
-        rows.append({path: (ids, len(asks.setdefault(ids, []))) for path, ids in branch.choices.items()})
+        rows.append({path: (ids, len(queries.setdefault(ids, []))) for path, ids in branch.choices.items()})
         for path, ids in branch.choices.items():
-            asks[ids].append(where[path])
+            queries[ids].append(where[path])
     return (
-        Tree([t for _, t in placed], [n for n, _ in placed], depths, [Ask(at, ids) for ids, at in asks.items()]),
+        Tree(
+            [t for _, t in placed], [n for n, _ in placed], depths, [ScoreQuery(at, ids) for ids, at in queries.items()]
+        ),
         rows,
     )
 
@@ -215,10 +217,10 @@ class QuestionDecider:
             if in_slices:
                 yield from prefill_in_slices(runner, handle)
             started, count = time.perf_counter(), handle.uncomputed_count + len(tree.tokens)
-            (answers,) = runner.run([Work(handle, tree)])
+            (answers,) = runner.run([WorkItem(handle, tree)])
             if count >= MIN_PASS_TOKENS:  # a smaller pass has mostly fixed costs
                 record_slice_time(runner, count, time.perf_counter() - started)
-            by_ids = {ask.ids: answer for ask, answer in zip(tree.asks, answers, strict=True)}
+            by_ids = {query.ids: answer for query, answer in zip(tree.queries, answers, strict=True)}
             for branch, places in zip(batch, rows, strict=True):
                 scores = {path: by_ids[ids][row] for path, (ids, row) in places.items()}
                 if not math.isfinite(sum(map(sum, scores.values()))):

@@ -17,17 +17,17 @@ from rtcontrol.models.schema.definition import read_definition
 CONTEXT_ROLES = ("system", "developer")
 RESULT_ROLES = ("tool", "function")
 TEXT_TYPES = ("text", "input_text", "output_text")
-CALL_MARKERS = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # start of a call that is written in an answer's text
+CALL_MARKERS = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # start of a call that is part of an answer's text
 WRONG_SHAPE = "a line that is not a chat with tools"
 Message = Mapping[str, Any]
 
 
 def chat_samples(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample | DroppedSample]:
-    """Yield a sample for each assistant message with calls. Its history are the calls before it, with their results.
+    """Yield a sample for each assistant message with calls. Its history contains the earlier calls and their results.
 
     Arguments, tools, calls and messages may be values or JSON texts. A message of `weight` 0 yields no sample, but its
-    calls are in the history of later ones. Raises UnusableSample for a chat without a call, for invalid values, and for
-    a call after an answer in plain text, since prompts do not contain such answers.
+    calls are in the history of later samples. Raises UnusableSample for a chat without a call, for invalid values, and
+    for a call after an answer in plain text, because prompts cannot contain such answers.
     """
     messages = parse_list(value["messages"], "messages")
     tools = [_parse_tool(each) for each in parse_list(value["tools"], "tools")]
@@ -72,7 +72,7 @@ def chat_samples(value: Mapping[str, Any], source: str, where: str) -> Iterator[
 def _history(
     messages: Sequence[Message], calls: Sequence[Sequence[Call]], results: Mapping[tuple[int, int], int], before: int
 ) -> tuple[str, ...]:
-    """Return the texts of the calls before the message with index `before`, each with its result if that is earlier."""
+    """Return the texts of all calls before the message with index `before`, with results that are also before it."""
     history = []
     for index in range(before):
         for k, call in enumerate(calls[index]):
@@ -93,8 +93,8 @@ def _parse_call(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> Call:
 
 
 def _drop_null_args(value: Any, schema: Any) -> Any:
-    """Drop null arguments that are optional, at all depths. They come from OpenAI's strict mode, and from tables that
-    have columns for the arguments of all tools."""
+    """Return arguments without optional nulls, at all depths. OpenAI's strict mode writes such nulls, and so do tables
+    that have a column for each argument of all tools."""
     if not isinstance(schema, Mapping):
         return value
     if isinstance(value, list):
@@ -139,7 +139,7 @@ def _parse_tool(value: Any) -> dict[str, Any]:
 
 
 def _drop_nulls(value: Any) -> Any:
-    """Return a value without null fields, which tables with columns for all tools contain."""
+    """Return a tool definition without null fields, which tables with columns for all tools contain."""
     if isinstance(value, Mapping):
         return {k: _drop_nulls(v) for k, v in value.items() if v is not None}
     return value
@@ -155,7 +155,7 @@ def _check_no_written_calls(content: Any) -> None:
 
 
 def _result_text(content: Any) -> str:
-    """Return a call's result as text; a value that is not a message's content becomes JSON."""
+    """Return a call's result as text. A value that is neither a string nor a list of content parts becomes JSON."""
     typed = isinstance(content, list) and all(isinstance(part, Mapping) and "type" in part for part in content)
     if content is None or typed or isinstance(content, str):
         return _message_text(content)

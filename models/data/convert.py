@@ -20,12 +20,12 @@ from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 # "train": shuffle a sample's calls, convert numbers to their declared types, drop illegal calls and duplicate rows.
-# "eval": keep calls and values as they are, also illegal ones, for which no answer counts as right.
+# "eval": keep calls and values as they are. If they are illegal, no answer to the row counts as right.
 Purpose = Literal["train", "eval"]
 INVALID_VALUE = "a value that its parameter does not allow"
 DUPLICATE = "a duplicate row"
 PAPER = "18,20,18,17,15,12"
-OVER_SHARE = "more rows with this number of arguments than its share"
+OVER_SHARE = "more rows with this number of arguments than requested"
 
 
 def convert_rows(
@@ -47,7 +47,7 @@ def convert_rows(
                 unique_id = sample.id + _unique_suffix(sample.id, sample_counts)
                 candidates = rows_of_sample(replace(sample, id=unique_id), purpose, seed)
             else:
-                number = _unique_suffix(sample.id, row_counts)  # several files may have rows with the same id
+                number = _unique_suffix(sample.id, row_counts)  # rows of different files may have the same id
                 row = replace(sample, id=sample.id + number, sample=sample.sample + number)
                 tally.samples[source] += row.sample not in sample_counts
                 sample_counts.setdefault(row.sample, 1)
@@ -77,8 +77,8 @@ def _unique_suffix(name: str, counts: dict[str, int]) -> str:
 
 
 def rows_of_sample(sample: Sample, purpose: Purpose, seed: int = 0) -> list[Row]:
-    """Return one row for each call of a sample; the history of a row contains the calls before it. For training the
-    calls are shuffled first, by `seed` and the sample's id, so that a history may contain any other calls. Raises
+    """Return one row for each call of a sample. The history of a row contains the earlier calls. For training, calls
+    are shuffled first (by `seed` and the sample's id), so that a history may contain any of the other calls. Raises
     UnusableSample."""
     tools = tuple(canonical_tool(tool) for tool in sample.tools)
     if len({tool.name for tool in tools}) < len(tools):
@@ -144,7 +144,7 @@ def _read_tool(text: str) -> ToolSchema:
 
 
 def in_head_order(call: Call, tool: ToolSchema) -> Call:
-    """Return a call with its arguments in the order of the tool's heads; unknown arguments come last."""
+    """Return a call with its arguments in the order of the tool's heads. Unknown arguments are last."""
     known = [p.name for p in tool.parameters if p.name in call.arguments]
     return Call(call.name, {k: call.arguments[k] for k in (*known, *(k for k in call.arguments if k not in known))})
 
@@ -165,7 +165,7 @@ def with_declared_types(call: Call, tool: ToolSchema) -> Call:
 
 
 def check_call(call: Call, tool: ToolSchema) -> None:
-    """Raise UnusableSample if the tool does not allow a call, so that no model could write it."""
+    """Raise UnusableSample if the tool does not allow a call, because no model could decode that call."""
     parameters = {p.name: p for p in tool.parameters}
     for name in call.arguments:
         if name not in parameters:
@@ -188,8 +188,8 @@ def _allows_value(parameter: Parameter, value: Any) -> bool:
 
 
 def parse_shares(text: str) -> dict[int, float]:
-    """Parse six numbers such as `18,20,18,17,15,12`: the shares of rows with 1 to 6 arguments. Seven numbers are for 0
-    to 6 arguments; `paper` means the shares of the SimpleTool paper. Raises UserError."""
+    """Parse six numbers such as `18,20,18,17,15,12`, the shares of rows with 1 to 6 arguments, or seven numbers for 0
+    to 6 arguments. `paper` means the shares of the SimpleTool paper. Raises UserError."""
     try:
         numbers = [float(part) for part in (PAPER if text == "paper" else text).split(",")]
     except ValueError:
@@ -204,14 +204,14 @@ def parse_shares(text: str) -> dict[int, float]:
     return {first + n: number / sum(numbers) for n, number in enumerate(numbers)}
 
 
-def balance(convert_rows: Sequence[Row], shares: Mapping[int, float], seed: int, tally: Tally) -> list[Row]:
-    """Drop as few random rows as possible, so that the rows have these `shares` by their call's number of arguments.
+def balance_rows(rows: Sequence[Row], shares: Mapping[int, float], seed: int, tally: Tally) -> list[Row]:
+    """Return rows in which each number of arguments has its share. Drop as few rows as possible, at random.
 
-    More than six arguments count as six. Rows without a call, or whose number has no share, are kept. Raises UserError.
-    """
+    More than six arguments count as six. Keep rows without a call, or without a share for their number of arguments.
+    Raises UserError if a number of arguments with a share has no rows."""
     classes: dict[int, list[int]] = {count: [] for count, share in shares.items() if share}
-    chosen = set(range(len(convert_rows)))
-    for index, row in enumerate(convert_rows):
+    chosen = set(range(len(rows)))
+    for index, row in enumerate(rows):
         if row.call is not None and (count := min(len(row.call.arguments), MAX_HEADS)) in shares:
             classes.setdefault(count, []).append(index)
             chosen.discard(index)
@@ -223,9 +223,9 @@ def balance(convert_rows: Sequence[Row], shares: Mapping[int, float], seed: int,
     total = min(len(indices) / shares[count] for count, indices in classes.items() if shares[count])
     rng = random.Random(seed)
     for count, indices in sorted(classes.items()):
-        # Round down, but allow for rounding errors.
+        # Round down, but not because of a rounding error just below an integer.
         chosen |= set(rng.sample(indices, min(len(indices), math.floor(total * shares[count] + 1e-9))))
-    for index in sorted({*range(len(convert_rows))} - chosen):
-        tally.drop(DroppedSample(OVER_SHARE, convert_rows[index].id, "", convert_rows[index].source))
-        tally.rows[convert_rows[index].source] -= 1
-    return [row for index, row in enumerate(convert_rows) if index in chosen]
+    for index in sorted({*range(len(rows))} - chosen):
+        tally.drop(DroppedSample(OVER_SHARE, rows[index].id, "", rows[index].source))
+        tally.rows[rows[index].source] -= 1
+    return [row for index, row in enumerate(rows) if index in chosen]

@@ -1,6 +1,6 @@
-"""The row format for training and evaluation: the input of the model, and the right call.
+"""Read and write rows for training and evaluation. A row has the input of the model and the right call.
 
-Files have one row per line, as a JSON object. A sample with several calls has several rows.
+Files have one row per line, as a JSON object. A sample with several calls becomes several rows.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Quote:
 class Row:
     """One decision for training or evaluation.
 
-    `call` is the right call (None: the active call stays), and `allowed` are other right calls. `history` are the texts
-    of the calls before. `tools` may be empty if all rows have the same tools, which the encoder knows. `weight` scales
-    the loss. `sample` is the id of the row's sample, `source` names data set and version, `where` is FILE:LINE.
+    `call` is the right call (None: keep the active call), and `allowed` are other right calls. `history` has the texts
+    of earlier calls. `tools` may be empty if all rows have the same tools, which the encoder knows. `weight` scales the
+    loss. `sample` is the id of the row's sample, `source` names data set and version, `where` is FILE:LINE.
 
     Only training uses `quotes`, `named` (the thing of the observation that the instruction names), and `meant` (the
     instruction in canonical words, "" if it has no meaning).
@@ -195,8 +195,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, bytes) of the lines that are not empty, without byte order marks, of which concatenated files
-    have several. A file `*.gz` is decompressed, and `-` is standard input. Raises UserError."""
+    """Yield (line number, bytes) of the lines that are not empty. Byte order marks are removed from all lines, because
+    concatenated files have several. A file `*.gz` is decompressed; `-` is standard input. Raises UserError."""
     try:
         with (
             _open_stdin() if path in STDIN else open_input(path) as file,
@@ -212,7 +212,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _open_stdin() -> BinaryIO:
-    """Open standard input for rows, and print that they are read from there."""
+    """Open standard input, and print a notice that rows are read from it."""
     end = "; Ctrl-D ends them" if os.isatty(0) else ""
     print(f"Reading rows from standard input{end} ...", file=sys.stderr, flush=True)
     return os.fdopen(os.dup(0), "rb")
@@ -223,7 +223,7 @@ def json_value(raw: bytes, where: str) -> Any:
     text = ""
     try:
         value = strict_json(text := raw.decode().strip())
-        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
+        json.dumps(value, ensure_ascii=False).encode()  # raises UnicodeEncodeError for a lone surrogate
     except UnicodeEncodeError:
         raise UserError(f"{where}: it contains half a character.", "Write whole characters.") from None
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Samples of data sets before their conversion to rows, and counts of dropped samples by reason."""
+"""Define samples of data sets before their conversion to rows, and count dropped samples by reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DroppedSample:
 
 @dataclass
 class Tally:
-    """Counts of samples and rows by source, and of dropped samples by (source, reason), with places of examples."""
+    """Counts by source of samples and rows, and by (source, reason) of dropped samples and of `noted` samples."""
 
     samples: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class Tally:
         self._count(self.dropped, sample)
 
     def note(self, sample: DroppedSample) -> None:
-        """Count a sample that is kept, although its tools do not allow its calls."""
+        """Count a sample that is kept although its tools do not allow its calls."""
         self._count(self.noted, sample)
 
     def _count(self, counts: Counter[tuple[str, str]], sample: DroppedSample) -> None:

@@ -116,8 +116,8 @@ def read_samples(values: Items, read: Callable[[Any, str], Samples], source: str
 
 
 def _typed_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> Call:
-    """Return the right call, with values converted to the types of the tool's parameters, since data sets write numbers
-    as strings. Raises UnusableSample if no tool has this name."""
+    """Return a call with values converted to the types of the tool's parameters, because data sets write numbers as
+    strings. Raises UnusableSample if no tool has this name."""
     schema = next((t["function"]["parameters"] for t in tools if t["function"]["name"] == name), None)
     if schema is None:
         raise UnusableSample(UNKNOWN_FUNCTION, name)
@@ -125,14 +125,14 @@ def _typed_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Mapping
 
 
 def openai_chats(_: str, place: str) -> Samples:
-    """Read a file of chats in OpenAI's format."""
+    """Read samples from a file of chats in OpenAI's format."""
     path = find_data_file(locate(place, "chats in OpenAI's format"))
     source = f"{path.name} ({file_version(path)})"
     return read_samples(read_items(path), lambda value, where: chat_samples(value, source, where), source, WRONG_SHAPE)
 
 
 def mobile_actions(part: str, place: str) -> Samples:
-    """Read Mobile Actions: chats with seven tools, and date and time in the developer message."""
+    """Read the data set Mobile Actions: chats with seven tools, with date and time in the developer message."""
     path = find_data_file(locate(place, "Mobile Actions"), "dataset.jsonl", "*.jsonl")
     source = f"mobile-actions ({file_version(path)}){':' if part else ''}{part}"
 
@@ -144,10 +144,8 @@ def mobile_actions(part: str, place: str) -> Samples:
 
 
 def openfunctions(_: str, place: str) -> Samples:
-    """Read OpenFunctions v1's test file: each sample has one function, and the right call as Python source.
-
-    Functions without parameters are dropped, which leaves 109 of 112 samples, as in the SimpleTool paper.
-    """
+    """Read OpenFunctions v1's test file: each sample has one function, and the right call as Python source. Functions
+    without parameters are dropped, which leaves 109 of 112 samples, as in the SimpleTool paper."""
     path = find_data_file(locate(place, "OpenFunctions v1"), "gorilla_openfunctions_v1_test.json")
     source, numbers = f"openfunctions v1 ({file_version(path)})", count()
 
@@ -156,7 +154,7 @@ def openfunctions(_: str, place: str) -> Samples:
         parameters = dict(function.get("parameters") or {})
         if not parameters.get("properties"):
             raise UnusableSample("a function without parameters", str(function.get("api_call")))
-        if "required" in function:  # in one sample it is next to the parameters, not in them
+        if "required" in function:  # one sample has this field next to the parameters instead of in them
             parameters.setdefault("required", function["required"])
         shown = types.tool_definition(function["api_call"], function.get("description"), parameters)
         call = types.parse_call(value["model_answer"])
@@ -183,8 +181,9 @@ def xlam(_: str, place: str) -> Samples:
 
 
 def _xlam_tool(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool definition. `required`, or else annotation and default, says whether a parameter is optional."""
-    body = value.get("function") or value  # some copies of the set wrap it as chat APIs do
+    """Return a tool definition. Without a field `required`, a parameter is optional if its annotation says so or it has
+    a default."""
+    body = value.get("function") or value  # some copies of the set have the format of chat APIs
     parameters = body.get("parameters") or {}
     if isinstance(parameters.get("type"), str):  # a JSON schema, since a parameter named "type" would be an object
         return types.tool_definition(body["name"], body.get("description"), parameters)
@@ -211,10 +210,10 @@ RESULT_REFERENCE = "API_call_"
 
 
 def seal_tools(part: str, place: str) -> Samples:
-    """Read a part of Seal-Tools: samples with one call ("in-domain"), or with several ("in-domain-several").
+    """Read a part of Seal-Tools: samples with one call ("in-domain"), or with several calls ("in-domain-several").
 
-    The tools of a sample come from the file for fine-tuning; without that file they are the called tools and random
-    ones of `tool.jsonl`, five in all. Samples in which a call uses the result of another one are dropped.
+    The tools of a sample come from the file for fine-tuning. Without that file, they are the called tools and random
+    other tools of `tool.jsonl`, five in all. Samples in which a call uses another call's result are dropped.
     """
     folder = locate(place, "Seal-Tools")
     name = SEAL_FILES[part.removesuffix(SEVERAL)]
@@ -281,9 +280,7 @@ NOT_A_FUNCTION = "components"
 
 def toolalpaca(_: str, place: str) -> Samples:
     """Read a file of ToolAlpaca. The tools of an instruction are all functions of its API, described in prose.
-
-    Instructions that need several calls are dropped.
-    """
+    Instructions that need several calls are dropped."""
     path = find_data_file(locate(place, "ToolAlpaca"), "eval_simulated.json", "eval_*.json")
     source = f"toolalpaca ({file_version(path)}):{path.stem.removeprefix('eval_')}"
 
@@ -339,8 +336,8 @@ def _alpaca_schema(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A public data set. `read(part, place)` yields its samples; `part` is the default of its `parts`. `hub` is the
-    default place, a hub id (empty: the user must give a place)."""
+    """A public data set. `read(part, place)` yields its samples. `part` is the default among its `parts`. `hub` is its
+    id on the Hugging Face hub, the default place (empty: the user must give a place)."""
 
     read: Callable[[str, str], Samples]
     parts: tuple[str, ...] = ()

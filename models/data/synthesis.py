@@ -1,6 +1,6 @@
 """Synthesise training rows from templates: a random call of a tool, and a plain sentence that names its values.
 
-From these sentences a model learns that arguments come from the instruction. They do not replace real language.
+From such rows a model learns to take arguments from the instruction. They do not replace real sentences.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ nickel orchid paper quartz raven river saffron silver summit thunder valley velv
 Lisbon Oslo Nairobi Kyoto Lima Quebec Ada Bruno Chen Dalia Emeka Farid
 """
 WORDS = _WORDS.split()
-DEFAULT_RANGE = 100  # of a number without bounds
+DEFAULT_RANGE = 100  # size of the range of a number without bounds
 NOT_SAMPLED = "a parameter whose values cannot be sampled"
 LIST_HINT = "Write a list of OpenAI-style definitions."
 
@@ -61,8 +61,8 @@ def _read_definition(definition: Mapping[str, Any]) -> ToolSchema:
 
 
 def generate(sets: Sequence[Tools], count: int, seed: int, tally: Tally, shares: Mapping[int, float]) -> Iterator[Row]:
-    """Yield `count` different rows, always the same for a `seed`. The number of arguments is random with these
-    `shares`, as far as the tools allow. Raises UserError if the tools do not have so many different rows."""
+    """Yield `count` different random rows; the same `seed` gives the same rows. `shares` are the probabilities of each
+    number of arguments, if the tools allow that number. Raises UserError if the tools do not have enough rows."""
     rng, keys = Random(seed), set()
     bounds = [(_min_arguments(each), len(each.parameters)) for tools in sets for each in tools]
     possible = {n: share for n, share in shares.items() if share and any(low <= n <= high for low, high in bounds)}

@@ -125,8 +125,8 @@ def _union(arms: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def parse_call(text: str) -> Call:
-    """Parse a call in Python source with keyword arguments only, such as `f.g(a=1, b=[2], c=true)`. A name is read as a
-    string, except true, false, null and none. Raises UnusableSample."""
+    """Parse a call in Python source with keyword arguments only, such as `f.g(a=1, b=[2], c=true)`. A name as a value
+    becomes a string, except true, false, null and none. Raises UnusableSample."""
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except NOT_PYTHON:
@@ -147,8 +147,8 @@ def _literal_value(node: ast.expr, text: str) -> Any:
 
 
 def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Convert a value to its parameter's type: a string that contains it, or a single value for a list. A value that
-    cannot be converted is returned unchanged."""
+    """Convert a value to its parameter's type: parse a string, or wrap a single value in a list. A value that cannot be
+    converted is returned unchanged."""
     kind = schema.get("type")
     if kind == "array":
         read = _literal(value) if isinstance(value, str) else value
@@ -182,7 +182,7 @@ def _literal(text: str) -> Any:
 
 
 def parse_list(value: Any, name: str) -> list[Any]:
-    """Return a list, given as such or as JSON. Raises UnusableSample, whose reason starts with `name`."""
+    """Return a list from a list or from JSON text. Raises UnusableSample, whose reason starts with `name`."""
     read = _parse_json(value, name)
     if not isinstance(read, list):
         raise UnusableSample(f"{name} that are not a list", repr(value)[:120])
@@ -190,7 +190,7 @@ def parse_list(value: Any, name: str) -> list[Any]:
 
 
 def parse_arguments(value: Any) -> dict[str, Any]:
-    """Return an object of arguments, given as such or as JSON (an empty text or null means no arguments). Raises
+    """Return arguments from a mapping or from JSON text (an empty text or null means no arguments). Raises
     UnusableSample."""
     read = None if isinstance(value, str) and not value.strip() else _parse_json(value, "arguments")
     if read is not None and not isinstance(read, Mapping):

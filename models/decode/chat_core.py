@@ -20,7 +20,7 @@ from rtcontrol.models.decode.core import DecisionSteps, Drafts
 from rtcontrol.models.decode.draft_tree import FreeHead, GuessSources
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.plan import TrieNode
-from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, PassCost, Tree
+from rtcontrol.models.decode.protocol import Budget, DecodeError, PassCost, ScoreQuery, Tree
 from rtcontrol.models.decode.walk import best_of
 
 TokenTree = dict[int, "TokenTree"]  # likely continuations, as a trie of tokens
@@ -67,11 +67,11 @@ class DecisionNodes:
         return at
 
     def tree(self, next_pass: NextPass, columns: Sequence[int]) -> Tree:
-        asks = [Ask([n - next_pass.base for n in next_pass.scored], columns)] if next_pass.scored else []
-        asks += [Ask([n - next_pass.base], masks=legal[None]) for n, legal in next_pass.masked]
+        queries = [ScoreQuery([n - next_pass.base for n in next_pass.scored], columns)] if next_pass.scored else []
+        queries += [ScoreQuery([n - next_pass.base], masks=legal[None]) for n, legal in next_pass.masked]
         if not next_pass.tokens:
             raise RuntimeError("every pass has nodes")
-        return Tree(next_pass.tokens, next_pass.parents, self._depths[next_pass.base :], asks)
+        return Tree(next_pass.tokens, next_pass.parents, self._depths[next_pass.base :], queries)
 
     def store_answers(self, next_pass: NextPass, answers: Sequence[Any]) -> None:
         """Store the answers to a pass: a row of scores or the best token for each requested node."""

@@ -21,7 +21,7 @@ from rtcontrol.models.decode.draft_tree import Best, ChoicePoint, FreeHead, Gues
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.hysteresis import HysteresisWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
-from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
+from rtcontrol.models.decode.protocol import Budget, DecodeError, NotFinite, PassCost, ScoreQuery, Tree
 from rtcontrol.models.decode.walk import HeadNode, HeadState, Walk, Walker, choose_layout
 from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.combinations import Row
@@ -29,7 +29,7 @@ from rtcontrol.models.schema.tool_schema import ABSENT
 
 MAX_AHEAD = 24  # nodes of a pass for guesses from the grammar alone
 MAX_GUESSED = 256  # guessed nodes of a decision, for each free value (one that is generated, not chosen from a list)
-Request = tuple[Ask, Callable[[Any], None]]  # an ask, and the function that stores its answer
+Request = tuple[ScoreQuery, Callable[[Any], None]]  # a query, and the function that stores its answer
 FreeStart = tuple[int, str, bool]  # head index and grammar of a free value, and whether it may be null
 
 
@@ -53,7 +53,7 @@ class DecisionSteps:
     passes = nodes = 0
 
     def feed(self, answers: Sequence[Any]) -> None:
-        """Continue with the answers to the `asks` of the current `work`, in their order."""
+        """Continue with the answers to the `queries` of the current `work`, in their order."""
         assert self.work is not None
         self.passes += 1
         self.nodes += len(self.work.tokens)
@@ -315,7 +315,7 @@ class HeadSteps(DecisionSteps):
             if self.core.walker.budget.paths:
                 needed = [i for i, (k, n) in enumerate(wanted) if len(heads[k].trie.children(n)) > 1]
             store = partial(self._store_logits, [wanted[i] for i in needed])
-            requests.append((Ask(needed, self.core.walker.columns), store))
+            requests.append((ScoreQuery(needed, self.core.walker.columns), store))
         for k in (k for k, n in wanted if n == ROOT and heads[k].free):
             node = self.heads[k].slots[ROOT]
             known = self.core.present_firsts if k in self._within else self.core.firsts
@@ -324,7 +324,7 @@ class HeadSteps(DecisionSteps):
             if self._guessing and likely is not None and likely in heads[k].free and not base:
                 with suppress(DecodeError):  # no error, since another tool may be called
                     state = self._new_free_head(k, likely, node)
-                    if state.chain or state.tree:  # otherwise `firsts` asks for the first token
+                    if state.chain or state.tree:  # otherwise `firsts` requests the first token
                         self._free[k, likely] = state
         for state in self._free.values():
             if not state.done:
@@ -333,27 +333,27 @@ class HeadSteps(DecisionSteps):
                     [(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests
                 )
         tokens, parents, depths = zip(*nodes, strict=True) if nodes else ((), (), ())
-        return Tree(tokens, parents, depths, [ask for ask, _ in requests]), [handler for _, handler in requests]
+        return Tree(tokens, parents, depths, [query for query, _ in requests]), [handler for _, handler in requests]
 
     def _build_asks(self, stops: Sequence[tuple[int, Any, ChoicePoint]], bests: dict[Any, Best]) -> Iterator[Request]:
-        """Yield asks for (node, key, choice point): for all scores if few tokens are legal, else for the best token."""
+        """Yield a query for each (node, key, choice point): all scores if few tokens are legal, else the best token."""
         base = self.nodes
         if any(node < base for node, _, _ in stops):
-            raise RuntimeError("asks are about nodes of this pass")
+            raise RuntimeError("a score query is about a node of another pass")
         if few := [entry for entry in stops if entry[2].few]:
             ids = sorted({i for _, _, stop in few for i in stop.few})
 
             def store_few(rows: Sequence[Sequence[float]]) -> None:
                 bests.update((key, stop.best(ids, row)) for (_, key, stop), row in zip(few, rows, strict=True))
 
-            yield Ask([node - base for node, _, _ in few], ids), store_few
+            yield ScoreQuery([node - base for node, _, _ in few], ids), store_few
         if many := [entry for entry in stops if not entry[2].few]:
 
             def store_many(answers: Sequence[Best]) -> None:
                 bests.update((key, best) for (_, key, _), best in zip(many, answers, strict=True))
 
             masks = np.stack([stop.legal for _, _, stop in many])
-            yield Ask([node - base for node, _, _ in many], masks=masks), store_many
+            yield ScoreQuery([node - base for node, _, _ in many], masks=masks), store_many
 
     # -- use the answers -----------------------------------------------------------------------------------------------
 

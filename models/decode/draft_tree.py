@@ -80,7 +80,7 @@ class FreeHead:
 
     `nodes` are the node numbers of its evaluated tokens, starting with the head token. The next pass evaluates the
     `chain` of certain tokens, and the guesses of the `tree`, whose node numbers are `places`. At the choice points
-    `stops` it asks for the best next token; `bests` are the answers. `guessed` and `right` count guesses.
+    `stops` it requests the best next token; `bests` are the answers. `guessed` and `right` count guesses.
     """
 
     value: FreeValue

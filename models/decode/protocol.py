@@ -1,4 +1,4 @@
-"""The interface between decisions, which ask for scores of token trees, and runners, which evaluate these trees."""
+"""Define the interface between decisions, which need scores of token trees, and runners, which compute them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measure_pass_cost(
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ScoreQuery:
     """A request for scores at `nodes` (indices in the tree). The answer has for each node a row with the scores of the
     token `ids`, or, if there are `masks` [nodes, vocabulary], the best legal token and its probability."""
 
@@ -67,7 +67,7 @@ class Tree:
     tokens: Sequence[int]
     parents: Sequence[int]
     depths: Sequence[int]
-    asks: Sequence[Ask]
+    queries: Sequence[ScoreQuery]
 
 
 class Cancelled(Exception):
@@ -135,7 +135,7 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkItem:
     """A work item of a batch: the next tree of a decision, to be evaluated after the prompt of its `handle`. Setting
     `stop` cancels the decision; the runner may then return Cancelled instead of answers."""
 
@@ -166,6 +166,6 @@ class Runner(Protocol):
     def prefill(self, handle: Any, count: int) -> None:
         """Compute the next `count` tokens of the handle's prompt."""
 
-    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
+    def run(self, batch: Sequence[WorkItem]) -> list[list[Any]]:
         """Evaluate at most `caps.batch` work items of different handles in one pass, with the prompt tokens that are
-        not computed yet. Return for each item the answers to its tree's asks, in their order."""
+        not computed yet. Return for each item the answers to its tree's queries, in their order."""

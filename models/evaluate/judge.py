@@ -21,7 +21,7 @@ from rtcontrol.models.intervals import share_of_right
 from rtcontrol.models.schema.domain import is_same
 
 RULES = ("exact", "strict")
-TOLERANCE = 1e-6  # largest difference between numbers that count as equal
+TOLERANCE = 1e-6  # numbers with a smaller difference count as equal
 EMPTY = ""  # value of a missing argument in the data sets
 PERCENTILES = (50, 90, 95, 99)
 MAX_REASONS = 12
@@ -32,8 +32,8 @@ OPTIONAL_FIELDS = ("ms", "passes", "tokens", "error")
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one row, without `calls` if the active call stays, or after an `error`. `confidence` is by head,
-    `ms` is the time from text to call; `passes` counts forward passes, `tokens` computed tokens."""
+    """The answer to one row. `calls` is empty if the model keeps the active call, or after an `error`. `confidence` is
+    by head, `ms` is the time of the decision; `passes` counts forward passes, and `tokens` computed tokens."""
 
     id: str
     calls: tuple[Call, ...]
@@ -44,7 +44,7 @@ class Answer:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as a JSON object, without unknown figures."""
+        """Return the answer as a JSON object. Fields that are None are left out."""
         return {
             "id": self.id,
             "calls": [call.to_dict() for call in self.calls],
@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The judgement of an answer: whether the `function` and the whole call are right; else `reason` says why not."""
+    """The judgement of an answer: whether the `function` is right, whether the whole call is `right`, and why not."""
 
     function: bool
     right: bool
@@ -63,7 +63,7 @@ class Judgement:
 
 
 def judge(calls: Sequence[Call], row: Row, rule: str) -> Judgement:
-    """Judge the calls of an answer to a row. If the row has no call, the right answer has none."""
+    """Judge the calls of an answer to a row. If the row has no call, the right answer has no call either."""
     if rule not in RULES:
         raise ValueError(f"{rule!r} is not in {RULES}")
     if row.call is None:
@@ -82,8 +82,8 @@ def judge(calls: Sequence[Call], row: Row, rule: str) -> Judgement:
 
 
 def _is_argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
-    """Return whether an argument of `call` has the same value as in the right call, or is missing in both. By the
-    strict rule it may also be missing if the right value is null or ""."""
+    """Return whether the argument `name` has the same value in both calls, or is missing in both. By the strict rule
+    it may also be missing in `call` if the right value is null or ""."""
     if name not in right.arguments:
         return name not in call.arguments
     value, expected = call.arguments.get(name, EMPTY), right.arguments[name]
@@ -91,8 +91,8 @@ def _is_argument_right(call: Call, right: Call, name: str, rule: str) -> bool:
 
 
 def nearly_equal(a: Any, b: Any) -> bool:
-    """Return whether two values are equal up to spelling: numbers (also in strings) up to TOLERANCE, strings up to case
-    and spaces, lists item by item, other values by their text."""
+    """Return whether two values are equal up to spelling. Numbers (also in strings) may differ by TOLERANCE, strings in
+    case and spaces; lists are compared item by item, and other values by their text."""
     if a == b or {repr(a), repr(b)} == {"None", "''"}:
         return True
     if (x := _to_number(a)) is not None and (y := _to_number(b)) is not None and abs(x - y) < TOLERANCE:
@@ -122,7 +122,7 @@ class JudgedRow:
 
 
 def judge_rows(rows: Sequence[Row], answers: Mapping[str, Answer], rule: str) -> list[JudgedRow]:
-    """Judge the answer to every row. An answer with an error is never right, even if no call is right."""
+    """Judge the answer to every row. An answer with an error is always wrong, even if the row has no call."""
     results = []
     for row in rows:
         answer = answers[row.id]
@@ -132,8 +132,8 @@ def judge_rows(rows: Sequence[Row], answers: Mapping[str, Answer], rule: str) ->
 
 
 def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
-    """Return all figures of an evaluation as a JSON object. A sample with several rows is right if all of them are.
-    Shares have Wilson's 95 % interval."""
+    """Return all figures of an evaluation as a JSON object. A sample with several rows is right if all its rows are
+    right. Shares have Wilson's 95 % interval."""
     sources: dict[str, list[JudgedRow]] = defaultdict(list)
     for each in rows:
         sources[each.row.source].append(each)
@@ -154,8 +154,8 @@ def scores(rows: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
 
 
 def latency(ms: Sequence[float]) -> dict[str, Any]:
-    """Return percentiles (as measured, without interpolation), mean and maximum of times in milliseconds; None if there
-    are no times."""
+    """Return percentiles (without interpolation), mean and maximum of times in milliseconds. They are None if there are
+    no times."""
     names = [f"p{percent}" for percent in PERCENTILES]
     if not ms:
         return {"count": 0, **dict.fromkeys((*names, "mean", "max"))}
@@ -182,7 +182,7 @@ def _right_samples(rows: Sequence[JudgedRow], part: str) -> dict[str, bool]:
 
 
 def _reasons(rows: Sequence[JudgedRow]) -> dict[str, int]:
-    """Return how often each reason for a wrong answer occurs; if there are many reasons, without names in them."""
+    """Return how often each reason for a wrong answer occurs. If there are many reasons, names in them are removed."""
     reasons = [_without_details(each.verdict.reason) for each in rows if not each.verdict.right]
     if len(set(reasons)) > MAX_REASONS:
         reasons = [NAMED_PART.sub(r"\1 …", reason) for reason in reasons]

@@ -27,7 +27,7 @@ from rtcontrol.models.runners.weights import fingerprint
 
 DOCUMENT_VERSION = 3
 WARM_UP = 5
-MAX_DECIDERS = 8  # deciders that stay open, one for each set of tools
+MAX_DECIDERS = 8  # maximum number of cached deciders, one for each set of tools
 Progress = Callable[[int, int], None]
 Document = Mapping[str, Any]
 
@@ -54,7 +54,7 @@ class EvalRows:
 
 
 def read_eval_rows(source: str, limit: int | None = None) -> EvalRows:
-    """Read the rows of the first `limit` samples (None: all). Raises UserError for a source that gives no rows."""
+    """Read the rows of the first `limit` samples of a source (None: all). Raises UserError if it has no usable rows."""
     tally = Tally()
     rows = list(_first_samples(convert.convert_rows(sets.read_source(source), tally, "eval"), limit))
     if not rows:
@@ -73,11 +73,11 @@ def _first_samples(rows: Iterable[Row], limit: int | None) -> Iterator[Row]:
 
 
 class Answerer:
-    """Answers rows with a checkpoint and the tools of each row. `about` describes the model. Raises UserError."""
+    """Answers rows with a checkpoint, and with the tools of each row. `about` describes the model."""
 
     def __init__(self, spec: DeciderSpec) -> None:
         registry.check_options(spec.engine, spec.dtype, spec.device, spec.threads)
-        checkpoint, self._runner = spec.load()  # keep the runner loaded, for all deciders
+        checkpoint, self._runner = spec.load()  # the reference keeps the runner loaded for all deciders
         caps = self._runner.caps
         self._spec, self._metadata = spec, TrainingMetadata.load(checkpoint.folder)
         self.about: Document = {
@@ -93,7 +93,7 @@ class Answerer:
         self._deciders: OrderedDict[tuple[str, ...], tuple[STDecider, float]] = OrderedDict()
 
     def answer(self, row: Row) -> Answer:
-        """Return the answer to a row, or an answer with `error`. A call below the checkpoint's gate is left out."""
+        """Return the answer to a row. A call whose confidence is below the checkpoint's gate is left out."""
         try:
             decider, gate = self._decider(row.tools)
             start_s = time.perf_counter()
@@ -112,12 +112,12 @@ class Answerer:
             row.id, () if withheld or call is None else (call,), by_name, ms, decision.forward_passes, decision.tokens
         )
 
-    def forget(self) -> None:
-        """Discard the caches and guesses of earlier answers."""
+    def reset(self) -> None:
+        """Discard all deciders, and so the caches and guesses from earlier answers."""
         self._deciders.clear()
 
     def _decider(self, tools: Tools) -> tuple[STDecider, float]:
-        """Return the decider for these tools (cached), and the gate of its confidence."""
+        """Return the decider for these tools (cached), and the confidence below which its calls are left out."""
         key = tuple(tool.canonical_json() for tool in tools)
         if key in self._deciders:
             self._deciders.move_to_end(key)
@@ -127,7 +127,7 @@ class Answerer:
         metadata = self._metadata if self._metadata is not None and self._metadata.knows(tools) else None
         allow_null, gate = (metadata.allow_null, metadata.gate or 0.0) if metadata is not None else (False, 0.0)
         spec = replace(self._spec, tools=tuple(tool.exact() for tool in tools), allow_null=allow_null)
-        with saving_disabled():  # write no prefix to disk, since these tools are not used again
+        with saving_disabled():  # save no prefixes, because these tools are not used again
             self._deciders[key] = spec.build(), gate
         return self._deciders[key]
 
@@ -135,11 +135,11 @@ class Answerer:
 def answer_all(
     rows: Sequence[Row], answerer: Answerer, save: Callable[[Answer], object], progress: Progress
 ) -> dict[str, Answer]:
-    """Answer all rows one after another, and call `save` with each answer. Return the answers by row id. Before that,
-    the last WARM_UP rows are answered as a warm-up."""
+    """Answer all rows one after another, and call `save` with each answer. Return the answers by row id. The last
+    WARM_UP rows are answered before as a warm-up."""
     for row in rows[-WARM_UP:]:
         answerer.answer(row)
-    answerer.forget()
+    answerer.reset()
     answers: dict[str, Answer] = {}
     for n, row in enumerate(rows, 1):
         answers[row.id] = answerer.answer(row)

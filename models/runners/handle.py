@@ -1,4 +1,4 @@
-"""The base class of handles, which keep one session's cached prompt and evaluated nodes in a runner."""
+"""Define the base class of handles. A handle has a session's cached prompt and evaluated nodes in a runner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rtcontrol.models.decode.core import common_prefix_length
-from rtcontrol.models.decode.protocol import Ask, PassCost, Runner, Tree, Work, measure_pass_cost
+from rtcontrol.models.decode.protocol import PassCost, Runner, ScoreQuery, Tree, WorkItem, measure_pass_cost
 from rtcontrol.models.errors import prompt_too_long
 
 
@@ -32,7 +32,7 @@ class Handle:
         prompt. Raises UserError if the prompt and `reserve` nodes do not fit."""
         if len(prompt) + reserve > self.slots:
             raise prompt_too_long(self.slots, len(prompt))
-        # Not all of the last prompt may be computed: a decision without a choice needs no pass.
+        # A part of the previous prompt may not be computed, because a decision without a choice needs no pass.
         common = common_prefix_length(self.prompt[: self.computed], prompt)
         self.computed = self.keep_prefix(common, len(prompt) + reserve)
         self.prompt, self.paths = list(prompt), []
@@ -49,19 +49,19 @@ class Handle:
 
 
 def pass_cost(runner: Runner, handle: Handle, sizes: Sequence[int]) -> PassCost:
-    """Measure and return the cost of passes with so many nodes after the handle's prompt, which stays cached."""
+    """Measure and return the cost of passes with `sizes` nodes after the handle's prompt, which stays cached."""
     prompt = list(handle.prompt)
     if len(prompt) + max(sizes) >= handle.slots:
-        return PassCost(1.0, 0.0)  # no room to measure, so count passes only
+        return PassCost(1.0, 0.0)  # the nodes do not fit, so count only the passes
 
     def prepare(size: int) -> None:
         handle.start(prompt, size)
         if handle.uncomputed_count:
             runner.prefill(handle, handle.uncomputed_count)
 
-    def pass_of(size: int) -> None:  # the answers are on the CPU, so this waits for the GPU
-        runner.run([Work(handle, Tree([0] * size, [-1] * size, [0] * size, [Ask(range(size), (0,))]))])
+    def run_pass(size: int) -> None:  # returns answers on the CPU, so it waits for the GPU
+        runner.run([WorkItem(handle, Tree([0] * size, [-1] * size, [0] * size, [ScoreQuery(range(size), (0,))]))])
 
-    cost = measure_pass_cost(pass_of, prepare, sizes)
+    cost = measure_pass_cost(run_pass, prepare, sizes)
     handle.start(prompt, 0)
     return cost

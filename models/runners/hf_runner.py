@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work
+from rtcontrol.models.decode.protocol import Caps, PassCost, PrefixInfo, ScoreQuery, Tree, WorkItem
 from rtcontrol.models.errors import UserError, prompt_too_long
 from rtcontrol.models.runners.handle import Handle, pass_cost
 from rtcontrol.models.runners.packed import compute_answers
@@ -24,13 +24,13 @@ from rtcontrol.models.runners.torch_runner import choose_device, choose_dtype, c
 from rtcontrol.models.runners.weights import files_key, get_or_create
 
 SLOTS = 8192
-CHUNK = 1024  # prompt tokens per pass, since the mask grows with the tokens of the pass
+CHUNK = 1024  # maximum prompt tokens per pass, because the mask grows with the square of this number
 SIZES = (1, 4, 16)  # nodes of the passes that are measured
 LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and of a sliding window during the trial
 LONGEST = 1024  # maximum number of tokens of a trial's prompt, for models with other windows
-# Differences that count as rounding: a mean difference of scores of so many standard deviations, or so many times the
-# difference between two forward passes of the model itself.
-ROUNDING, TIMES = {torch.float32: 1e-3}, 4.0
+# Differences of scores that count as rounding errors: a mean difference up to ROUNDING standard deviations, or up to
+# MAX_NOISE_RATIO times the difference between two forward passes of the same tokens.
+ROUNDING, MAX_NOISE_RATIO = {torch.float32: 1e-3}, 4.0
 ROUNDING_16 = 2e-2
 # The parents of the nodes in the trial's tree, which is evaluated in two passes; node numbers continue.
 TREES = ([-1, 0, 0, 1, -1, 4], [2, 6, 3])
@@ -53,8 +53,8 @@ class HFSequence(Handle):
 
 class HFRunner:
     """A runner for a transformers model. `threads` limits torch's threads during a pass (None: torch's default).
-    `kinds` are the layer types that need separate masks (empty: there is one mask). `window` is the size of the sliding
-    window, which applies to sliding layers, or to the one mask."""
+    `kinds` are the layer types that need separate masks (empty: all layers share one mask). `window` is the size of the
+    sliding window, which applies to sliding layers, or to the shared mask."""
 
     def __init__(
         self, model: Any, threads: int | None = None, kinds: Sequence[str] = (), window: int | None = None
@@ -90,7 +90,7 @@ class HFRunner:
         return other
 
     def cost(self, handle: HFSequence) -> PassCost:
-        """Return the cost of a pass after a prompt about as long as the handle's, measured once."""
+        """Return the cost of a pass after a prompt of about the handle's length. It is measured only once."""
         magnitude = len(handle.prompt).bit_length()
         if magnitude not in self._costs:
             self._costs[magnitude] = pass_cost(self, handle, SIZES)
@@ -102,18 +102,18 @@ class HFRunner:
         while handle.computed < end:
             self._run_pass(handle, min(end - handle.computed, CHUNK), ())
 
-    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate the work items; return for each the answers to the asks of its tree."""
+    def run(self, batch: Sequence[WorkItem]) -> list[list[Any]]:
+        """Evaluate the work items; return for each the answers to the queries of its tree."""
         return [self._run(work) for work in batch]
 
-    def _run(self, work: Work) -> list[Any]:
+    def _run(self, work: WorkItem) -> list[Any]:
         logits = self._tree_logits(work.handle, work.tree)
 
         def scores(at: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
             rows = torch.tensor([*at], device=logits.device)
             return logits[rows] if ids is None else logits[rows[:, None], torch.tensor([*ids], device=logits.device)]
 
-        return compute_answers([(work.tree.asks, scores)])[0]
+        return compute_answers([(work.tree.queries, scores)])[0]
 
     def _tree_logits(self, handle: HFSequence, tree: Tree) -> torch.Tensor:
         """Evaluate a tree and return fp32 logits [nodes, vocabulary]. Raises UserError if the nodes do not fit."""
@@ -133,7 +133,7 @@ class HFRunner:
         logits of the nodes, or, without nodes, of the last token."""
         done, before, end = handle.computed, len(handle.paths), handle.computed + fresh
         new = paths[before:]
-        # Positions of cached tokens, then of this pass's. Nodes of the decision follow the whole prompt.
+        # Positions of the cached tokens, then of the tokens of this pass. All nodes are positioned after the prompt.
         places = [*range(done), *(end + len(p) - 1 for p in paths[:before]), *range(done, end)]
         places += [end + len(path) - 1 for path in new]
         at = torch.tensor(places)
@@ -148,7 +148,7 @@ class HFRunner:
         tokens = [*handle.prompt[done:end], *nodes]
         try:
             logits = self.logits(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **inputs)
-        except BaseException:  # only some layers of the cache may be updated, so discard it
+        except BaseException:  # the cache may be updated in only some layers, so discard it
             handle.cache, handle.computed, handle.paths = type(handle.cache)(), 0, []
             raise
         handle.computed, handle.paths = end, list(paths)
@@ -199,7 +199,7 @@ def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
         return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         ).to(device)
-    except Exception as error:  # a broken checkpoint may raise anything
+    except Exception as error:  # a broken checkpoint may raise any exception
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(
             f"transformers cannot load {folder} ({type(error).__name__}: {reason}).",
@@ -208,7 +208,7 @@ def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 
 def checked_runner(model: Any, threads: int | None = None) -> HFRunner:
-    """Return a runner for a model, after a trial. Raises UserError if scores of trees differ from separate passes'."""
+    """Return a runner for a model. Raises UserError if, in a trial, scores of trees differ from separate passes'."""
     model.eval()
     config = model.config.get_text_config()
     kinds = sorted(set(getattr(config, "layer_types", None) or ()))
@@ -233,8 +233,8 @@ def checked_runner(model: Any, threads: int | None = None) -> HFRunner:
 
 
 def _other_windows(config: Any) -> int:
-    """Return the largest setting that may be an attention window with another name than `sliding_window`. The trial
-    must be longer than such a window."""
+    """Return the largest setting that may be an attention window, except `sliding_window` (0: there is none). The trial
+    must be longer than this window."""
     named = [v for k, v in config.to_dict().items() if any(w in k for w in ("window", "chunk", "block", "local"))]
     sizes = (v for v in named if type(v) is int and v != getattr(config, "sliding_window", None))
     return max(sizes, default=0)
@@ -275,8 +275,8 @@ def _scores_agree(trial: HFRunner, handle: Any, prompt: Sequence[int], columns: 
         for i, parent in enumerate(parents, start=base):
             paths.append([*(paths[parent] if parent >= 0 else ()), tokens[i]])
         depths = [len(path) - 1 for path in paths[base:]]
-        tree = Tree(tokens[base : len(paths)], parents, depths, [Ask(range(len(parents)), columns)])
-        actual += trial.run([Work(handle, tree)])[0][0]
+        tree = Tree(tokens[base : len(paths)], parents, depths, [ScoreQuery(range(len(parents)), columns)])
+        actual += trial.run([WorkItem(handle, tree)])[0][0]
     # The forward pass of a leaf's path also gives the scores of all nodes on the path.
     expected = torch.empty(len(paths), len(columns))
     for leaf in LEAVES:
@@ -284,8 +284,10 @@ def _scores_agree(trial: HFRunner, handle: Any, prompt: Sequence[int], columns: 
         for i, path in enumerate(paths):
             if path == paths[leaf][: len(path)]:
                 expected[i] = rows[len(path) - 1, columns]
-    # Rounding of the model itself: the same node at the end of a sequence, and within a longer one.
+    # Measure the rounding error: score one node at the end of a sequence, and within a longer sequence.
     alone = trial.logits([*prompt, *paths[0]], 1)
     noise = (alone[0, columns].cpu() - expected[0]).abs().mean()
     difference = (torch.tensor(actual) - expected).abs().mean(-1).max()
-    return bool(difference <= max(TIMES * noise, ROUNDING.get(trial.model.dtype, ROUNDING_16) * expected.std()))
+    return bool(
+        difference <= max(MAX_NOISE_RATIO * noise, ROUNDING.get(trial.model.dtype, ROUNDING_16) * expected.std())
+    )

@@ -17,11 +17,11 @@ from rtcontrol.models.runners.weights import Layer, ModelConfig, Weights
 
 SLOTS = 8192  # maximum number of tokens of a sequence
 MAX_CACHED_CELLS = 1 << 23  # elements of all masks that a model caches
-MAX_MASK_CELLS = 1 << 19  # larger masks (of a long new prompt) are rare, and are neither cached nor repeated
+MAX_MASK_CELLS = 1 << 19  # larger masks are rare, so they are neither cached nor repeated for all query heads
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return a tensor of zeros. On a CPU it takes no memory until it is written: many slots of a cache never are."""
+    """Return a tensor of zeros. On a CPU, pages of it take memory only after they are written, and many never are."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap(-1, math.prod(shape) * dtype.itemsize)
@@ -46,7 +46,7 @@ class KVCache:
         c, self.slots = model.config, slots
         shape = (c.layers, 1, c.kv_heads, slots, c.head_dim)
         self.keys, self.values = zeros(shape, model.dtype, model.device), zeros(shape, model.dtype, model.device)
-        # One view for each layer, since indexing the big tensor in every pass is slow.
+        # Keep a view for each layer, because indexing the large tensor in every pass is slow.
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
     def first_slots(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,16 +63,16 @@ class KVCache:
         self.fill(*other.first_slots(count))
 
     def reserve(self, first: int, total: int, release_rest: bool = False) -> None:
-        """Make slots up to `total` available, of which those from `first` on will be written. With `release_rest`,
-        release the slots after them. A preallocated cache has nothing to do."""
+        """Do nothing, because all slots are preallocated. Other caches allocate the slots up to `total`, of which those
+        from `first` on will be written; with `release_rest` they release the slots after `total`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRows:
-    """The rows (tokens) of one sequence in a pass: `count` new tokens after `past` cached ones.
+    """The rows (tokens) of one sequence in a pass: `count` new tokens after `past` cached tokens.
 
-    `mask` comes from `LeanModel.mask` (None: every row sees all slots, in benchmarks). For the first `skipped` rows
-    only keys and values are computed.
+    `mask` is a result of `LeanModel.mask` (None: every row sees all slots, in benchmarks). For the first `skipped`
+    rows, only keys and values are computed.
     """
 
     cache: Any
@@ -87,7 +87,7 @@ class LeanModel:
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config, self.weights = config, weights
-        self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of all but the weights
+        self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of states, keys and values
         self.group = config.heads // config.kv_heads  # query heads per key head
         self._masks: dict[Any, torch.Tensor] = {}  # cached masks
         positions = min(SLOTS, config.context)
@@ -182,8 +182,8 @@ class LeanModel:
     def _attention(
         self, layer: int, part: SequenceRows, is_last: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        """Write keys and values of all rows to the cache, and return the attention output [rows, heads * head_dim], in
-        the last layer without skipped rows."""
+        """Write keys and values of all rows to the cache, and return the attention output [rows, heads * head_dim]. The
+        last layer leaves out skipped rows."""
         c, n, total = self.config, part.count, part.past + part.count
         mask = part.mask
         keys, values = part.cache.layers[layer]
@@ -197,7 +197,7 @@ class LeanModel:
         if start:
             q = q[start:]
             mask = None if mask is None else mask[:, :, start * (mask.shape[2] // n) :]
-        if mask is None or mask.shape[2] != rows:  # treat the query heads of a key head as further rows
+        if mask is None or mask.shape[2] != rows:  # treat the query heads of each key head as additional rows
             q = q.reshape(rows, c.kv_heads, self.group, c.head_dim).transpose(0, 1)
             q = q.reshape(1, c.kv_heads, rows * self.group, c.head_dim)
             out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rtcontrol.models.decode.core import common_prefix_length
-from rtcontrol.models.decode.protocol import Ask, Work
+from rtcontrol.models.decode.protocol import ScoreQuery, WorkItem
 from rtcontrol.models.errors import prompt_too_long
 from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.lean import LeanModel, SequenceRows
@@ -34,8 +34,8 @@ class Node:
 
 
 class PackedSequence(Handle):
-    """A handle with a KV cache: the prompt, followed by the evaluated nodes of the current decision. `paths` has for
-    each node the slots of its path, counted from the prompt's end."""
+    """A handle with a KV cache, which contains the prompt and then the evaluated nodes of the current decision. `paths`
+    has for each node the slots of its path, counted from the prompt's end."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
         super().__init__(slots)
@@ -51,7 +51,7 @@ class PackedSequence(Handle):
         return common_prefix_length(self.prompt[: self.computed], prompt)
 
     def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Replace the prompt by this one, with its keys and values."""
+        """Replace the cached prompt by `prompt`, with these keys and values."""
         self.cache.fill(keys, values)
         self.prompt, self.paths, self.computed = list(prompt), [], len(prompt)
 
@@ -77,7 +77,7 @@ class PackedSequence(Handle):
         self.record_pass(nodes)
         return hidden
 
-    def nodes_of(self, work: Work) -> list[Node]:
+    def nodes_of(self, work: WorkItem) -> list[Node]:
         """Return the nodes of a work item's tree, with the slots of their ancestors."""
         tree, paths, base = work.tree, list(self.paths), len(self.paths)
         nodes = []
@@ -105,8 +105,8 @@ class PackedSequence(Handle):
 
 
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
-    """Run one pass for several sequences; return the hidden states [nodes, hidden] of each sequence's nodes. The caller
-    then calls `record_pass` of each sequence."""
+    """Run one pass for several sequences, and return the hidden states [nodes, hidden] of each sequence's nodes. The
+    caller must then call `record_pass` of each sequence."""
     inputs = [sequence.rows(nodes) for sequence, nodes in work]
     tokens = [t for part, _, _ in inputs for t in part]
     places = [p for _, part, _ in inputs for p in part]
@@ -114,38 +114,38 @@ def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence
     return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]
 
 
-def compute_answers(requests: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
-    """Return the answers to all asks of a pass, by tree. A tree's `logits(nodes, ids)` returns fp32 logits [nodes,
+def compute_answers(requests: Sequence[tuple[Sequence[ScoreQuery], Logits]]) -> list[list[Any]]:
+    """Return the answers to all queries of a pass, by tree. A tree's `logits(nodes, ids)` returns fp32 logits [nodes,
     ids], or [nodes, vocabulary] if `ids` is None. The CPU waits for the GPU only once."""
     parts: list[torch.Tensor] = []
-    for asks, logits in requests:
-        masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
-        legal = _legal_ids(asks) if masked else None
+    for queries, logits in requests:
+        masked = sorted({n for query in queries if query.masks is not None for n in query.nodes})
+        legal = _legal_ids(queries) if masked else None
         scores = logits(masked, None if legal is None else legal.tolist()).double() if masked else None
-        for ask in asks:
-            if scores is None or ask.masks is None:
-                parts += [logits(ask.nodes, ask.ids)] if ask.ids and ask.nodes else []
+        for query in queries:
+            if scores is None or query.masks is None:
+                parts += [logits(query.nodes, query.ids)] if query.ids and query.nodes else []
                 continue
-            rows = scores[[masked.index(n) for n in ask.nodes]]
-            mask = torch.from_numpy(ask.masks if legal is None else ask.masks[:, legal]).to(rows.device)
+            rows = scores[[masked.index(n) for n in query.nodes]]
+            mask = torch.from_numpy(query.masks if legal is None else query.masks[:, legal]).to(rows.device)
             rows = rows.masked_fill(~mask, -torch.inf)
             best = rows.amax(-1, keepdim=True)
-            ids = (rows == best).int().argmax(-1)  # of equal logits the first id, as everywhere else
+            ids = (rows == best).int().argmax(-1)  # if several logits are equal, the first id
             if legal is not None:
                 ids = torch.from_numpy(legal).to(ids.device)[ids]
             parts.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
     numbers = iter(torch.cat([part.flatten() for part in parts]).tolist() if parts else ())
-    return [[[_next_row(ask, numbers) for _ in ask.nodes] for ask in asks] for asks, _ in requests]
+    return [[[_next_row(query, numbers) for _ in query.nodes] for query in queries] for queries, _ in requests]
 
 
-def _legal_ids(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
+def _legal_ids(queries: Sequence[ScoreQuery]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
     """Return the token ids that are legal at some node, or None if computing the logits of the whole vocabulary is
     faster."""
-    masks = [ask.masks for ask in asks if ask.masks is not None]
+    masks = [query.masks for query in queries if query.masks is not None]
     ids = np.flatnonzero(np.logical_or.reduce([mask.any(0) for mask in masks]))
     return ids if 0 < len(ids) <= MAX_LEGAL < masks[0].shape[1] // 8 else None
 
 
-def _next_row(ask: Ask, numbers: Iterator[float]) -> Any:
-    # An ask without ids and masks requests no scores, only keys and values.
-    return (int(next(numbers)), next(numbers)) if ask.masks is not None else list(islice(numbers, len(ask.ids)))
+def _next_row(query: ScoreQuery, numbers: Iterator[float]) -> Any:
+    # A query without ids and masks requests no scores, only keys and values.
+    return (int(next(numbers)), next(numbers)) if query.masks is not None else list(islice(numbers, len(query.ids)))

@@ -1,4 +1,4 @@
-"""A paged KV cache: the keys and values of all sequences of a model, in one pool of reference-counted pages."""
+"""Run a model with a paged KV cache: all its sequences share one pool of reference-counted pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PagePool:
         self.ref_counts = [0] * (1 + self.pages)
         self.orphaned: deque[int] = deque()  # pages of garbage-collected sequences, appended by any thread
         self._free = list(range(self.pages, 0, -1))
-        # Sessions are opened on other threads than those that decide.
+        # Sessions are opened on other threads than the thread that decides.
         self.lock = threading.RLock()
 
     @property
@@ -70,7 +70,7 @@ class PagePool:
 
 
 class PagedCache:
-    """The keys and values of one sequence, in pages of a pool. A page that is shared is copied before it is written."""
+    """The keys and values of one sequence, in pages of a pool. A shared page is copied before it is written."""
 
     def __init__(self, pool: PagePool, slots: int) -> None:
         self.pool, self.slots, self.pages = pool, slots, list[int]()
@@ -98,8 +98,8 @@ class PagedCache:
             self.pages[:] = pages
 
     def reserve(self, first: int, total: int, release_rest: bool = False) -> None:
-        """Make slots up to `total` available, those from `first` on in pages that are not shared. With `release_rest`,
-        release the pages after them. Raises UserError, and changes nothing, if the pool is full."""
+        """Allocate pages for the slots up to `total`. Slots from `first` on get pages that are not shared. With
+        `release_rest`, release the pages after `total`. Raises UserError, and changes nothing, if the pool is full."""
         with self.pool.lock:
             pool, pages, end = self.pool, self.pages, -(-total // PAGE)
             shared = [i for i in range(first // PAGE, min(end, len(pages))) if pool.ref_counts[pages[i]] > 1]
@@ -118,7 +118,7 @@ class PagedCache:
 
 MIN_COLUMNS = 256  # smallest size of `PassShape.columns` and `tree`
 MAX_GRAPH_SIZE = 1 << 20  # tokens * columns of a recorded graph
-RAGGED = 4  # one sequence of a batch may have so many times the average number of tokens
+MAX_RAGGED = 4  # maximum ratio of a sequence's tokens to the average of its batch
 MAX_GRAPHS = 128  # number of recorded graphs
 POOL_SHARE = 0.5  # share of a GPU's free memory that the pool takes
 USUAL_TOKENS = (16, 32, 64, 128)  # tokens of a session's passes for which graphs are recorded
@@ -135,9 +135,9 @@ class PassShape(NamedTuple):
     tree: int
 
     @classmethod
-    def of(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> PassShape:
-        """Return the smallest shape that fits; `longest` is the length in tokens of the longest sequence."""
-        share = max(power_of_two(batch), RAGGED) // RAGGED
+    def smallest(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> PassShape:
+        """Return the smallest shape for a pass of this size. `longest` is the longest sequence's number of tokens."""
+        share = max(power_of_two(batch), MAX_RAGGED) // MAX_RAGGED
         rows = power_of_two(max(longest, -(-tokens // share), USUAL_TOKENS[0]))
         columns, tree = (power_of_two(max(count, MIN_COLUMNS)) for count in (columns, tree))
         return cls(rows * share, columns, power_of_two(batch), tree)
@@ -145,7 +145,7 @@ class PassShape(NamedTuple):
     @property
     def rows(self) -> int:
         """Return the maximum number of tokens of one sequence."""
-        return self.tokens * RAGGED // max(self.batch, RAGGED)
+        return self.tokens * MAX_RAGGED // max(self.batch, MAX_RAGGED)
 
 
 def power_of_two(count: int) -> int:
@@ -153,9 +153,9 @@ def power_of_two(count: int) -> int:
 
 
 class StaticPass:
-    """A pass of one shape, whose inputs have fixed addresses on the device. Replaying the `graph` (if recorded) turns
-    them into `states`. Inputs per token: id, position, slot, number of visible columns, sequence, which states are
-    wanted; per sequence: first token, length, pages. `tree` is a bit mask of visible slots after the prompt."""
+    """A pass of one shape, whose inputs have fixed addresses on the device. Replaying the `graph`, if it was recorded,
+    computes `states` from them. Inputs per token: id, position, slot, number of visible columns, sequence, index of a
+    requested state; per sequence: first token, length, pages. `tree` masks the visible slots after the prompt."""
 
     def __init__(self, shape: PassShape, device: torch.device, pinned: bool) -> None:
         self.shape = shape
@@ -193,8 +193,8 @@ class StaticPass:
 
 
 class PagedModel(LeanModel):
-    """A dense decoder model with a paged KV cache, which records CUDA graphs. `passes` has the recorded shapes,
-    `missed` the shapes that were needed but not recorded."""
+    """A dense decoder model with a paged KV cache, which records CUDA graphs. `passes` has the recorded shapes, and
+    `missed` the shapes that were needed, but were not recorded."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         super().__init__(config, weights)
@@ -224,17 +224,17 @@ class PagedModel(LeanModel):
 
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[SequenceRows]) -> torch.Tensor:
-        """Run `tokens` at `positions` as `LeanModel.forward` does. If no graph is recorded for the shape of this pass,
-        the kernels are launched one by one; no graph is recorded here."""
+        """Run `tokens` at `positions` as `LeanModel.forward` does. If a graph for the shape of this pass was recorded,
+        replay it; otherwise launch the kernels one by one, and add the shape to `missed`."""
         ends = [part.past + part.count for part in parts]
         tree = max(end - part.mask[0] for end, part in zip(ends, parts, strict=True))
-        shape = PassShape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
+        shape = PassShape.smallest(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
         count = sum(part.count - part.skipped for part in parts)
         with self.pool.lock:  # all sequences share the inputs and states of a recorded pass
             ready = self.passes.get(shape)
             if ready is None:
                 ready = StaticPass(shape, self.device, pinned=False)
-                self.missed |= {shape} if count else set()  # a pass without nodes is not repeated
+                self.missed |= {shape} if count else set()  # passes without nodes are rare, so do not record them
             self.synchronize()  # the GPU may still read the inputs of the last pass
             ready.fill(tokens, positions, parts)
             if ready.graph is None:
@@ -252,7 +252,7 @@ class PagedModel(LeanModel):
                 small = shape.tokens * shape.columns <= MAX_GRAPH_SIZE
                 if small and shape not in self.passes and len(self.passes) < MAX_GRAPHS:
                     self.passes[shape] = ready = StaticPass(shape, self.device, pinned=self._gpu)
-                    ready.fill((), (), ())  # padding only, so that no sequence changes
+                    ready.fill((), (), ())  # only padding, so recording changes no sequence
                     if self._graphs:
                         self._record(ready)
             self.missed.clear()
@@ -262,7 +262,7 @@ class PagedModel(LeanModel):
             graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
             self.synchronize()
             with torch.cuda.stream(side):
-                for _ in range(2):  # run before recording, since one-time initialisation must not be recorded
+                for _ in range(2):  # run once before recording, because initialisation must not be recorded
                     self._states(ready)
             self.synchronize()
             with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
@@ -274,7 +274,7 @@ class PagedModel(LeanModel):
             warnings.warn(problem, RuntimeWarning, stacklevel=4)
 
     def _states(self, ready: StaticPass) -> torch.Tensor:
-        """Compute a pass from its inputs; return normalised states [tokens, hidden], the wanted ones first."""
+        """Compute a pass from its inputs; return normalised states [tokens, hidden], the requested states first."""
         c, shape, longest = self.config, ready.shape, ready.shape.rows
         tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = ready.values
         column = torch.arange(shape.columns, device=self.device)
@@ -284,12 +284,12 @@ class PagedModel(LeanModel):
         beyond = column - sees[:, None]
         bits = ready.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
         visible = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
-        # For attention the tokens are arranged by sequence as [batch, longest], and afterwards flattened again.
+        # Arrange the tokens by sequence as [batch, longest] for the attention; `place` flattens them afterwards.
         rows = (starts[:, None] + torch.arange(longest, device=self.device)).clamp(max=shape.tokens - 1)
         place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
         bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
         bias = bias.masked_fill_(~visible[rows], -torch.inf)[:, None, :, None]
-        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # treat query heads as further rows
+        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # treat query heads as additional rows
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(tokens, self.weights.embedding)
         for layer, (keys, values) in zip(self.weights.layers, self.pool.layers, strict=True):

@@ -21,8 +21,8 @@ DAYS, MIB = 30, 2048  # limits for the age of an unused file, and for the size o
 
 
 def cache_folder() -> Path:
-    """Return `$RTCONTROL_CACHE`, or else the user's cache folder. Without a home folder, return a path that cannot be
-    written, so that nothing is cached."""
+    """Return `$RTCONTROL_CACHE`, or else the user's cache folder. If the user has no home folder, return a path that
+    cannot be written, so nothing is cached."""
     base = os.environ.get("RTCONTROL_CACHE")
     if base:
         return Path(base)
@@ -31,14 +31,14 @@ def cache_folder() -> Path:
 
 
 def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: str) -> str:
-    """Return a hash of everything that the keys and values of a prefix depend on."""
+    """Return a hash of the weights, tokens, dtype and settings that determine the keys and values of a prefix."""
     fields = json.dumps([weights, list(ids), str(dtype), settings, LAYOUT])
     return hashlib.sha256(fields.encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def saving_disabled() -> Iterator[None]:
-    """Write no prefixes to disk within a `with` block, for evaluations that use each set of tools only once."""
+    """Save no prefixes within a `with` block. Evaluations that use each set of tools only once need this."""
     global _saving
     before, _saving = _saving, False
     try:
@@ -70,7 +70,7 @@ class PrefixStore:
                 keys, values = file.get_tensor("keys"), file.get_tensor("values")
         except FileNotFoundError:  # another process has evicted the file
             return None
-        except Exception as error:  # for damaged files the library raises various exceptions
+        except Exception as error:  # safetensors raises various exceptions for a damaged file
             return f"{path} is unreadable ({error})"
         if meta.get("key") != key:
             return f"{path} is for another model, prompt or setting"
@@ -94,15 +94,15 @@ class PrefixStore:
             meta = {"key": key, "sha256": _checksum(keys, values)}
             save_file({"keys": keys, "values": values}, str(temporary), metadata=meta)
             os.replace(temporary, path)
-        except Exception as error:  # an OSError, or an exception of the library
+        except Exception as error:  # an OSError, or an exception of safetensors
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             return f"{path} could not be written ({error})"
         return self._evict_old_files(path)
 
     def _evict_old_files(self, written: Path) -> str | None:
-        """Remove files that were not used for DAYS, and the least recently used ones if all take more than
-        `$RTCONTROL_CACHE_MB`, but not the file just `written`. Other processes may do this at the same time."""
+        """Remove files that were not used for DAYS, and the least recently used files if the folder is larger than
+        `$RTCONTROL_CACHE_MB`, but never the file just `written`. Other processes may remove files at the same time."""
         limit = os.environ.get("RTCONTROL_CACHE_MB") or MIB
         try:
             room, oldest = float(limit) * 2**20, time.time() - DAYS * 86400

@@ -18,7 +18,7 @@ METHOD, FORMAT = "compressed-tensors", "pack-quantized"
 
 
 class Tensors(Protocol):
-    """A mapping from names to tensors, as stored in the files."""
+    """A mapping from names to tensors as they are stored in the files."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -86,7 +86,7 @@ def _bits(config: Mapping[str, Any]) -> int | None:
         weights = [group.get("weights") or {} for group in groups]
         bits = {weight.get("num_bits") for weight in weights}
         known = formats == {FORMAT} and {weight.get("strategy") for weight in weights} <= {"group", "channel", "tensor"}
-        # Sparse weights, and weights that are rotated at run time, need more than the integers.
+        # Sparse weights, and weights that are rotated at run time, cannot be computed from the integers alone.
         sparse = (config.get("sparsity_config") or {}).get("format") or "dense"
         alone = sparse == "dense" and not (config.get("transform_config") or {}).get("config_groups")
     except AttributeError:

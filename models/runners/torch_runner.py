@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.protocol import ROUNDS, Ask, Caps, PassCost, PrefixInfo, Work
+from rtcontrol.models.decode.protocol import ROUNDS, Caps, PassCost, PrefixInfo, ScoreQuery, WorkItem
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.processors import usable_processors
 from rtcontrol.models.runners.handle import pass_cost
@@ -25,7 +25,7 @@ from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.runners.weights import ModelConfig, files_key, fingerprint, get_or_create, load_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SMALL_BYTES = 100_000_000  # size of fp32 weights up to which a CPU uses fp32, since bf16 would be hardly faster
+SMALL_BYTES = 100_000_000  # size of fp32 weights up to which a CPU uses fp32, because bf16 is hardly faster
 ONE_THREAD_BYTES = 64 << 20  # size of weights up to which one CPU thread is the default
 COLUMNS_KEPT = 16  # cached sets of LM-head rows per sequence
 SIZES = (8, 24, 48)  # nodes of the passes that are measured
@@ -52,12 +52,11 @@ class TorchRunner:
     def load(
         cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
     ) -> TorchRunner:
-        """Return a runner for a checkpoint. Callers with the same unchanged checkpoint, dtype, device and threads share
-        one runner.
+        """Return a runner for a checkpoint, on a GPU a PagedRunner. Callers with the same unchanged checkpoint, dtype,
+        device and threads share one runner.
 
-        `threads` limits torch's CPU threads during a pass (None: one for a small model, else torch's default). On a GPU
-        the result is a PagedRunner. Raises UserError if the checkpoint or an option is not supported.
-        """
+        `threads` limits torch's CPU threads during a pass (None: one for a small model, else torch's default). Raises
+        UserError if the checkpoint or an option is not supported."""
         place = choose_device(device)
         kind = choose_dtype(dtype, folder, place)
         files = files_key(sorted(folder.glob("*.safetensors")))
@@ -70,8 +69,8 @@ class TorchRunner:
         config, n = self.model.config, len(prefix)
         sequence = PackedSequence(self.model, self.slots)
         sequence.start(prefix, reserve=1)
-        kept = self.model.dtype  # the dtype of the keys and values
-        settings = config.settings if kept == self._dtype else f"{config.settings} {kept}"
+        dtype = self.model.dtype  # of the keys and values
+        settings = config.settings if dtype == self._dtype else f"{config.settings} {dtype}"
         key = prefix_key(self._weights, prefix, self._dtype, settings)
         store = PrefixStore()
         stored = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
@@ -81,8 +80,8 @@ class TorchRunner:
         if n:
             with thread_limit(self.threads):
                 sequence.run(())
-            refused = store.save(key, *sequence.cache.first_slots(n))
-            stored = stored or refused
+            save_error = store.save(key, *sequence.cache.first_slots(n))
+            stored = stored or save_error
         return sequence, PrefixInfo(n, "computed", stored)
 
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
@@ -96,13 +95,13 @@ class TorchRunner:
         with thread_limit(self.threads):
             handle.prefill(count)
 
-    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """Evaluate all work items in one pass; return for each the answers to the asks of its tree."""
+    def run(self, batch: Sequence[WorkItem]) -> list[list[Any]]:
+        """Evaluate all work items in one pass; return for each the answers to the queries of its tree."""
         placed = [(work.handle, work.handle.nodes_of(work)) for work in batch]
         with thread_limit(self.threads):
             states = run_together(self.model, placed)
             each = zip(batch, states, strict=True)
-            answers = compute_answers([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
+            answers = compute_answers([(w.tree.queries, partial(self._logits, w.handle, hidden)) for w, hidden in each])
         for handle, nodes in placed:
             handle.record_pass(nodes)
         return answers
@@ -120,7 +119,7 @@ class TorchRunner:
         return self.model.logits(rows, columns)
 
     def cost(self, handle: PackedSequence) -> PassCost:
-        """Return the cost of a pass after a prompt about as long as the handle's, measured once."""
+        """Return the cost of a pass after a prompt of about the handle's length. It is measured only once."""
         about = len(handle.prompt).bit_length()
         if about not in self._costs:
             cost = pass_cost(self, handle, SIZES)
@@ -132,11 +131,11 @@ class TorchRunner:
     def _choice_ms(self) -> float:
         """Measure the milliseconds that it takes to choose the best token of the whole vocabulary at one node."""
         hidden = torch.zeros(1, self.model.config.hidden, dtype=self.model.dtype, device=self.model.device)
-        ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
+        query = ScoreQuery([0], masks=np.ones((1, self.model.config.vocabulary), bool))
         best = float("inf")
         for _ in range(ROUNDS):
             started = time.perf_counter()
-            compute_answers([([ask], lambda nodes, ids: self.model.logits(hidden))])
+            compute_answers([([query], lambda nodes, ids: self.model.logits(hidden))])
             best = min(best, (time.perf_counter() - started) * 1e3)
         return best
 
@@ -159,13 +158,12 @@ def thread_limit(threads: int | None) -> Iterator[None]:
 
 
 def choose_threads(threads: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
-    """Return `threads` if it is not None; otherwise 1 for a small model, and for a large one torch's default (None), or
-    fewer if the container's quota is lower: more threads would use it up, and wait. `files` are the key of the weights
-    (see `files_key`). Raises UserError if `threads` is less than 1.
+    """Return `threads` if it is not None; otherwise 1 for a small model, and torch's default (None) for a large model.
+    If the quota of the container allows fewer threads, return this number, because more threads would have to wait.
+    `files` is the result of `files_key` for the weights. Raises UserError if `threads` is less than 1.
 
     A second thread hardly speeds up a small model, but makes the slowest decisions a hundred times slower if another
-    process is busy.
-    """
+    process is busy."""
     if threads is not None and threads < 1:
         raise UserError(f"The number of CPU threads is {threads}.", "Give 1 or more.")
     small = sum(size for _, size, _ in files) < ONE_THREAD_BYTES
@@ -193,7 +191,7 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
         if read_config(folder).get("quantization_config"):
-            size *= 8  # bytes in fp32, if most weights have four bits
+            size *= 8  # size in fp32, if weights have four bits
         name = "bf16" if device.type == "cuda" or size > SMALL_BYTES else "fp32"
     if name not in DTYPES:
         raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
@@ -209,10 +207,10 @@ class PagedRunner(TorchRunner):
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """Return a sequence whose prompt is this prefix. Its KV is shared with another sequence, read from the disk
-        cache, or computed and saved. Raises UserError if the pool has no room for the passes of all open sequences.
+        cache, or computed and saved. Raises UserError if the pool is too small for the passes of all open sequences.
 
-        This call records graphs for the usual passes of the sequence, alone or together with all open sequences (at
-        least MIN_SESSIONS), and for missed shapes. Passes of other sequences have to wait during this time.
+        Also record graphs for the usual passes of the sequence, alone or together with all open sequences (at least
+        MIN_SESSIONS), and for shapes that were missed. Passes of other sequences wait until the graphs are recorded.
         """
         sequences = self.model.open_sequences
         other = next((opened for opened in sequences if opened.cached_length(prefix) == len(prefix)), None)
@@ -225,12 +223,11 @@ class PagedRunner(TorchRunner):
         max_batch = min(max(len(sequences), MIN_SESSIONS), MAX_BATCH)
         batches = [2**i for i in range(power_of_two(max_batch).bit_length())]
         ends = [(len(prefix) + USUAL_TOKENS[0]) * n for n in (1, 2)]
-        shapes = (PassShape.of(1, end, n, 1, rows) for n in batches for rows in USUAL_TOKENS for end in ends)
+        shapes = (PassShape.smallest(1, end, n, 1, rows) for n in batches for rows in USUAL_TOKENS for end in ends)
         self.model.record_graphs(shapes)
         return sequence, info
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
-        """Compute the next `count` tokens of the handle's prompt, and wait for the GPU, since callers measure the
-        time."""
+        """Compute the next `count` tokens of the handle's prompt, and wait for the GPU: callers measure the time."""
         super().prefill(handle, count)
         self.model.synchronize()

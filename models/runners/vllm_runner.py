@@ -1,6 +1,6 @@
 """A runner for vLLM, for models and quantisation formats that the other engines do not support.
 
-For each node with an ask, vLLM gets a request for one token, whose prompt ends with the path to the node. All requests
+For each node with a query, vLLM gets a request for one token, whose prompt ends with the path to the node. All requests
 of a pass are scheduled together. A logits processor (`vllm_tap`) keeps the scores of the whole vocabulary.
 """
 
@@ -15,8 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-# vLLM reads these variables when it is imported, or when an engine is created. Its core runs in this process, since
-# each step would otherwise wait for messages between two processes.
+# vLLM reads these variables when it is imported, or when an engine is created. Run its core in this process, because
+# messages between two processes would delay each step.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -29,7 +29,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
+from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, WorkItem
 from rtcontrol.models.errors import UserError, prompt_too_long
 from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.torch_runner import choose_dtype, choose_threads, thread_limit
@@ -51,19 +51,20 @@ class RequestSequence(Handle):
     def keep_prefix(self, count: int, total: int) -> int:
         return count // BLOCK * BLOCK
 
-    def add_requests(self, work: Work, numbers: Iterator[int]) -> RequestedNodes:
-        """Add a path for each node of the tree; return the asks, and a new request number for each node with an ask."""
-        base, asks = len(self.paths), work.tree.asks
+    def add_requests(self, work: WorkItem, numbers: Iterator[int]) -> RequestedNodes:
+        """Add a path for each node of the tree. Return the tree's queries, and a new request number for each of their
+        nodes."""
+        base, queries = len(self.paths), work.tree.queries
         for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
             self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
         if len(self.prompt) + max(map(len, self.paths[base:]), default=0) > self.slots:
             raise prompt_too_long(self.slots, len(self.prompt))
-        nodes = sorted({n for ask in asks if ask.ids or ask.masks is not None for n in ask.nodes})
-        return asks, dict(zip(nodes, numbers, strict=False))
+        nodes = sorted({n for query in queries if query.ids or query.masks is not None for n in query.nodes})
+        return queries, dict(zip(nodes, numbers, strict=False))
 
 
 class VLLMRunner:
-    """A runner with one vLLM engine, which all sessions of a checkpoint share. `figures` are counts for the report."""
+    """A runner with one vLLM engine, which all sessions of a checkpoint share. `figures` has counts for the report."""
 
     def __init__(self, folder: Path, dtype: str, threads: int | None, options: Mapping[str, Any]) -> None:
         config = read_config(folder)
@@ -113,10 +114,10 @@ class VLLMRunner:
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
         """Return another handle for the same prefix."""
-        return RequestSequence(self.slots - 1)  # one slot is for the token that a request generates
+        return RequestSequence(self.slots - 1)  # each request generates a token, which needs one slot
 
     def cost(self, handle: RequestSequence) -> PassCost:
-        """Return a constant, so that only the number of passes counts."""
+        """Return a constant cost, so that schedules depend only on the number of passes."""
         return PassCost(1.0, 0.0)
 
     def prefill(self, handle: RequestSequence, count: int) -> None:
@@ -126,9 +127,8 @@ class VLLMRunner:
             self._evaluate({next(self._numbers): handle.prompt[:end]})
         handle.computed = end
 
-    def run(self, batch: Sequence[Work]) -> list[Any]:
-        """Evaluate the work items; return for each the answers to the asks of its tree, or Cancelled if it was
-        cancelled."""
+    def run(self, batch: Sequence[WorkItem]) -> list[Any]:
+        """Evaluate the work items; return for each the answers to its tree's queries, or Cancelled."""
         requested: list[RequestedNodes] = [w.handle.add_requests(w, self._numbers) for w in batch]
         prompts: dict[int, list[int]] = {}
         for work, (_, numbers) in zip(batch, requested, strict=True):
@@ -142,8 +142,8 @@ class VLLMRunner:
         return [next(scores) if cancelled.isdisjoint(n.values()) else Cancelled() for _, n in requested]
 
     def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
-        """Run steps of the engine until all requests (number: prompt) are finished or cancelled. `stops` has an event
-        and the request numbers of each work item. Return the numbers of the cancelled requests."""
+        """Run the engine until all requests are finished or cancelled. `prompts` are by request number. `stops`
+        has (cancel event, request numbers) of each work item. Return the numbers of cancelled requests."""
         pending, cancelled, figures = set(prompts), set[int](), self.figures
         with thread_limit(self.threads):
             try:
@@ -173,7 +173,8 @@ class VLLMRunner:
 
 @contextmanager
 def omp_threads(threads: int | None) -> Iterator[int]:
-    """Set OMP_NUM_THREADS within a `with` block; then restore torch's threads and setter, which vLLM changes."""
+    """Set OMP_NUM_THREADS within a `with` block. Afterwards restore torch's number of threads and the function
+    `torch.set_num_threads`, which vLLM replaces."""
     before, setter, variable = torch.get_num_threads(), torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads or before)
     setter(threads or before)
@@ -217,7 +218,7 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
         hint = 'Set it to a JSON object with arguments of vLLM\'s engine, such as {"tensor_parallel_size": 2}.'
         raise UserError(f"{OPTIONS} is not a JSON object.", hint) from None
     if dtype == "auto" and not read_config(folder).get("quantization_config"):
-        # Choose as the torch engine does, since vLLM's default would round the weights of small models.
+        # Choose as the torch engine does, because vLLM's default would round the weights of small models.
         dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, DEVICE)))
     files = files_key([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
     threads = choose_threads(threads, files)

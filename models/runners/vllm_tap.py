@@ -1,4 +1,4 @@
-"""A logits processor for vLLM that keeps the scores, and the function that reads them in vLLM's worker."""
+"""Keep the scores that vLLM computes, with a logits processor, and read them in vLLM's worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
-from rtcontrol.models.decode.protocol import Ask
+from rtcontrol.models.decode.protocol import ScoreQuery
 from rtcontrol.models.runners.packed import compute_answers
 
 
@@ -50,7 +50,7 @@ class ScoreTap(LogitsProcessor):
         return logits
 
 
-RequestedNodes = tuple[Sequence[Ask], Mapping[int, int]]  # asks of a work item, and request numbers by node
+RequestedNodes = tuple[Sequence[ScoreQuery], Mapping[int, int]]  # queries of a work item, and request numbers by node
 
 
 def gather_answers(worker: Any, works: Sequence[RequestedNodes]) -> list[list[Any]]:
@@ -62,4 +62,4 @@ def gather_answers(worker: Any, works: Sequence[RequestedNodes]) -> list[list[An
         rows = torch.stack([scores[row] for scores, row in (kept[numbers[n]] for n in nodes)])
         return rows if ids is None else rows[:, list(ids)]
 
-    return compute_answers([(asks, partial(logits, numbers)) for asks, numbers in works])
+    return compute_answers([(queries, partial(logits, numbers)) for queries, numbers in works])

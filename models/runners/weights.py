@@ -21,7 +21,7 @@ from rtcontrol.models.runners.quantized_weights import Packing, read_packing
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
-# Not longrope: its frequencies depend on the length of the prompt.
+# The type longrope is unsupported, because its frequencies depend on the length of the prompt.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 OTHER_ENGINES = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
 
@@ -86,7 +86,7 @@ def _rope(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[floa
     plain = rope in ({"rope_theta": theta}, {"rope_theta": theta, "rope_type": "default"})
     if plain and not raw.get("rope_scaling") and isinstance(theta, int | float) and theta > 0:
         return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
-    # All other forms are read by transformers, which is imported only here, since this takes a second.
+    # Transformers reads all other forms. It is imported only here, because the import takes a second.
     from transformers import AutoConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -96,7 +96,7 @@ def _rope(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[floa
         embedding = LlamaRotaryEmbedding(config) if kind in ROPE_TYPES else None
         if embedding is not None and 2 * len(embedding.inv_freq) != head_dim:
             raise ValueError(f"only a part of the {head_dim} values of a head is rotated")
-    except Exception as error:  # transformers raises errors of many kinds
+    except Exception as error:  # transformers may raise any exception
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:200]
         problem = f"{file}: the rotary embedding cannot be read ({reason})."
         raise UserError(problem, "Correct rope_parameters, rope_scaling and rope_theta.") from None
@@ -108,7 +108,7 @@ def _rope(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[floa
 
 class WeightReader:
     """Reads tensors by name from one safetensors file, or from several files with an index. `packing` is the format of
-    quantised weights."""
+    quantised weights, if there are any."""
 
     def __init__(self, folder: Path, packing: Packing | None = None) -> None:
         self.packing = packing
@@ -156,8 +156,8 @@ class WeightReader:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a hash of the weights for cache keys. Files up to 64 MiB are hashed completely. For larger ones, size,
-    modification time and some blocks are hashed, since reading gigabytes takes seconds."""
+    """Return a hash of the weights for cache keys. Files up to 64 MiB are hashed completely; of larger files, only
+    size, modification time and some blocks, because reading gigabytes takes seconds."""
     digest = hashlib.sha256()
     block = 1 << 20
     for path in WeightReader(folder).paths:
@@ -212,7 +212,7 @@ _instances_lock = threading.RLock()
 
 
 def get_or_create(key: Any, make: Callable[[], T]) -> T:
-    """Return the existing object for this key, or create it with `make`. Objects that are not used are dropped."""
+    """Return the cached object for this key, or create it with `make`. An object is cached while it is in use."""
     with _instances_lock:
         instance = _instances.get(key)
         if instance is None:
@@ -234,7 +234,7 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 
 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    tensors = _Tensors(reader, dtype, device)
+    tensors = _WeightLoader(reader, dtype, device)
     layers = tuple(tensors.layer(f"model.layers.{i}.") for i in range(config.layers))
     embedding = tensors.get("model.embed_tokens.weight")
     rows = (config.heads + 2 * config.kv_heads) * config.head_dim
@@ -243,13 +243,13 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
         problem = f"{folder}: the shapes of the tensors do not match its config.json."
         raise UserError(problem, "Restore the config.json that came with the weights.")
     head = tensors.optional("lm_head.weight")
-    # If its values differ from the embeddings, the head is not tied, whatever the config says.
+    # If the head differs from the embeddings, it is not tied, even if the config says so.
     if head is None or (config.tied and torch.equal(head, embedding)):
         head = embedding
     return Weights(embedding, layers, tensors.norm("model.norm.weight"), head)
 
 
-class _Tensors:
+class _WeightLoader:
     """Loads the tensors of a checkpoint to one device. On a CPU with bf16 weights the norms are fp32."""
 
     def __init__(self, reader: WeightReader, dtype: torch.dtype, device: torch.device) -> None:
@@ -297,14 +297,14 @@ class _Tensors:
 # Matrix products with weights: plain, in oneDNN's layout, or rounded to bf16.
 
 
-ROWS = 16  # oneDNN's layout is optimised for inputs with so many rows
+ROWS = 16  # number of input rows for which oneDNN's layout is optimised
 
 
 class Linear:
-    """A linear layer: computes `x @ weight.T + bias` for x [rows, inputs]. `numel` counts the numbers of both.
+    """A linear layer: `x @ weight.T + bias` for x [rows, inputs]. `numel` is the number of elements of weight and bias.
 
-    On a CPU the weight is stored in oneDNN's blocked layout if possible. With 15 rows the bundled model then takes half
-    the time of `F.linear`, which converts the weight to this layout in every call.
+    On a CPU the weight is stored in oneDNN's blocked layout if possible. For 15 rows of the bundled model this takes
+    half the time of `F.linear`, which converts the weight to this layout in every call.
     """
 
     __slots__ = ("_bias", "_packed", "_weight", "numel", "shape")
@@ -324,7 +324,7 @@ class Linear:
 
 
 def _find_packed_linear() -> Any:
-    """Return oneDNN's linear operator, or None if it does not work. It is private, and may be missing in a torch."""
+    """Return oneDNN's linear operator, or None if it does not work. It is private, so future torch may lack it."""
     try:
         operator = torch.ops.mkldnn._linear_pointwise.default
         weight = torch.eye(2)

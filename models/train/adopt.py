@@ -130,7 +130,7 @@ def _fill_header(path: Path, template: str, system: str) -> str:
 
 
 def _domain_prompt(system: str) -> str:
-    """Return the content of the file `system`, or the text `system` if there is no such file."""
+    """Return the content of the file `system`, or the text `system` if it is not the path of a file."""
     try:
         return _read(Path(system)).rstrip("\n") if Path(system).is_file() else system
     except OSError:  # a long text is not a valid file name

@@ -11,7 +11,7 @@ import torch
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.data.row import Row
 from rtcontrol.models.decode.core import DecoderCore
-from rtcontrol.models.decode.protocol import Budget, Caps, DecodeError, PassCost, PrefixInfo, Work
+from rtcontrol.models.decode.protocol import Budget, Caps, DecodeError, PassCost, PrefixInfo, WorkItem
 from rtcontrol.models.in_flight import Decoding
 from rtcontrol.models.runners.packed import compute_answers
 from rtcontrol.models.train.encode import RowEncoder
@@ -69,7 +69,7 @@ class TrainingRunner:
     def prefill(self, handle: TrainingSequence, count: int) -> None:
         """Do nothing, since no token is cached."""
 
-    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
+    def run(self, batch: Sequence[WorkItem]) -> list[list[Any]]:
         """Evaluate all work items in one packed pass. Items are sorted by prompt, so that common starts are shared."""
         for work in batch:
             work.handle.nodes += zip(work.tree.tokens, work.tree.parents, strict=True)
@@ -85,14 +85,14 @@ class TrainingRunner:
                 places = slice(first + nodes.start, first + nodes.stop)
             if ids is None:
                 return logits[places]
-            if (key := tuple(ids)) not in columns:  # select the ids once, since most asks have the same
+            if (key := tuple(ids)) not in columns:  # select the ids once, because most queries have the same ids
                 columns[key] = logits[:, list(key)]
             return columns[key][places]
 
         requests, end = [], 0
         for i in order:
             end += len(batch[i].handle.nodes)
-            requests.append((batch[i].tree.asks, partial(rows, end - len(batch[i].tree.tokens))))
+            requests.append((batch[i].tree.queries, partial(rows, end - len(batch[i].tree.tokens))))
         answers = dict(zip(order, compute_answers(requests), strict=True))
         return [answers[i] for i in range(len(batch))]
 

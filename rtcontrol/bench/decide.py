@@ -25,7 +25,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.draft_tree import FEW, ChoicePoint
 from rtcontrol.models.decode.grammar import Grammars
-from rtcontrol.models.decode.protocol import Ask, Budget, Runner, Tree, Work
+from rtcontrol.models.decode.protocol import Budget, Runner, ScoreQuery, Tree, WorkItem
 from rtcontrol.models.decode.walk import HeadNode
 from rtcontrol.models.runners.packed import Node
 from rtcontrol.models.runners.torch_runner import TorchRunner
@@ -197,13 +197,13 @@ class JsonWriter:
         first, last = self.nodes, [len(chain) - 1]
         self.nodes = end = first + len(chain)
         if few:
-            ask = Ask(last, few)
+            query = ScoreQuery(last, few)
         else:
             mask = np.zeros((1, self._vocabulary), np.bool_)
             mask[0, token] = True
-            ask = Ask(last, masks=mask)
-        tree = Tree(chain, range(first - 1, end - 1), range(first, end), [ask])
-        ((found,),) = self._runner.run([Work(self._handle, tree)])[0]
+            query = ScoreQuery(last, masks=mask)
+        tree = Tree(chain, range(first - 1, end - 1), range(first, end), [query])
+        ((found,),) = self._runner.run([WorkItem(self._handle, tree)])[0]
         if len(found) != len(few) if few else found[0] != token:
             raise ValueError(f"the runner returned no scores of {few}, or not the token {token}")
         self.passes += 1

@@ -68,7 +68,7 @@ def convert(
     tally, samples = Tally(), chain.from_iterable(map(sets.read_source, sources))
     rows: Iterable[Row] = count_rows(converting.convert_rows(samples, tally, purpose, seed))
     if shares is not None:
-        rows = converting.balance(list(rows), shares, seed, tally)
+        rows = converting.balance_rows(list(rows), shares, seed, tally)
     count, console = write_rows(out, _require_rows(rows, tally)), console_for_tables(line.json)
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")

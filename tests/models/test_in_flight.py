@@ -65,8 +65,8 @@ def margins(decider: STDecider) -> Iterator[list[float]]:
         return walked
 
     def measured(of_all: Any) -> Any:
-        for ask, logits in ((a, logits) for asks, logits in of_all for a in asks if a.masks is not None):
-            for row, mask in zip(logits(list(ask.nodes), None).numpy(), ask.masks, strict=True):
+        for query, logits in ((a, logits) for queries, logits in of_all for a in queries if a.masks is not None):
+            for row, mask in zip(logits(list(query.nodes), None).numpy(), query.masks, strict=True):
                 top(row[mask])
         return answered(of_all)
 
@@ -272,7 +272,7 @@ def test_fault_of_one_character_does_not_affect_the_batch(crowd: CrowdDecoder, m
 
     def not_finite(work):  # type: ignore[no-untyped-def]
         answers = runs(work)
-        answers[2] = [[[float("nan")] * len(row) for row in ask] for ask in answers[2]]
+        answers[2] = [[[float("nan")] * len(row) for row in query] for query in answers[2]]
         return answers
 
     monkeypatch.setattr(crowd.decider.runner, "run", not_finite)

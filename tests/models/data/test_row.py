@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data import synthesis
-from rtcontrol.models.data.convert import PAPER, balance, canonical_tool, check_row, parse_shares
+from rtcontrol.models.data.convert import PAPER, balance_rows, canonical_tool, check_row, parse_shares
 from rtcontrol.models.data.row import Row, read_rows, write_rows
 from rtcontrol.models.data.sample import Tally, UnusableSample
 from rtcontrol.models.data.synthesis import read_tools, sample_value
@@ -138,7 +138,7 @@ def row_with(n: int, arguments: int | None) -> Row:
 def test_balanced_rows_have_the_requested_shares(others: list[int | None], seed: int) -> None:
     made = [row_with(n, count) for n, count in enumerate([1, 2, 3, 4, 5, 6, *others])]
     shares = parse_shares(PAPER)
-    found = balance(made, shares, seed, Tally())
+    found = balance_rows(made, shares, seed, Tally())
     kept = {r.id for r in found}
     assert all(r.id in kept for r in made if r.call is None or not r.call.arguments)  # no share was asked for
     most = min(sum(min(len(r.call.arguments), 6) == c for r in made if r.call) / s for c, s in shares.items())
@@ -148,7 +148,7 @@ def test_balanced_rows_have_the_requested_shares(others: list[int | None], seed:
 
 def test_argument_count_without_rows_cannot_have_a_share() -> None:
     with pytest.raises(UserError, match="No row has a call of 3 arguments"):
-        balance([row_with(0, 1), row_with(1, 2)], parse_shares("1,1,1,0,0,0"), 0, Tally())
+        balance_rows([row_with(0, 1), row_with(1, 2)], parse_shares("1,1,1,0,0,0"), 0, Tally())
     assert parse_shares("1,1,0,0,0,0,0") == {0: 0.5, 1: 0.5, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}
     for bad in ("1,2", "a,b,c,d,e,f", "0,0,0,0,0,0", "-1,1,1,1,1,1", "nan,1,1,1,1,1"):
         with pytest.raises(UserError, match="not a list of shares"):

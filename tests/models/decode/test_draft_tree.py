@@ -63,16 +63,16 @@ def decided(
         for token, parent in zip(work.tokens, work.parents, strict=True):
             paths_seen.append([*(paths_seen[parent] if parent >= 0 else ()), token])
         answers: list[Any] = []
-        for ask in work.asks:
+        for query in work.queries:
             wanted = []
-            for node in ask.nodes:
+            for node in query.nodes:
                 (_head, *begun), path = paths_seen[base + node], paths[paths_seen[base + node][0]]
                 path = [*other] if other and _head != core.plan.function.head_id else path
                 wanted.append(path[len(begun)] if begun == path[: len(begun)] and len(begun) < len(path) else -1)
-            if ask.masks is None:
-                answers.append([[9.0 * (i == w) for i in ask.ids] for w in wanted])
+            if query.masks is None:
+                answers.append([[9.0 * (i == w) for i in query.ids] for w in wanted])
             else:
-                legal = [w if m[w] and w >= 0 else int(m.argmax()) for w, m in zip(wanted, ask.masks, strict=True)]
+                legal = [w if m[w] and w >= 0 else int(m.argmax()) for w, m in zip(wanted, query.masks, strict=True)]
                 answers.append([(w, 0.9) for w in legal])
         deciding.feed(answers)
     assert deciding.decision is not None
