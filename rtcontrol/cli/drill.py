@@ -90,13 +90,13 @@ def _run_drill(run: dict[str, Any], names: tuple[str, ...], rounds: int, out: Pa
 
 def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> int:
     """Simulate a run per seed, print the table of results, and return the exit status. A signal ends it early."""
-    from rtcontrol.drill.simulation.campaign import SimTally, campaign, trace_line
-    from rtcontrol.drill.simulation.faults import SIMULATED
+    from rtcontrol.drill.simulation.campaign import SimTally, run_seeds, trace_line
+    from rtcontrol.drill.simulation.faults import FAULT_KINDS
     from rtcontrol.drill.simulation.run import scenario
     from rtcontrol.run.run import MISSED, OK
     from rtcontrol_client.shutdown import Shutdown
 
-    _check_fault_names(only, SIMULATED)
+    _check_fault_names(only, FAULT_KINDS)
     console, total = console_for_tables(), SimTally()
     with Shutdown() as ending, Progress("") as bar:
         ending.of(lambda name: None)
@@ -106,7 +106,7 @@ def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> i
             if trace:
                 say(console, f"seed {seed}: {scenario(seed).name}")
             show = (lambda run, line: say(console, trace_line(run, line))) if trace else None
-            total.add(campaign([seed], ticks, only, show))
+            total.add(run_seeds([seed], ticks, only, show))
             bar.show(f"{done} of {len(seeds)} seeds, {total.ticks:,} ticks", done, len(seeds))
     for line in total.table().splitlines():
         say(console, line)

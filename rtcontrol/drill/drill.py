@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.drill.faults import DrillFault
-from rtcontrol.drill.judge import Injection, RecordedTick, ticks_of, verdict, violations
+from rtcontrol.drill.judge import Injection, RecordedTick, recorded_ticks, verdict, violations
 from rtcontrol.hosts.processes import module_command
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import create_file, replace_file
@@ -32,17 +32,17 @@ from rtcontrol.telemetry.timeline import Timeline
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import STATUS, Shutdown, rest
 
-START_S, END_S = 300.0, 60.0  # how long a decoder may take to start, and a run to end
-# A run is steady if no two successive calls in the last STEADY_S were further apart than STEADY_GAP_S.
+START_S, END_S = 300.0, 60.0  # how long a decoder may take to start, and how long a run may take to end
+# A run is steady if there was no gap of more than STEADY_GAP_S between calls in the last STEADY_S.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
-DECISIONS = 7  # the process of most of the last decisions is the main decoder's (a standby decides sometimes, too)
+DECISIONS = 7  # the main decoder is the process that made most of the last 7 decisions (others: the standby)
 RESUME_NS = 50_000_000  # how long a stopped process may take to continue after SIGCONT
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated", "misses")
 
 
 class DrilledRun:
-    """A context with a run (a child process) that writes to `out`. `options`: options of `rtcontrol run`. `events`:
-    events that the run's environment has logged so far."""
+    """A context in which a child process executes `rtcontrol run` with `options`, and writes its record to `out`.
+    `events`: what the run's environment has logged so far."""
 
     def __init__(self, out: Path, options: dict[str, Any], ending: Shutdown) -> None:
         self._out, self._ending, self._options = out, ending, options
@@ -52,8 +52,8 @@ class DrilledRun:
         self._lines = path.open()
         self.hang = path.with_name("hang")
         self.events: list[dict[str, Any]] = []
-        self._deciders: deque[int] = deque(maxlen=DECISIONS)
-        self._acted_s = 0.0  # the time of the last fresh call
+        self._decider_pids: deque[int] = deque(maxlen=DECISIONS)
+        self._acted_s = 0.0  # when the last fresh call ended, or 0
 
     def __enter__(self) -> Self:
         options = json.dumps({**self._options, "out": str(self._out)})
@@ -67,49 +67,49 @@ class DrilledRun:
             )
         return self
 
-    def read(self) -> None:
-        """Read the events that the run has logged since the last call."""
+    def read_events(self) -> None:
+        """Read the events that the run has logged since the last call of `read_events`."""
         for line in self._lines:
             event = json.loads(line)
             if event["event"] == "decision":
-                self._deciders.append(event["pid"])
+                self._decider_pids.append(event["pid"])
                 continue
             self.events.append(event)
             if event.get("not_after") is not None and not event["failed"]:
                 self._acted_s = event["end"] / 1e9
 
     @property
-    def decoder(self) -> int:
+    def decoder_pid(self) -> int:
         """Return the id of the decoder's process, or 0 if the run's own process decides."""
-        self.read()
-        pid = Counter(self._deciders).most_common(1)[0][0] if self._deciders else 0
+        self.read_events()
+        pid = Counter(self._decider_pids).most_common(1)[0][0] if self._decider_pids else 0
         return 0 if pid == self.process.pid else pid
 
-    def must_end(self) -> bool:
+    def must_stop(self) -> bool:
         """Return whether the user has stopped the drill, or the run has ended."""
         return self._ending.called() or self.process.poll() is not None
 
     def await_steady(self, until_s: float) -> bool:
-        """Wait until an instant, and then until calls have acted regularly for STEADY_S. Return False if the drill must
-        end, or if the run does not become steady within START_S."""
+        """Wait until the instant `until_s`, and then until the run is steady. Return False if the drill must stop or
+        the run does not become steady within START_S."""
         steady_s = time.monotonic()
         while (now_s := time.monotonic()) < until_s or now_s - steady_s < STEADY_S:
-            self.read()
+            self.read_events()
             if now_s - self._acted_s > STEADY_GAP_S:
                 steady_s = now_s
-            if self.must_end() or now_s > until_s + START_S:
+            if self.must_stop() or now_s > until_s + START_S:
                 return False
             time.sleep(0.02)
         return True
 
-    def check(self) -> None:
+    def require_calls(self) -> None:
         """Raise UserError if the run has not executed any call."""
         if not (self._ending.called() or self._acted_s):
-            message = f"The run has not executed any call: {self.last_line()}"
+            message = f"The run to be drilled has not executed any call. Its last output: {self.last_line()}"
             raise UserError(message, f"See {self._out / 'run.log'}.")
 
     def last_line(self) -> str:
-        """Return the last line of the run's output."""
+        """Return the last line that the run has printed."""
         return (self._out / "run.log").read_text(errors="replace").strip().rpartition("\n")[2]
 
     def end(self) -> int | None:
@@ -123,7 +123,7 @@ class DrilledRun:
             self.process.wait()
             return None
         finally:
-            self.read()
+            self.read_events()
 
     def __exit__(self, *exc: object) -> None:
         if self.process.poll() is None:
@@ -133,9 +133,9 @@ class DrilledRun:
 
 
 def inject(run: DrilledRun, fault: DrillFault) -> Injection:
-    """Inject a fault for its duration, or until the drill must end. Undo the fault afterwards in any case."""
-    begin_ns, hit = time.monotonic_ns(), True
-    pid = run.decoder if fault.name.endswith("_decoder") else run.process.pid
+    """Inject a fault for its duration, or until the drill must stop. Always undo the fault at the end."""
+    begin_ns, injected = time.monotonic_ns(), True
+    pid = run.decoder_pid if fault.name.endswith("_decoder") else run.process.pid
     with contextlib.ExitStack() as after:
         if fault.name == "busy_core":
             command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
@@ -147,11 +147,11 @@ def inject(run: DrilledRun, fault: DrillFault) -> Injection:
             run.hang.touch()
             after.callback(run.hang.unlink)
         else:
-            hit = _send_signal(pid, signal.SIGKILL if fault.name == "kill_decoder" else signal.SIGSTOP)
+            injected = _send_signal(pid, signal.SIGKILL if fault.name == "kill_decoder" else signal.SIGSTOP)
             if fault.name != "kill_decoder":
                 after.callback(_send_signal, pid, signal.SIGCONT)
-        rest(run.must_end, time.monotonic() + fault.seconds)
-    return Injection(fault, begin_ns, time.monotonic_ns(), hit)
+        rest(run.must_stop, time.monotonic() + fault.seconds)
+    return Injection(fault, begin_ns, time.monotonic_ns(), injected)
 
 
 def _send_signal(pid: int, number: int) -> bool:
@@ -166,11 +166,10 @@ def _send_signal(pid: int, number: int) -> bool:
 
 
 def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, ending: Shutdown, console: Console) -> int:
-    """Start a run with `options` of `rtcontrol run`, inject the faults of `order`, judge the record, and write
-    drill.json.
+    """Execute a run, inject the faults of `order`, judge the run's record, and write drill.json to `out`.
 
-    Return the exit status: 0 if every fault is attributed, no miss is unknown and no rule is violated; 3 otherwise; or
-    the status of the signal that ended the drill."""
+    Return the exit status: 0 if every fault is attributed, no miss is unknown and no rule is violated; 3 otherwise. If
+    a signal ended the drill, return the status for this signal. `options`: options of `rtcontrol run`."""
 
     def show_line(line: str) -> None:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
@@ -178,7 +177,7 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
     config = RunOptions(**options)
     with DrilledRun(out, options, ending) as run:
         show_line("starting the run ...")
-        injections = _inject_fault(run, order, config.seed, show_line)
+        injections = _inject_faults(run, order, config.seed, show_line)
         end_ns = time.monotonic_ns()
         status = run.end()
     stopped = [(i.begin_ns, i.end_ns + RESUME_NS) for i in injections if i.fault.name in ("stop_loop", "hang")]
@@ -193,19 +192,20 @@ def drill(options: dict[str, Any], order: Sequence[DrillFault], out: Path, endin
         replace_file(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Use another --out.") from error
-    show(result, console)
+    print_result(result, console)
     show_line(f"drill: {path}")
     clean = result["attributed"] == result["injected"] and not (result["unknown"] or result["invariants_violated"])
     return ending.status or (OK if clean else MISSED)
 
 
-def _inject_fault(
+def _inject_faults(
     run: DrilledRun, order: Sequence[DrillFault], seed: int, show_line: Callable[[str], None]
 ) -> list[Injection]:
+    """Inject each fault of `order` as soon as the run is steady. Return the injections."""
     injections: list[Injection] = []
-    rng = random.Random(seed)  # for random pauses, so that faults start at different times within a period
+    rng = random.Random(seed)  # for random pauses, because faults must start at random times within a period
     run.await_steady(time.monotonic())
-    run.check()
+    run.require_calls()
     started_s = time.monotonic()
     for i, fault in enumerate(order, 1):
         # Inject a fault only after the run has recovered from the previous one.
@@ -213,7 +213,7 @@ def _inject_fault(
             break
         show_line(f"[{i:3}/{len(order)}] {time.monotonic() - started_s:6.1f} s  {fault.name}: {fault.description}")
         injections.append(inject(run, fault))
-        rest(run.must_end, time.monotonic() + fault.recovery_s)
+        rest(run.must_stop, time.monotonic() + fault.recovery_s)
     return injections
 
 
@@ -226,10 +226,10 @@ def _ticks(config: RunOptions, out: Path) -> list[RecordedTick]:
     timeline = Timeline()
     for event in read_record(out / "record.mcap"):
         timeline.add(event)
-    return ticks_of(timeline.finish(), config.period_ns, config.deadline_ns)
+    return recorded_ticks(timeline.finish(), config.period_ns, config.deadline_ns)
 
 
-def show(result: Mapping[str, Any], console: Console) -> None:
+def print_result(result: Mapping[str, Any], console: Console) -> None:
     """Print a table with a row for each kind of fault, then the errors and the totals."""
     table = Table("fault", "injected", "attributed", "misses", "recovered in s, at most", "reported as", box=None)
     for kind in dict.fromkeys(fault["fault"] for fault in result["faults"]):
@@ -237,12 +237,12 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         causes: Counter[str] = sum((Counter(fault["causes"]) for fault in faults), Counter())
         attributed, misses = (sum(fault[name] for fault in faults) for name in ("attributed", "misses"))
         slowest = max(fault["recovered_s"] or 0.0 for fault in faults)
-        named = ", ".join(f"{name} {count}" for name, count in causes.most_common())
-        table.add_row(kind, str(len(faults)), str(attributed), str(misses), f"{slowest:.2f}", named)
+        reported = ", ".join(f"{name} {count}" for name, count in causes.most_common())
+        table.add_row(kind, str(len(faults)), str(attributed), str(misses), f"{slowest:.2f}", reported)
     console.print(table)
-    wrong = [f"{fault['fault']}: {'; '.join(fault['why'])}" for fault in result["faults"] if fault["why"]]
-    wrong += [f"violated: {violation['what']}" for violation in result["violations"]]
-    wrong += [f"tick {m['k']} missed without an injected fault: {m['called']}" for m in result["uninjected_misses"]]
+    errors = [f"{fault['fault']}: {'; '.join(fault['why'])}" for fault in result["faults"] if fault["why"]]
+    errors += [f"violated: {violation['what']}" for violation in result["violations"]]
+    errors += [f"tick {m['k']} missed without an injected fault: {m['called']}" for m in result["uninjected_misses"]]
     counts = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in COUNTS)
-    for line in (*wrong, f"{counts}, seed {result['seed']}"):
+    for line in (*errors, f"{counts}, seed {result['seed']}"):
         console.print(line, markup=False, soft_wrap=True)

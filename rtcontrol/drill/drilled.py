@@ -1,7 +1,7 @@
-"""The program of a drilled run: `rtcontrol run` with an environment that logs calls, and that hangs on request.
+"""Execute `rtcontrol run` for a drill, with an environment that logs its calls and can be made to hang.
 
-Usage: `python -m rtcontrol.drill.drilled OPTIONS FOLDER`. Each call or decision is appended as a line to FOLDER/events.
-While the file FOLDER/hang exists, the environment's step hangs.
+Usage: `python -m rtcontrol.drill.drilled OPTIONS FOLDER`. Each call, reset and decision is appended as a JSON
+line to FOLDER/events. While the file FOLDER/hang exists, the next step of the environment does not return.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ PR_SET_PDEATHSIG = 1
 
 
 class EventFile:
-    """A file of JSON lines to which several processes append. Instants are nanoseconds of CLOCK_MONOTONIC."""
+    """The file of logged events (JSON lines), to which several processes append. Times are CLOCK_MONOTONIC."""
 
     def __init__(self, folder: str) -> None:
         self._file = os.open(Path(folder, "events"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def write(self, kind: str, t_ns: int, **more: Any) -> None:
-        os.write(self._file, json.dumps({"event": kind, "t": t_ns, **more}).encode() + b"\n")
+    def write(self, kind: str, t_ns: int, **fields: Any) -> None:
+        os.write(self._file, json.dumps({"event": kind, "t": t_ns, **fields}).encode() + b"\n")
 
 
 class LoggedSimulation:
-    """A wrapper of the environment's simulation, on the same thread, that logs each call and reset, and can hang."""
+    """A wrapper of an environment's simulation that logs each call and reset, and hangs while FOLDER/hang exists."""
 
     def __init__(self, world: PacedEnvironment, folder: str) -> None:
         self._world, self._inner = world, world._simulation
         self._events, self._hang = EventFile(folder), Path(folder, "hang")
-        self.bindings = {name: self._log_around(function) for name, function in self._inner.bindings.items()}
+        self.bindings = {name: self._with_logging(function) for name, function in self._inner.bindings.items()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -62,23 +62,25 @@ class LoggedSimulation:
             time.sleep(0.005)
         self._inner.step()
 
-    def _log_around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_logging(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls `function` and logs start, end, deadline and failure of the call."""
+
         @functools.wraps(function)
         def logged_call(**arguments: Any) -> Any:
-            begin_ns, not_after_ns, failed = time.monotonic_ns(), self._world.not_after_ns, True
+            start_ns, not_after_ns, failed = time.monotonic_ns(), self._world.not_after_ns, True
             try:
                 result = function(**arguments)
                 failed = False
                 return result
             finally:
-                self._events.write("act", begin_ns, end=time.monotonic_ns(), not_after=not_after_ns, failed=failed)
+                self._events.write("act", start_ns, end=time.monotonic_ns(), not_after=not_after_ns, failed=failed)
 
         return logged_call
 
 
 @dataclass(frozen=True)
 class LoggedSource:
-    """A decider source that builds a LoggedDecider in the decoder's process."""
+    """A factory for a LoggedDecider, which the decoder's process calls."""
 
     source: DeciderSource
     folder: str
@@ -103,10 +105,10 @@ class LoggedDecider:
 
 
 def add_logging(folder: str, agent: Agent, env: Environment, source: DeciderSource) -> tuple[Any, Any, Any]:
-    """Return agent, environment and decider source of the run with wrappers that log. Null decisions are disabled,
-    because the judge cannot distinguish them from a missing decision."""
+    """Return the run's agent, environment and decider source, with wrappers that log to `folder`. Disable null
+    decisions, because the judge of the drill cannot distinguish them from missing decisions."""
     if not isinstance(env, PacedEnvironment):
-        raise UserError(f"A drill cannot use the environment {env.name}.", "Use a bundled one, or a .py file.")
+        raise UserError(f"A drill cannot use the environment {env.name}.", "Use a bundled environment or a .py file.")
     env._simulation = LoggedSimulation(env, folder)  # type: ignore[assignment]
     if isinstance(source, STSource) and source.spec.allow_null:
         source = replace(source, spec=replace(source.spec, allow_null=False))

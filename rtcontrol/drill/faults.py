@@ -1,4 +1,4 @@
-"""The faults that a drill injects in real time. For the faults in simulated time see `simulation/faults.py`."""
+"""List the faults that a drill injects into a real run. `simulation/faults.py` has those of simulated runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DrillFault:
-    """A kind of fault. `causes`: names of the misses that the fault explains, separated by spaces. The fault lasts for
-    `seconds`, and then no fault is injected for `recovery_s`. `costs_tick`: the fault must cause a miss."""
+    """A kind of fault, which lasts for `seconds`. `causes`: the causes of misses that it explains, separated by spaces.
+
+    `recovery_s`: minimum pause before the next fault. `must_miss`: whether the fault must cause at least one miss."""
 
     name: str
     description: str
     causes: str
     seconds: float
     recovery_s: float = 2.0
-    costs_tick: bool = True
+    must_miss: bool = True
 
 
 _CPU = "wake.scheduler pause.starved pause.stall pause.stopped"
@@ -30,12 +31,12 @@ FAULTS = {
             "twice as many busy processes as there are CPUs",
             f"{_CPU} {_DECODER} execute.slow execute.busy",
             2.0,
-            costs_tick=False,
+            must_miss=False,
         ),
         DrillFault("stop_decoder", "SIGSTOP of the decoder's process", "decide.decoder_stopped decide.queued", 1.0),
         DrillFault("stop_loop", "SIGSTOP of the run's process", "pause.stopped", 0.6),
-        # With a standby this may cause no miss. A new decoder is slow at first, and its start delays other threads.
-        DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, recovery_s=8.0, costs_tick=False),
+        # With a standby decoder this may cause no miss. A new decoder is slow, and its start delays other threads.
+        DrillFault("kill_decoder", "SIGKILL of the decoder's process", _KILLED, 0.0, recovery_s=8.0, must_miss=False),
         DrillFault("hang", "the world's step hangs", _WORLD, 1.5),
     )
 }

@@ -79,9 +79,9 @@ class CrowdDecoder(SimDecoder):
         self.request = request
         super()._decide(request, received_ns)
 
-    def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
+    def _make_decision(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
         if kind == "decider_raises":
-            return super()._answer(kind)
+            return super()._make_decision(kind)
         self.illegal = kind == "invalid_call"
         return None, None, None
 
@@ -213,7 +213,7 @@ class SimCrowd:
         fault.extend_to(fault.end_ns + self.period_ns)
 
     def _pause(self, fault: SimFault) -> None:
-        self.faults.use("pause")
+        self.faults.take_pending("pause")
         for word, later in (("pause", 0), ("resume", self.chance.randrange(1, 4) * self.period_ns)):
             command = OperatorCommand(word, "sim", self.time.now_ns + later)
             self.process.at(command.t_ns, lambda command=command: self.loop.enqueue_event(command))

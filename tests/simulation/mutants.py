@@ -51,10 +51,10 @@ def hunt(mutant: Mutant) -> None:
     spec, code = mutant.broken()
     module = sys.modules[mutant.module] = importlib.util.module_from_spec(spec)
     exec(code, module.__dict__)
-    from rtcontrol.drill.simulation.campaign import campaign
+    from rtcontrol.drill.simulation.campaign import run_seeds
     from tests.simulation.crowd import crowds
 
-    run = crowds if mutant.module.startswith("rtcontrol.serve.crowd") else campaign
+    run = crowds if mutant.module.startswith("rtcontrol.serve.crowd") else run_seeds
     for seed in (mutant.seed, *range(SEEDS)):
         for failure in run([seed]).failures.values():
             print(f"seed {seed}: {failure.partition(': ')[2].splitlines()[0][:150]}")

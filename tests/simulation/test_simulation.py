@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rtcontrol.drill.simulation.campaign import TICKS, SimTally, campaign, simulate
+from rtcontrol.drill.simulation.campaign import TICKS, SimTally, run_seeds, simulate
 from tests.simulation.crowd import crowds
 from tests.simulation.mutants import found_by, mutants
 
@@ -22,7 +22,7 @@ def judge(total: SimTally) -> None:
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_simulated_faults_break_no_law(chunk: int) -> None:
-    judge(campaign(range(CHUNK * chunk, CHUNK * (chunk + 1)), TICKS))
+    judge(run_seeds(range(CHUNK * chunk, CHUNK * (chunk + 1)), TICKS))
 
 
 @pytest.mark.parametrize("chunk", range(2))
@@ -45,7 +45,7 @@ def test_each_mutant_matches_its_module_once() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_million_ticks_have_their_faults_attributed(batch: int) -> None:
-    total = campaign(range(1000 + BATCH * batch, 1000 + BATCH * (batch + 1)), TICKS)
+    total = run_seeds(range(1000 + BATCH * batch, 1000 + BATCH * (batch + 1)), TICKS)
     print(total.table())
     judge(total)
     assert total.ticks >= 1_000_000 / BATCHES

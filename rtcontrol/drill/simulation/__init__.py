@@ -1,2 +1,1 @@
-"""Simulation of the loop, actuator, session and client with faults, in simulated time (`rtcontrol drill
---simulate`)."""
+"""Simulate loop, actuator, server and client, with random faults, in simulated time (`rtcontrol drill --simulate`)."""

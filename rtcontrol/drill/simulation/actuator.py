@@ -1,4 +1,4 @@
-"""A simulated actuator thread: the real `ActuatorCore` with calls that take simulated time."""
+"""Simulate the actuator's thread: the real `ActuatorCore` executes calls that take simulated time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rtcontrol.records import Command
 
 
 class SimActuator(Actuator):
-    """A simulated actuator. `work` returns when a call starts, and is called again when the call ends. `busy_ns`: when
-    the running call started (0: none).
+    """An actuator whose thread is simulated. `work` returns when a call starts, and is called again when the call ends.
 
-    `referee` is informed of orders, attempts and calls. `confirm`: names of tools whose calls need approval."""
+    `busy_ns`: when the running call started, or 0. `referee` checks orders, calls and safe calls. `confirm`: names of
+    the tools whose calls need approval."""
 
     def __init__(
         self, agent: Any, env: Any, wake: Callable[[], None], thread: Thread, referee: Referee, confirm: frozenset[str]
@@ -95,27 +95,27 @@ class SimActuator(Actuator):
                 super()._execute_action(action)
                 return
             self.busy_ns = self.time.now_ns
-            world.perform(action.call, action, lambda *end: self._performed(action, *end))
+            world.perform(action.call, action, lambda *end: self._finish_call(action, *end))
         elif not isinstance(action, Attempt):
             super()._execute_action(action)
         elif world is None:
-            self._attempt(action)  # this does not block, and needs no thread
+            self._attempt(action)  # a remote safe call does not block, and needs no thread
         else:
             self.referee.safes.append(self.time.now_ns)
             if not action.threaded:
                 self.busy_ns = self.time.now_ns
             if action.acted_ns is not None or action.safe.call is None:
-                self._attempted(action, "acted", None)
+                self._finish_safe_call(action, "acted", None)
             else:
-                world.perform(action.safe.call, None, lambda *end: self._attempted(action, *end))
+                world.perform(action.safe.call, None, lambda *end: self._finish_safe_call(action, *end))
 
-    def _performed(self, command: Command, effect: Effect, error: BaseException | None) -> None:
+    def _finish_call(self, command: Command, effect: Effect, error: BaseException | None) -> None:
         self.core.performed(command, effect, error, self.time.now_ns)
         if effect == "acted" and error is None:
             self.referee.record_renewal()
         self._release_world()
 
-    def _attempted(self, attempt: Attempt, effect: Effect, error: BaseException | None) -> None:
+    def _finish_safe_call(self, attempt: Attempt, effect: Effect, error: BaseException | None) -> None:
         if error is not None:
             self.referee.expect_retry()
         self.core.attempted(attempt, AttemptResult(effect, self.time.now_ns, True, error), self.time.now_ns)

@@ -9,24 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol.drill.simulation.faults import SIMULATED
+from rtcontrol.drill.simulation.faults import FAULT_KINDS
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.remote import RemoteRun
-from rtcontrol.drill.simulation.run import SimRun, Trace, scenario
+from rtcontrol.drill.simulation.run import SimRun, Trace, scenario_for
 
-TICKS = 500  # ticks of one seed
+TICKS = 500  # default number of ticks that are simulated with a seed
 
 
 @dataclass(slots=True)
 class SimTally:
-    """The counts of simulated runs. By kind of fault: `injected` faults, faults that were `felt` (cost a tick), and
-    misses with an `attributed` or `unknown` cause. `causes`: counts of all causes of misses.
-
-    `failures`: by seed, the violated law and the command that replays the seed."""
+    """Totals of simulated runs, most of them by kind of fault. `injected`: injected faults. `harmful`: faults that
+    caused a miss. `attributed`, `unknown`: misses of the faults with a named cause, and with the cause `unknown`.
+    `causes`: number of misses by cause. `failures`: by seed, the violated rule and the command to replay the seed."""
 
     ticks: int = 0
     injected: Counter[str] = field(default_factory=Counter)
-    felt: Counter[str] = field(default_factory=Counter)
+    harmful: Counter[str] = field(default_factory=Counter)
     attributed: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
@@ -35,31 +34,31 @@ class SimTally:
     def add(self, other: SimTally) -> None:
         self.ticks += other.ticks
         self.failures |= other.failures
-        for name in ("injected", "felt", "attributed", "unknown", "causes"):
+        for name in ("injected", "harmful", "attributed", "unknown", "causes"):
             getattr(self, name).update(getattr(other, name))
 
     def table(self) -> str:
-        """Return a table of the injected faults and their misses, followed by the causes and the failures."""
+        """Return a table of faults and their misses, followed by the causes and the failures."""
         head = f"{self.ticks:,} ticks, {self.injected.total():,} injected faults, {self.causes.total():,} misses judged"
-        lines = [head, f"unknown {self.unknown.total():,}, laws broken by {len(self.failures)} seeds", ""]
+        lines = [head, f"unknown {self.unknown.total():,}, rules violated by {len(self.failures)} seeds", ""]
         lines.append(f"{'fault':17}{'injected':>10}{'cost ticks':>12}{'attributed':>12}{'unknown':>9}")
-        for name in SIMULATED:
-            counts = (self.injected[name], self.felt[name], self.attributed[name], self.unknown[name])
+        for name in FAULT_KINDS:
+            counts = (self.injected[name], self.harmful[name], self.attributed[name], self.unknown[name])
             lines.append("{:17}{:>10,}{:>12,}{:>12,}{:>9,}".format(name, *counts))
         lines += ["", "causes", *(f"  {n:>9,}  {name}" for name, n in self.causes.most_common())]
         return "\n".join([*lines, *self.failures.values()])
 
 
-def campaign(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> SimTally:
-    """Simulate each seed for a number of ticks. `only`: inject only these kinds of faults. `trace` gets each recorded
-    line."""
+def run_seeds(seeds: Iterable[int], ticks: int = TICKS, only: tuple[str, ...] = (), trace: Trace = None) -> SimTally:
+    """Simulate the scenario of each seed, and return the totals. `only`: inject only these kinds of faults. `trace` is
+    called with each line of the record."""
     total = SimTally()
     for seed in seeds:
         try:
             with without_garbage_collection():
                 total.add(simulate(seed, ticks, trace, only))
         except Violation as violation:
-            failure = f"seed {seed} ({scenario(seed, only).name}): {violation}"
+            failure = f"seed {seed} ({scenario_for(seed, only).name}): {violation}"
             total.failures[seed] = f"{failure}\n  {replay_command(seed, ticks, only)}"
     return total
 
@@ -75,14 +74,14 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def replay_command(seed: int, ticks: int, only: tuple[str, ...] = ()) -> str:
-    """Return the command that replays a seed with a trace."""
-    chosen = "".join(f" --set drill.only={name}" for name in only)
-    return f"rtcontrol drill --simulate --seed {seed} --set drill.ticks={ticks}{chosen} --set drill.trace=true"
+    """Return the command that simulates a seed again and prints its record."""
+    options = "".join(f" --set drill.only={name}" for name in only)
+    return f"rtcontrol drill --simulate --seed {seed} --set drill.ticks={ticks}{options} --set drill.trace=true"
 
 
 def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] = ()) -> SimTally:
-    """Simulate one seed. `only`: inject only these kinds of faults. Raises Violation if the run violates a law."""
-    chosen = scenario(seed, only)
+    """Simulate the scenario of one seed. Raises Violation if the run violates a rule of the referee."""
+    chosen = scenario_for(seed, only)
     if chosen.mode == "remote":
         remote = RemoteRun(chosen, trace)
         remote.run(ticks)
@@ -93,11 +92,11 @@ def simulate(seed: int, ticks: int, trace: Trace = None, only: tuple[str, ...] =
         runs, faults = [run], run.faults
     ticks = sum(run.referee.ticks for run in runs)
     causes = sum((run.referee.cause_counts for run in runs), Counter[str]())
-    return SimTally(ticks, faults.injected, faults.felt, faults.attributed, faults.unknown, causes)
+    return SimTally(ticks, faults.injected, faults.harmful, faults.attributed, faults.unknown, causes)
 
 
 def trace_line(run: SimRun, line: dict[str, Any]) -> str:
-    """Return a line of the record as text, with the simulated time and the active faults."""
+    """Format a line of the record, after the simulated time in seconds and the active faults."""
     now, origin_ns = run.time.now_ns, run.referee.origin_ns
-    near = [fault.kind.name for fault in run.faults.recent[-4:] if fault.end_ns >= now]
-    return f"{(now - origin_ns) / 1e9:12.6f} {' '.join(near):30} {line}"
+    active = [fault.kind.name for fault in run.faults.recent[-4:] if fault.end_ns >= now]
+    return f"{(now - origin_ns) / 1e9:12.6f} {' '.join(active):30} {line}"

@@ -1,6 +1,6 @@
-"""A simulated decoder process, which can be slow, stop, die, restart, fail and repeat replies; and simulated hosts.
+"""Simulate decoder processes, which can be slow, stop, die, restart, fail and repeat replies, and their hosts.
 
-A host has one decoder, a decoder that makes plans, or two decoders (`host.backup`, `host.standby`).
+A host has one decoder, one that decides plans of several calls, or two decoders (`host.backup`, `host.standby`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from rtcontrol.models.call import Call, Decision, Plan
 
 FUNCTIONS = ("move", "turn", "grip")
 CALLS = tuple(Call(name, {"x": x}) for name in FUNCTIONS for x in range(4))
-GAP_NS = 10 * MS  # shorter times in which the process is frozen are not heartbeat gaps
+GAP_NS = 10 * MS  # a freeze of the process counts as a heartbeat gap if it is longer
 GAP_AGE_NS = 2_000_000_000  # a reply reports heartbeat gaps that ended within the last 2 s
 
 
 class SimDecoder(HostBase):
-    """A simulated `Host` with its decoder process, which decides `parallel` requests at once, the newest first. A
-    decision without a fault takes between `usual_ns[0]` and `usual_ns[1]`.
+    """A `Host` with a simulated decoder process, which decides at most `parallel` requests at once, the newest first.
 
-    `null_share`, `unsure_share`: the share of null decisions, and of decisions with low confidence. `patience_ns`: how
-    long the host waits for a plan that was lost."""
+    `usual_ns`: minimum and maximum duration of a decision without a fault. `null_share`, `unsure_share`: probability
+    of a null decision, and of one with low confidence. `plan_timeout_ns`: how long the host waits for a lost plan."""
 
     null_share = unsure_share = 0.0
-    patience_ns = 0
+    plan_timeout_ns = 0
 
     def __init__(
         self, time: SimTimeline, faults: Faults, usual_ns: tuple[int, int], period_ns: int, parallel: int, key: str = ""
@@ -64,19 +63,19 @@ class SimDecoder(HostBase):
         self.woken = True
 
     def submit(self, request: DecisionRequest) -> None:
-        if (fault := self.faults.use("send_raises")) is not None:
+        if (fault := self.faults.take_pending("send_raises")) is not None:
             fault.extend_to(self.time.now_ns + self.period_ns)
             raise OSError("no buffer space")
-        life = self.incarnation
-        self.process.at(self.time.now_ns + 40 * US, lambda: self._receive_request(request, life))
+        incarnation = self.incarnation
+        self.process.at(self.time.now_ns + 40 * US, lambda: self._receive_request(request, incarnation))
 
     def cancel(self, tick: int) -> None:
         self._waiting = deque(waiting for waiting in self._waiting if waiting[0].tick != tick)
 
     # -- the decoder's process ----------------------------------------------------------------------------------------
 
-    def _receive_request(self, request: DecisionRequest, life: int) -> None:
-        if life == self.incarnation and self.up:
+    def _receive_request(self, request: DecisionRequest, incarnation: int) -> None:
+        if incarnation == self.incarnation and self.up:
             self._waiting.append((request, self.time.now_ns))
             self._start_next_request()
 
@@ -88,9 +87,9 @@ class SimDecoder(HostBase):
             self._decide(request, received_ns)
 
     def _decide(self, request: DecisionRequest, received_ns: int) -> None:
-        started_ns, life = self.time.now_ns, self.incarnation
-        kind = self.faults.next_kind
-        fault = self.faults.use(kind) if kind is not None and kind != "send_raises" else None
+        started_ns, incarnation = self.time.now_ns, self.incarnation
+        kind = self.faults.next_kind  # the kind of fault that this decision must have, or None
+        fault = self.faults.take_pending(kind) if kind is not None and kind != "send_raises" else None
         min_ns, max_ns = self.usual_ns
         took_ns = min_ns + int(self.rng.random() * (max_ns - min_ns))
         if kind == "slow_decoder":
@@ -98,16 +97,16 @@ class SimDecoder(HostBase):
         if fault is not None:
             fault.extend_to(started_ns + took_ns + self.period_ns)
         stamps = received_ns, started_ns
-        self.process.at(started_ns + took_ns, lambda: self._decided(request, stamps, life, fault))
+        self.process.at(started_ns + took_ns, lambda: self._finish_decision(request, stamps, incarnation, fault))
 
-    def _decided(self, request: DecisionRequest, stamps: tuple[int, int], life: int, fault: SimFault | None) -> None:
-        if life != self.incarnation or not self.up:
+    def _finish_decision(self, request: Any, stamps: tuple[int, int], incarnation: int, fault: SimFault | None) -> None:
+        if incarnation != self.incarnation or not self.up:
             return
         now, kind = self.time.now_ns, None if fault is None else fault.kind.name
         self._running -= 1
         if fault is not None:
             fault.extend_to(now + self.period_ns)
-        decision, error, loss = self._answer(kind)
+        decision, error, loss = self._make_decision(kind)
         gaps = [gap for gap in self.process.frozen_spans[-8:] if gap[1] - gap[0] > GAP_NS and now - gap[1] < GAP_AGE_NS]
         reply = DecisionReply(
             request.tick, decision, error, now - stamps[1], None, stamps[0], stamps[1], tuple(gaps), loss=loss
@@ -115,8 +114,8 @@ class SimDecoder(HostBase):
         self._deliver(reply, fault)
         self._start_next_request()
 
-    def _answer(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
-        """Return decision, error and loss of a reply with a fault of this kind (None: no fault)."""
+    def _make_decision(self, kind: str | None) -> tuple[Decision | None, str | None, str | None]:
+        """Return decision, error and loss (see LOSSES) of a reply to which a fault of this kind (or None) happens."""
         if kind == "decider_raises":
             return None, "ValueError: no scores", None
         if kind in LOSSES:
@@ -125,41 +124,41 @@ class SimDecoder(HostBase):
             return Decision(Call("explode", {"x": 9})), None, None
         if self.rng.random() < self.null_share:
             return Decision(None), None, None
-        sure = 0.2 if self.rng.random() < self.unsure_share else 0.9
+        confidence = 0.2 if self.rng.random() < self.unsure_share else 0.9
         call = CALLS[int(self.rng.random() * len(CALLS))]
-        extra = self.rng.randrange(6) if self.patience_ns else 0
+        extra = self.rng.randrange(6) if self.plan_timeout_ns else 0
         plan = Plan((call, *(self.rng.choice(CALLS) for _ in range(extra))), self.period_ns) if extra else None
-        return Decision(call, {"function": sure}, 1, 10, 5, plan=plan), None, None
+        return Decision(call, {"function": confidence}, 1, 10, 5, plan=plan), None, None
 
     def _deliver(self, reply: DecisionReply, fault: SimFault | None) -> None:
         kind = None if fault is None else fault.kind.name
-        at_ns, life = self.time.now_ns + 40 * US, self.incarnation
+        at_ns, incarnation = self.time.now_ns + 40 * US, self.incarnation
         if fault is not None and kind == "lost_in_transit":
-            fault.extend_to(self.time.now_ns + self.patience_ns)
+            fault.extend_to(self.time.now_ns + self.plan_timeout_ns)
             return
         if fault is not None and kind == "delivered_late":
             at_ns += int(self.period_ns * self.parallel * self.rng.uniform(1.1, 2.5)) + 3 * MS
             fault.extend_to(at_ns + self.period_ns)
-        self.time.at(at_ns, lambda: self._received(reply, life))
+        self.time.at(at_ns, lambda: self._enqueue_reply(reply, incarnation))
         if kind == "duplicate":
             again_ns = at_ns + self.rng.randrange(1, 2 * self.period_ns)
-            self.time.at(again_ns, lambda: self._received(reply, life))
+            self.time.at(again_ns, lambda: self._enqueue_reply(reply, incarnation))
 
-    def _received(self, reply: DecisionReply, life: int) -> None:
-        if life == self.incarnation:
+    def _enqueue_reply(self, reply: DecisionReply, incarnation: int) -> None:
+        if incarnation == self.incarnation:
             self._last_tick = reply.tick
             self.inbox.append(reply)
 
-    # -- its faults ---------------------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
-    def stop(self, fault: SimFault) -> None:
-        """Freeze the decoder's process until the end of a fault."""
+    def freeze_until_end(self, fault: SimFault) -> None:
+        """Freeze the decoder's process until the fault ends."""
         self.process.freeze(fault.end_ns - self.time.now_ns)
         fault.extend_to(fault.end_ns + 2 * self.usual_ns[1] + self.period_ns)
 
     def kill(self, fault: SimFault) -> None:
-        """Kill the decoder's process. It restarts at the end of the fault, but never after the fault `give_up`."""
-        self.faults.use(fault.kind.name)
+        """Kill the decoder's process. Restart it when the fault ends, unless the fault is `give_up`."""
+        self.faults.take_pending(fault.kind.name)
         if not self.up:
             return
         now = self.time.now_ns
@@ -170,7 +169,7 @@ class SimDecoder(HostBase):
         fault.extend_to(fault.end_ns + self.period_ns)
         if fault.kind.name == "give_up":
             self.gave_up = "the decoder died too often"
-            self.time.at(now, lambda: fault.extend_to(now + 3600 * S))  # until the end of the run
+            self.time.at(now, lambda: fault.extend_to(now + 3600 * S))  # longer than any run
         else:
             self.time.at(fault.end_ns, self._restart)
 
@@ -181,13 +180,13 @@ class SimDecoder(HostBase):
 
     def send_stray_reply(self) -> None:
         """Send a reply to an old request, or to a request that does not exist."""
-        self.faults.use("stray")
+        self.faults.take_pending("stray")
         tick = self.rng.choice((-5, 10**9, self._last_tick))
         self.inbox.append(DecisionReply(tick, Decision(self.rng.choice(CALLS)), None, 1000))
 
 
-def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHost | None:
-    """Return the host that combines the decoders in this mode, or None if the loop uses the first decoder directly."""
+def combined_host(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHost | None:
+    """Return the host that combines the decoders in this mode, or None if the loop uses the first decoder alone."""
     first, second = decoders[0], decoders[-1]
     if mode == "plans":
         plans = PlanSettings(settings.max_age_ns, settings.pipeline)
@@ -200,10 +199,10 @@ def layered(mode: str, decoders: list[Any], settings: LoopSettings) -> LayeredHo
 
 
 class SimHost:
-    """A simulated `Host` for the loop, which stores requests and replies for the referee.
+    """The loop's `Host`, which forwards to the simulated decoders and stores requests and replies for the referee.
 
-    `requested`: time and request, by tick; `decided`: the newest reply, by tick. `on_point` is called before each
-    request, `on_reply` with each reply that the loop takes."""
+    `requests`: the time of a tick's request, and the request. `newest_replies`: a tick's newest reply. `on_point` is
+    called before each request, `on_reply` with each reply that the loop receives."""
 
     # Properties for attributes that the loop reads often, because `__getattr__` is slow.
     incarnation, events = property(attrgetter("_inner.incarnation")), property(attrgetter("_inner.events"))
@@ -214,8 +213,8 @@ class SimHost:
         self._inner: Any = inner or decoders[0]
         self.on_point: Callable[[str], None] = lambda point: None
         self.on_reply: Callable[[DecisionReply], None] = lambda reply: None
-        self.requested: dict[int, tuple[int, DecisionRequest]] = {}
-        self.decided: dict[int, DecisionReply] = {}
+        self.requests: dict[int, tuple[int, DecisionRequest]] = {}
+        self.newest_replies: dict[int, DecisionReply] = {}
         self.alive = self._inner.alive
         # Returns whether `wait` must return now.
         self.replies: Callable[[], bool] = self._replies if inner is not None else decoders[0].replies
@@ -225,7 +224,7 @@ class SimHost:
 
     @property
     def main_decoder(self) -> SimDecoder:
-        """Return the decoder whose `wait` the loop uses to sleep."""
+        """Return the decoder that the loop calls `wait` of, which is the active one of two."""
         host = self._layered
         return self._decoder if host is None else host.main  # type: ignore[return-value]
 
@@ -242,13 +241,13 @@ class SimHost:
 
     def submit(self, request: DecisionRequest) -> None:
         self.on_point("send")
-        self.requested[request.tick] = self.time.now_ns, request
+        self.requests[request.tick] = self.time.now_ns, request
         self._inner.submit(request)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         reply: DecisionReply | None = self._inner.wait(timeout_ns)
         if reply is not None:
-            self.decided[reply.tick] = reply
+            self.newest_replies[reply.tick] = reply
             self.on_reply(reply)
         return reply
 

@@ -1,4 +1,4 @@
-"""The faults of a simulated run: their kinds, when they are injected, and how long they have effects."""
+"""List the kinds of faults of simulated runs, inject them at random times, and track how long their effects last."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from rtcontrol.drill.simulation.timeline import MS, SimTimeline
 from rtcontrol.hosts.protocol import LOSSES
 
-# Faults that end a run, and faults after which a world that waits for decisions would wait for ever.
-ENDS, UNKNOWABLE = ("give_up",), ("lost_in_transit",)
-# Faults of a local world, and of a remote world.
+FINAL = ("give_up",)  # kinds of faults that end a run
+BLOCKING = ("lost_in_transit",)  # kinds after which a world that waits for each decision would wait for ever
+# Kinds of faults that only local worlds, and only remote worlds have.
 WORLD = ("frozen", "none_yet", "slow_execute", "execute_raises", "hang", "safe_raises", "epoch_ends")
 NETWORK = ("net_delay", "net_loss", "net_reorder", "net_duplicate", "net_cut", "net_silence", "client_reset")
 
@@ -20,11 +20,11 @@ LATE = "decide.decoder_slow decide.queued"
 _STALE = "stale_observation.frozen stale_observation.late"
 _NET = f"{_STALE} no_observation.none_yet"
 _WORLD = f"execute.busy execute.slow {_STALE} wake.executor"
-# If the loop hangs for longer than `guard_ns`, the actuator's watchdog replaces the waiting call by the safe call.
+# If the loop hangs for longer than `guard_ns`, the actuator's watchdog executes the safe call, not the waiting call.
 _GUARD = "execute.busy"
 _KILLED = f"host.lost host.restarting {LATE} decide.decoder_stopped decide.send wake.scheduler pause.stopped"
-# By name: the causes of misses that the fault explains (empty: the fault causes no miss), and the minimum and maximum
-# number of periods that the fault lasts (0: the fault affects one decision).
+# By name: the causes of misses that a fault explains (empty: it causes no miss), and its minimum and maximum duration
+# in periods (0: the fault affects one decision).
 _KINDS: dict[str, tuple[str, float, float]] = {
     # Faults of the decoder:
     "slow_decoder": (LATE, 0, 0),
@@ -71,8 +71,8 @@ _KINDS: dict[str, tuple[str, float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """A kind of fault. `causes`: the causes of misses that it explains. `periods`: how many periods it lasts, at least
-    and at most. `silent`: it leaves no evidence, so that the cause `unknown` is right."""
+    """A kind of fault. `causes`: the causes of misses that it explains. `periods`: minimum and maximum duration in
+    periods. `silent`: whether it leaves no evidence, so that the cause `unknown` is correct."""
 
     name: str
     causes: frozenset[str]
@@ -80,7 +80,7 @@ class FaultKind:
     silent: bool
 
 
-SIMULATED = {
+FAULT_KINDS = {
     name: FaultKind(name, frozenset(causes.split()), (lowest, highest), name == "delivered_late")
     for name, (causes, lowest, highest) in _KINDS.items()
 }
@@ -88,14 +88,13 @@ SIMULATED = {
 
 @dataclass(slots=True, eq=False)
 class SimFault:
-    """An injected fault. `end_ns`: when its last known effect ends. `cost_tick`: it has caused a miss. `late_ns`: when
-    the last message arrives that the fault has delayed."""
+    """An injected fault. `end_ns`: when its last known effect ends."""
 
     kind: FaultKind
     start_ns: int
     end_ns: int
-    cost_tick: bool = False  # whether the fault cost a tick
-    late_ns: int = 0  # when the last delayed message arrives, or one that must wait for a delayed message
+    caused_miss: bool = False
+    late_ns: int = 0  # when the last message arrives that the fault has delayed directly or indirectly
 
     def extend_to(self, t_ns: int) -> None:
         """Record that the fault still has an effect at `t_ns`."""
@@ -103,21 +102,21 @@ class SimFault:
 
 
 class Faults:
-    """An injector of faults, one at a time, on average one per `every` periods. `effects`: functions that start faults.
+    """An injector of faults of `kinds`, with an average pause of `mean_pause` periods between two faults.
 
-    By kind: how many faults were `injected`, how many were `felt` (cost a tick), and how many of their misses have an
-    `attributed` or `unknown` cause."""
+    `effects`: by kind, the function that starts the fault. `injected`, `harmful`, `attributed`, `unknown`: as in
+    SimTally. `recent`: the newest injected faults."""
 
-    def __init__(self, time: SimTimeline, period_ns: int, kinds: tuple[str, ...], every: float) -> None:
+    def __init__(self, time: SimTimeline, period_ns: int, kinds: tuple[str, ...], mean_pause: float) -> None:
         self.time, self.kinds = time, kinds
-        self.injected, self.felt, self.attributed, self.unknown = (Counter[str]() for _ in range(4))
+        self.injected, self.harmful, self.attributed, self.unknown = (Counter[str]() for _ in range(4))
         self.effects: dict[str, Callable[[SimFault], None]] = {}
         self.recent: list[SimFault] = []
         self.running = True
-        self._period_ns, self._every = period_ns, every
+        self._period_ns, self._mean_pause = period_ns, mean_pause
         self._rng: random.Random = time.rng("faults")
         self._lasting: dict[str, SimFault] = {}
-        self._for_next_decision: dict[str, SimFault] = {}
+        self._pending: dict[str, SimFault] = {}
 
     def start(self) -> None:
         """Start to inject faults after 8 periods, in which the loop learns the usual durations."""
@@ -129,26 +128,26 @@ class Faults:
         fault = self._lasting.get(name)
         return fault if fault is not None and self.time.now_ns < fault.end_ns else None
 
-    def use(self, name: str) -> SimFault | None:
-        """Return the fault of a kind that waits for the next decision, and remove it; or None."""
-        return self._for_next_decision.pop(name, None) if self._for_next_decision else None
+    def take_pending(self, name: str) -> SimFault | None:
+        """Remove and return the pending fault of a kind, which affects one decision or event, or None."""
+        return self._pending.pop(name, None) if self._pending else None
 
     @property
     def next_kind(self) -> str | None:
-        """Return the kind of fault for the next decision, or None."""
-        return next(iter(self._for_next_decision), None)
+        """Return the kind of the oldest pending fault, or None."""
+        return next(iter(self._pending), None)
 
     def count_miss(self, fault: SimFault, attributed: bool) -> None:
-        """Count a miss that a fault has caused. `attributed`: its cause was not `unknown`."""
+        """Count a miss that a fault has caused. `attributed`: whether the miss has a cause other than `unknown`."""
         name = fault.kind.name
-        self.felt[name] += not fault.cost_tick
-        fault.cost_tick = True
+        self.harmful[name] += not fault.caused_miss
+        fault.caused_miss = True
         (self.attributed if attributed else self.unknown)[name] += 1
 
     def _inject(self) -> None:
         if not self.running:
             return
-        kind = SIMULATED[self._rng.choice(self.kinds)]
+        kind = FAULT_KINDS[self._rng.choice(self.kinds)]
         periods = kind.periods
         now, min_ns = self.time.now_ns, 12 * MS if periods[1] else 0
         for_ns = max(min_ns, int(self._rng.uniform(*periods) * self._period_ns))
@@ -160,8 +159,8 @@ class Faults:
         if periods[1]:
             self._lasting[kind.name] = fault
         else:
-            self._for_next_decision[kind.name] = fault
+            self._pending[kind.name] = fault
         if (effect := self.effects.get(kind.name)) is not None:
             effect(fault)
-        gap = max(0.5, self._rng.expovariate(1 / self._every))
+        gap = max(0.5, self._rng.expovariate(1 / self._mean_pause))
         self.time.at(fault.end_ns + int(gap * self._period_ns), self._inject)

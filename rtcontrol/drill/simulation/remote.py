@@ -1,6 +1,6 @@
-"""A simulated remote world: the client's core and the server's sessions, connected by a network with faults.
+"""Simulate a server and a client: the real sessions and the client's real core, connected by a network with faults.
 
-Messages are encoded and decoded as in the wire protocol. The client's machine has another clock.
+Messages are encoded and decoded as in the wire protocol. The clock of the client's machine has an offset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.drill.simulation.decoder import FUNCTIONS
 from rtcontrol.drill.simulation.faults import NETWORK, Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
-from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, simulated
+from rtcontrol.drill.simulation.run import Machine, Scenario, SimRun, Trace, simulated_clock
 from rtcontrol.drill.simulation.timeline import MS, US, Process, S, SimTimeline
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteEnvironment
@@ -31,23 +31,23 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import Observe
 
 OPTIONS = ServeOptions(heartbeat_s=0.2, out=Path(os.devnull))
-TTL_PERIODS = 3
+TTL_PERIODS = 3  # time to live of an observation in periods
 Deliver = Callable[[list[bytes]], None]  # called with a message when it arrives
 OFFSET_NS = 123 * S  # difference between the clocks of the client's and the server's machine
 
 
 class Network:
-    """A simulated network, which delivers messages in order after a small delay, unless a fault is active."""
+    """A simulated network. Unless a fault is active, it delivers messages in order after at most 1.1 ms."""
 
     def __init__(self, time: SimTimeline, faults: Faults, period_ns: int) -> None:
         self.time, self.faults, self.period_ns = time, faults, period_ns
         self.rng = time.rng("network")
-        self._delaying: dict[tuple[int, str], SimFault] = {}  # by connection and direction
-        self._last: dict[Any, int] = {}  # when the last message arrives, by connection and direction
+        self._delaying: dict[tuple[int, str], SimFault] = {}  # newest fault that delays, by connection and direction
+        self._last: dict[Any, int] = {}  # when the last sent message arrives, by connection and direction
 
-    def carry(self, direction: tuple[int, str], parts: list[bytes], deliver: Deliver) -> None:
-        """Deliver a message, or lose, delay, reorder or duplicate it if a fault says so. `direction`: connection, up or
-        down."""
+    def send(self, direction: tuple[int, str], parts: list[bytes], deliver: Deliver) -> None:
+        """Schedule the delivery of a message. An active fault may lose, delay, reorder or duplicate the message.
+        `direction`: the connection's number, and "up" or "down"."""
         faults, rng, period_ns = self.faults, self.rng, self.period_ns
         if faults.active("net_silence") or (faults.active("net_loss") and rng.random() < 0.5):
             return
@@ -81,21 +81,21 @@ class SimConnection:
     def send(self, message: Message) -> None:
         """Send a message from the server to the client."""
         client = self._world.client
-        self._carry_message("down", message, client.process, lambda parts: client.receive(self, decode_msgpack(parts)))
+        self._send_parts("down", message, client.process, lambda parts: client.receive(self, decode_msgpack(parts)))
 
     def send_from_client(self, message: Message) -> None:
         """Send a message from the client to the server."""
         manager = self._world.manager
         deliver = lambda parts: manager.receive(self, lambda: decode_msgpack(parts))  # noqa: E731
-        self._carry_message("up", message, self._world.machine.process, deliver)
+        self._send_parts("up", message, self._world.machine.process, deliver)
 
-    def _carry_message(self, direction: str, message: Message, process: Process, deliver: Deliver) -> None:
-        def there(parts: list[bytes]) -> None:
+    def _send_parts(self, direction: str, message: Message, process: Process, deliver: Deliver) -> None:
+        def deliver_if_open(parts: list[bytes]) -> None:
             if not self.closed:
                 process.at(self._world.time.now_ns, lambda: deliver(parts))
 
         if not self.closed:
-            self._world.network.carry((self.number, direction), encode_msgpack(message), there)
+            self._world.network.send((self.number, direction), encode_msgpack(message), deliver_if_open)
 
     def close(self) -> None:
         """Close the connection. Both ends notice this after 1 ms."""
@@ -104,11 +104,11 @@ class SimConnection:
         self.closed = True
         world, now = self._world, self._world.time.now_ns
         world.machine.process.at(now + MS, lambda: world.manager.disconnected(self))
-        world.client.process.at(now + MS, lambda: world.client.lost(self))
+        world.client.process.at(now + MS, lambda: world.client.on_lost(self))
 
 
 class SimClient:
-    """The simulated client program, which sends an observation at each step, and executes the server's calls."""
+    """A simulated client program, which sends an observation at each step, and executes the server's calls."""
 
     def __init__(self, world: RemoteRun, ttl_ms: float, step_ns: int) -> None:
         self.world, self.time, self.step_ns = world, world.time, step_ns
@@ -118,7 +118,7 @@ class SimClient:
         self.core = Core(Options(agent="sim", on_call=print, ttl_ms=ttl_ms, connect_timeout_s=None), self.now_ns)
         self.core.connection._opened_ns = 0
         self.connection: SimConnection | None = None
-        self.epochs: dict[int, int] = {}  # by observation
+        self.epochs: dict[int, int] = {}  # by sequence number of an observation: its epoch
         self._opened = 0
         self._timer_ns = 0
 
@@ -145,8 +145,8 @@ class SimClient:
             self.core.on_connected(self.now_ns)
             self.do_due_work()
 
-    def lost(self, gone: SimConnection) -> None:
-        if gone is self.connection and self.core.connection.is_up:
+    def on_lost(self, connection: SimConnection) -> None:
+        if connection is self.connection and self.core.connection.is_up:
             self.core.on_lost(self.now_ns, "the connection was lost")
             self.do_due_work()
 
@@ -166,8 +166,8 @@ class SimClient:
             if isinstance(message, Observe):
                 self.epochs[message.seq] = message.epoch
             self.connection.send_from_client(message)
-        for of_safe in (False, True):
-            if (started := core.take_call(of_safe, now)) is not None:
+        for safe in (False, True):
+            if (started := core.take_call(safe, now)) is not None:
                 self._execute_call(started, now)
         self._check_active_call(now)
         wake_ns = core.wake_ns(now) - OFFSET_NS
@@ -181,13 +181,13 @@ class SimClient:
             self.do_due_work()
 
     def _execute_call(self, started: Any, now: int) -> None:
-        """Execute a call, after checking its observation's age and epoch."""
+        """Check the age and the epoch of the call's observation, and acknowledge the call as executed."""
         if started.status == "fresh" and started.seq_obs is not None:
             t_obs_ns = self.core.looks.captured_ns.get(started.seq_obs)
             if t_obs_ns is None or now > t_obs_ns + self.ttl_ns:
-                self.fail(f"it acts on observation {started.seq_obs} after its time to live")
+                self.fail(f"a call acts on observation {started.seq_obs} after its time to live")
             if self.epochs.get(started.seq_obs) != self.core.epoch:
-                self.fail(f"it acts on observation {started.seq_obs} of another epoch")
+                self.fail(f"a call acts on observation {started.seq_obs} of another epoch")
         self.core.acknowledge(started, "executed", now)
 
     def _check_active_call(self, now: int) -> None:
@@ -205,7 +205,7 @@ class SimClient:
             for fault in near[-1:]:
                 fault.extend_to(self.time.now_ns + 4 * self.step_ns)
         if core.error is None:
-            if self.world.faults.use("client_reset") is not None:
+            if self.world.faults.take_pending("client_reset") is not None:
                 core.reset()
             core.observe(Observe(session="-" * 16, seq=0, epoch=0, t_ns=self.now_ns, data={"x": 1}))
             self.do_due_work()
@@ -213,7 +213,7 @@ class SimClient:
 
 
 class SimRemote(RemoteEnvironment):
-    """The environment of a session's loop. For the referee, a call acts when it is sent to the client."""
+    """The environment of a session's loop. The referee checks a call when it is sent to the client."""
 
     run: SimRun | None = None
     _epoch_shown = -1
@@ -236,7 +236,7 @@ class SimRemote(RemoteEnvironment):
             referee.safes.append(run.time.now_ns)
             return
         if emission.call is not None:
-            requested_ns, request = run.host.requested[k]
+            requested_ns, request = run.host.requests[k]
             wrong = {"in another epoch": request.epoch != self.epoch, "illegal": emission.call.name not in FUNCTIONS}
             referee.check_act(k, requested_ns, request.captured_ns, wrong)
             referee.record_renewal()
@@ -244,7 +244,7 @@ class SimRemote(RemoteEnvironment):
 
 
 class SimSession(LoopSession):
-    """A session whose loop is simulated. `serve` runs the loop."""
+    """A LoopSession whose loop is simulated, by `serve`."""
 
     env: SimRemote | None
 
@@ -275,14 +275,14 @@ class SimSession(LoopSession):
         return run
 
     def serve(self) -> None:
-        """Run the loop until the client is lost. Raises Violation if the run violates a law."""
+        """Run the loop until the client is lost. Raises Violation if a rule is violated."""
         time, owner = self._world.time, self.owner
         run: Any = self.negotiate_and_open()
         env = self.env
         if run is not None and env is not None:
             env.start("wall")
             time.run(time.now_ns + 10 * S, lambda: env.latest() is not None or run.ended_by is not None)
-            env._epoch_shown = -1  # so that `latest` reports the epoch to the new referee
+            env._epoch_shown = -1  # `latest` must report the epoch to the new referee
             if run.ended_by is None:
                 run.loop()
             env.run = None
@@ -298,7 +298,7 @@ class RemoteRun:
         self.time, self.faults = machine.time, machine.faults
         self.network = Network(self.time, self.faults, machine.settings.period_ns)
         no_threads: Any = None
-        with simulated(self.time):
+        with simulated_clock(self.time):
             self.manager = SessionManager(
                 OPTIONS, no_threads, no_threads, create_thread=lambda session, owner: SimSession(session, owner, self)
             )
@@ -306,36 +306,36 @@ class RemoteRun:
         self.client = SimClient(self, ttl_ms, machine.settings.period_ns * 3 // 4)
         self.opening: deque[SimSession] = deque()
         self.runs: list[SimRun] = []
-        self.over = False
+        self.ended = False
         self.faults.effects |= {"net_cut": self._cut_network}
 
     def fail(self, text: str) -> None:
-        """Raise a Violation that the client has detected."""
+        """Raise a Violation for an error of the client."""
         if self.runs:
             self.runs[-1].referee.fail(f"client: {text}")
         raise Violation(f"client: {text}")
 
     def run(self, ticks: int) -> None:
-        """Serve the client for a number of periods. Raises Violation if a run violates a law."""
-        random.seed(self.scenario.seed)  # the client uses random pauses between two connections
+        """Serve the client for a number of periods. Raises Violation if a rule is violated."""
+        random.seed(self.scenario.seed)  # the client waits for random times before it connects again
         end_ns = self.time.now_ns + ticks * self.machine.settings.period_ns
-        with simulated(self.time):
+        with simulated_clock(self.time):
             self.faults.start()
             self.time.at(end_ns, self._end)
             self.client.start()
             self._check_sessions()
-            while not self.over:
-                self.time.run(end_ns + S, lambda: bool(self.opening) or self.over)
+            while not self.ended:
+                self.time.run(end_ns + S, lambda: bool(self.opening) or self.ended)
                 if self.opening:
                     self.opening.popleft().serve()
 
     def _end(self) -> None:
-        self.over, self.faults.running = True, False
+        self.ended, self.faults.running = True, False
         for session in self.manager.all():
             session.stop_loop("duration")
 
     def _check_sessions(self) -> None:
-        """Let the session manager do its periodic work, as the server's ticker thread does, every 100 ms."""
+        """Let the session manager check its sessions, every 100 ms as in the real server."""
         self.manager.check()
         self.machine.process.at(self.time.now_ns + 100 * MS, self._check_sessions)
 

@@ -1,4 +1,4 @@
-"""Simulated time: a queue of scheduled functions, processes that can be frozen, and threads that may have to wait."""
+"""Simulate time (a queue of scheduled functions), processes that can freeze, and threads that wait for a processor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ START_NS = 3600 * S
 
 
 class SimTimeline:
-    """A queue of scheduled functions, in the order of their instants. `now_ns`: the simulated CLOCK_MONOTONIC."""
+    """A queue of functions that are called at simulated instants. `now_ns`: the simulated CLOCK_MONOTONIC."""
 
     def __init__(self, seed: int) -> None:
         self.now_ns = START_NS
@@ -22,16 +22,16 @@ class SimTimeline:
         self._count = 0
 
     def rng(self, name: str) -> random.Random:
-        """Return a random generator for one component, which is independent of the other components."""
+        """Return the random generator of one component. It does not depend on how others use theirs."""
         return random.Random(f"{self._seed} {name}")
 
     def at(self, t_ns: int, act: Act) -> None:
-        """Schedule a function at an instant."""
+        """Schedule a function for the instant `t_ns`."""
         self._count += 1
         heappush(self._due, (t_ns, self._count, act))
 
     def run(self, until_ns: int, ends: Callable[[], bool] | None = None) -> None:
-        """Call the scheduled functions until an instant, or until `ends` returns True."""
+        """Advance the time to `until_ns`, and call the functions that are due. Return early if `ends` returns True."""
         due = self._due
         if ends is not None and ends():
             return
@@ -47,7 +47,7 @@ class SimTimeline:
 
 
 class Process:
-    """A simulated process. Functions that are due while it is frozen are called at `frozen_ns`, when it continues.
+    """A simulated process. While it is frozen, that is until `frozen_ns`, it calls no functions; they are called then.
     `frozen_spans`: when the process was frozen."""
 
     def __init__(self, time: SimTimeline) -> None:
@@ -61,10 +61,10 @@ class Process:
         self.frozen_spans.append((now, self.frozen_ns))
 
     def at(self, t_ns: int, act: Act) -> None:
-        """Schedule a function on a thread of the process."""
-        self.time.at(t_ns, lambda: self._do(act))
+        """Schedule a function that the process calls at `t_ns`, or later if it is frozen then."""
+        self.time.at(t_ns, lambda: self._call_unless_frozen(act))
 
-    def _do(self, act: Act) -> None:
+    def _call_unless_frozen(self, act: Act) -> None:
         if self.time.now_ns < self.frozen_ns:
             self.at(self.frozen_ns, act)
         else:
@@ -72,9 +72,9 @@ class Process:
 
 
 class Thread:
-    """A simulated thread with scheduler statistics. Until `starved_ns` it gets no processor. `ready_ns`: since when it
-    waits for a processor (0: it does not wait). `delayed_ns`: how long it has waited in total. `blocked_spans`: when it
-    waited for a processor or ran user code."""
+    """A simulated thread with scheduler statistics. It gets no processor until `starved_ns`. `ready_ns`: since when it
+    waits for a processor, or 0. `ran_ns`, `delayed_ns`: total time that it ran, and that it waited for a processor.
+    `blocked_spans`: when it waited for a processor or ran user code."""
 
     def __init__(self, process: Process, rng: random.Random) -> None:
         self.process, self._rng = process, rng
@@ -83,7 +83,7 @@ class Thread:
         self.blocked_spans: list[tuple[int, int]] = []
 
     def next_run_ns(self) -> int:
-        """Return when the thread gets a processor if it becomes ready now."""
+        """Return when the thread gets a processor if it is ready to run now."""
         now = self.process.time.now_ns
         if now < self.starved_ns:
             self.ready_ns = now
@@ -92,13 +92,13 @@ class Thread:
         return now + 5 * US + int(self._rng.random() * 55_000)
 
     def start_running(self) -> None:
-        """Record that the thread got a processor, and how long it waited for it."""
+        """Record that the thread got a processor, and add its waiting time to the statistics."""
         if self.ready_ns:
             self.delayed_ns += self.process.time.now_ns - self.ready_ns
             self.ready_ns = 0
 
     def pause(self, for_ns: int) -> None:
-        """Let the thread compute for so long. Scheduled functions of other threads run meanwhile."""
+        """Let the thread compute for `for_ns`. Other threads run meanwhile."""
         time = self.process.time
         self.ran_ns += for_ns
         time.run(time.now_ns + for_ns)
@@ -110,7 +110,7 @@ class Thread:
             time.run(process.frozen_ns)
 
     def sleep(self, until_ns: int, ends: Callable[[], bool]) -> None:
-        """Wait until an instant, or until `ends` returns True, and then for a processor."""
+        """Sleep until an instant, or until `ends` returns True. Then wait until the thread gets a processor."""
         time = self.process.time
         time.run(until_ns, ends)
         time.run(self.next_run_ns())

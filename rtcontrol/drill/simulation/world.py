@@ -1,6 +1,6 @@
-"""A simulated world and agent. The world steps, makes observations, executes calls under a lock, and can fail.
+"""Simulate the world, which makes observations, executes calls under a lock and can fail, and the agent's function.
 
-The world runs in real time, or (`waits`) advances by `step` (lockstep) or by `take_arrival` (arrivals).
+The world advances with the simulated time or, if it `waits`, by `step` (lockstep) or `take_arrival` (arrivals).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Done = Callable[[Effect, BaseException | None], None]
 
 
 class SimWorld:
-    """A simulated `Environment`. `perform` waits for the world's lock, checks a call, and executes it.
+    """An `Environment` whose world is simulated. `times_ns`: the world's step and the deadline of a tick.
 
-    `on_act` is called when a call acts, `on_epoch` at the first observation of an epoch. `blind_ns`: until when there
-    is no observation. `free_ns`: until when the lock is held."""
+    `on_act` is called when a call starts to act, `on_epoch` at the first observation of an epoch. `blind_ns`: until
+    when there is no observation. `free_ns`: until when the world's lock is held."""
 
     name = "simulated"
 
@@ -94,8 +94,8 @@ class SimWorld:
         return self._from_ns + (self._steps + 1) * self.step_ns
 
     def take_arrival(self) -> int | None:
-        """Return when the next observation arrived, or None if there is no new one. While observations wait, the effect
-        of the newest fault is extended."""
+        """Return when the next observation arrived, or None if there is none. If an observation is queued, extend the
+        newest fault, because later observations may be late as well."""
         now = self.time.now_ns
         if now < self.blind_ns or self._is_frozen(now):
             self._steps = max(self._steps, (now - self._from_ns) // self.step_ns)
@@ -115,7 +115,7 @@ class SimWorld:
     # -- methods for the actuator's thread ----------------------------------------------------------------------------
 
     def perform(self, call: Call, command: Command | None, done: Done) -> None:
-        """Execute a call as soon as the world's lock is free, and call `done`. A safe call has no `command`."""
+        """Execute a call as soon as the world's lock is free, and then call `done`. A safe call has no `command`."""
         now = self.time.now_ns
         if command is not None:
             self.process.at(now + 5 * US, lambda: self.on_point("wait"))
@@ -159,13 +159,13 @@ class SimWorld:
         self.blind_ns, self._newest, self._blinding = fault.end_ns, None, fault
 
     def _end_epoch(self, fault: SimFault) -> None:
-        self.faults.use("epoch_ends")
+        self.faults.take_pending("epoch_ends")
         self.episodes.append(Episode(self.epoch, 1.0, True, 1.0))
         self.epoch += 1
 
 
-class SimText:
-    """The agent's function that turns an observation into text. `since_ns`: when the running call started (0: none)."""
+class SimObserve:
+    """The agent's `observe`, which can fail, be slow or hang. `since_ns`: when the running call of it started, or 0."""
 
     def __init__(self, thread: Thread, faults: Faults, deadline_ns: int) -> None:
         self.thread, self.faults, self.deadline_ns = thread, faults, deadline_ns

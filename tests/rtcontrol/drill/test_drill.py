@@ -84,7 +84,7 @@ def test_wrong_option_is_refused(
 def test_simulated_drill_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("drill", "--simulate", "--set", "drill.seeds=[0, 3]", "--set", 'drill.only=["frozen", "hang"]') == 0
     shown = capsys.readouterr().out
-    assert "laws broken by 0 seeds" in shown
+    assert "rules violated by 0 seeds" in shown
     assert re.search(r"^frozen +[1-9]", shown, re.MULTILINE) and not re.search(r"^gc +[1-9]", shown, re.MULTILINE)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.drill.faults import FAULTS
-from rtcontrol.drill.judge import Injection, RecordedTick, ticks_of, verdict, violations
+from rtcontrol.drill.judge import Injection, RecordedTick, recorded_ticks, verdict, violations
 from rtcontrol.telemetry.causes import NAMES
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
@@ -31,7 +31,7 @@ def seen(happened: list[dict[str, Any]]) -> list[RecordedTick]:
     timeline = Timeline()
     for event in ({"origin_ns": ORIGIN}, *happened):
         timeline.add(event)
-    return ticks_of(timeline.finish(), PERIOD, PERIOD)
+    return recorded_ticks(timeline.finish(), PERIOD, PERIOD)
 
 
 def judged(name: str, happened: list[dict[str, Any]]) -> dict[str, Any]:
