@@ -92,7 +92,7 @@ def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> i
     """Simulate a run per seed, print the table of results, and return the exit status. A signal ends it early."""
     from rtcontrol.drill.simulation.campaign import SimTally, run_seeds, trace_line
     from rtcontrol.drill.simulation.faults import FAULT_KINDS
-    from rtcontrol.drill.simulation.run import scenario
+    from rtcontrol.drill.simulation.run import scenario_for
     from rtcontrol.run.run import MISSED, OK
     from rtcontrol_client.shutdown import Shutdown
 
@@ -104,7 +104,7 @@ def _simulate(seeds: range, ticks: int, only: tuple[str, ...], trace: bool) -> i
             if ending.called():
                 break
             if trace:
-                say(console, f"seed {seed}: {scenario(seed).name}")
+                say(console, f"seed {seed}: {scenario_for(seed).name}")
             show = (lambda run, line: say(console, trace_line(run, line))) if trace else None
             total.add(run_seeds([seed], ticks, only, show))
             bar.show(f"{done} of {len(seeds)} seeds, {total.ticks:,} ticks", done, len(seeds))

@@ -19,7 +19,7 @@ from rtcontrol.drill.simulation.campaign import SimTally, without_garbage_collec
 from rtcontrol.drill.simulation.decoder import SimDecoder, SimHost
 from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
-from rtcontrol.drill.simulation.run import simulated
+from rtcontrol.drill.simulation.run import simulated_clock
 from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, SimTimeline, Thread
 from rtcontrol.hosts.deciders import answer
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
@@ -161,7 +161,7 @@ class SimCrowd:
         return CrowdLoop(core, host, recorder, self._on_action)
 
     def fly(self, periods: int) -> None:
-        with simulated(self.time):
+        with simulated_clock(self.time):
             for i in range(self.chance.randrange(2, 9)):
                 self._join(f"m{i}", 0)
             self.account.add({"header": self.config.header(0.0, AGENT)})
