@@ -149,7 +149,7 @@ class SimCrowd:
         self.account, self.causes = Account(), Counter[str]()
         self.paused = False
         self.loop = self._assemble()
-        begin = {"stop_decoder": self.decoder.stop, "kill_decoder": self.decoder.kill, "pause": self._pause}
+        begin = {"stop_decoder": self.decoder.freeze_until_end, "kill_decoder": self.decoder.kill, "pause": self._pause}
         self.faults.effects |= {**begin, "stop_loop": self._away, "starve_loop": self._away}
         self.faults.effects["stray"] = lambda fault: self.decoder.send_stray_reply()
 
