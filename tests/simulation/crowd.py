@@ -21,7 +21,7 @@ from rtcontrol.drill.simulation.faults import Faults, SimFault
 from rtcontrol.drill.simulation.referee import Violation
 from rtcontrol.drill.simulation.run import simulated_clock
 from rtcontrol.drill.simulation.timeline import MS, START_NS, US, Process, S, SimTimeline, Thread
-from rtcontrol.hosts.deciders import answer
+from rtcontrol.hosts.deciders import reply_of
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.rules import rules_of, settings_of
@@ -86,7 +86,7 @@ class CrowdDecoder(SimDecoder):
         return None, None, None
 
     def _deliver(self, reply: DecisionReply, fault: SimFault | None) -> None:
-        members = () if reply.error else answer(self, self.request).members
+        members = () if reply.error else reply_of(self, self.request).members
         super()._deliver(replace(reply, members=members), fault)
 
     def decide(self, request: DecisionRequest) -> Decision:
