@@ -80,7 +80,7 @@ def _run_server(options: ServeOptions, ending: Shutdown) -> int:
                 say(f"listening on {server.gateway.url}")
             ending.of(lambda name: None, server.sessions.suspend)
             ending.wait()
-            say(f"{ending.name}: ending {len(server.sessions.all())} sessions")
+            say(f"{ending.name}: ending {len(server.sessions.threads())} sessions")
         say(f"records and reports: {options.out}")
     return ending.status
 

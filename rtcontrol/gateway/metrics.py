@@ -88,7 +88,7 @@ class SessionCounts(Collector):
 
 def _total_metrics(sessions: SessionManager) -> Iterator[Metric]:
     """Yield the metrics that are sums over all sessions since the server started."""
-    totals, causes = sessions.stats.now(), [cause.value for cause in Cause]
+    totals, causes = sessions.stats.current(), [cause.value for cause in Cause]
     for name, text in COUNTS.items():
         yield CounterMetricFamily(f"rtcontrol_{name}", f"{text} All sessions.", value=totals.counts[name])
     yield _labelled_counter("misses", "cause", causes, totals.misses, "Missed deadlines. All sessions.")

@@ -217,14 +217,14 @@ class WatchedSession:
 def find_session(sessions: SessionManager, name: str) -> WatchedSession | None:
     """Return the session with this name, or None. If `name` is empty, return the newest live session, else the newest
     session."""
-    running = [session for session in sessions.all() if session.loop is not None and name in ("", session.id)]
+    running = [session for session in sessions.threads() if session.loop is not None and name in ("", session.id)]
     newest = sorted(running, key=lambda session: session.session.life.state == "live")[-1:]
     return WatchedSession(newest[0]) if newest else None
 
 
 def list_sessions(sessions: SessionManager) -> list[dict[str, Any]]:
     """Return a list of the sessions that can be watched."""
-    shown = [session for session in sessions.all() if session.loop is not None]
+    shown = [session for session in sessions.threads() if session.loop is not None]
     return [{"id": s.id, "state": s.session.life.state, "client": s.session.hello.client.name} for s in shown]
 
 

@@ -11,7 +11,7 @@ from rtcontrol.gateway.http_server import MAX_CONNECTIONS
 from rtcontrol.hosts.deciders import SCRIPTED
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.options import ANY_PORT, ServeOptions, replicas_between
+from rtcontrol.serve.options import ANY_PORT, ServeOptions, parse_replicas
 from rtcontrol.settings import find_setting, settings_of
 
 NAME = "Server"
@@ -19,7 +19,7 @@ MAX_WAITING = 64  # maximum length of the queue while all replicas are full; an 
 END_S, LOOK_S = 9.0, 0.2  # maximum shutdown time after the grace, with the sessions' reports; interval of checks
 HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
 UP_S, DOWN_S = 3.0, 60.0
-TARGET = 0.6  # the share of its time that a decoder should be busy: three quarters of the default `busy_max`
+TARGET = 0.6  # the share of its time that a decoder should be busy: three quarters of the default `max_decoder_load`
 
 
 def options_of(args: dict[str, Any]) -> ServeOptions:
@@ -48,7 +48,7 @@ def application(options: ServeOptions, cpus: float = 1.0) -> Any:
     except ImportError as error:
         problem = f"Ray Serve is not installed ({error.name} is missing)."
         raise UserError(problem, "Run `pip install 'rtcontrol[ray-serve]'` on each machine.") from None
-    minimum, maximum = replicas_between(options.replicas)
+    minimum, maximum = parse_replicas(options.replicas)
     count: dict[str, Any] = {"num_replicas": minimum}
     if maximum > minimum:
         policy = AutoscalingPolicy(policy_function="rtcontrol.scale.application:replicas_for")

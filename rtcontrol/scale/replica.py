@@ -51,7 +51,7 @@ class Replica:
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the load, from which `application.replicas_for` computes the number of replicas."""
-        return {"busy": 0.0 if self._server is None else self._server.sessions.busy()}
+        return {"busy": 0.0 if self._server is None else self._server.sessions.decoder_load()}
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Return the figures by which `ReplicaRouter` chooses a replica. A frozen replica sends no newer `t_s`."""

@@ -29,15 +29,16 @@ def fingerprint(public: str) -> str:
 
 
 def create_key_pair(folder: Path, name: str) -> KeyPair:
-    """Write a new key pair `name` into the folder. Raises KeyFileError if the name is invalid or already in use."""
+    """Create a key pair and write it into the folder. Raises KeyFileError if `name` is invalid or already in use."""
     if not KEY_NAME.fullmatch(name):
         raise KeyFileError(f"{name[:80]!r} is not a valid key name.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
     public, secret = (part.decode("ascii") for part in zmq.curve_keypair())
     head = f'metadata\ncurve\n    public-key = "{public}"\n'
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / f"{name}.key_secret", 0o600, f'# keep this file private\n{head}    secret-key = "{secret}"\n')
-        _write(folder / f"{name}.key", 0o644, head)
+        private = f'# keep this file private\n{head}    secret-key = "{secret}"\n'
+        _write_new(folder / f"{name}.key_secret", 0o600, private)
+        _write_new(folder / f"{name}.key", 0o644, head)
     except FileExistsError as error:
         problem = f"A key named {name!r} already exists ({error.filename})."
         raise KeyFileError(problem, f"Choose another name, or run `rtcontrol keys revoke {name}` first.") from None
@@ -46,14 +47,14 @@ def create_key_pair(folder: Path, name: str) -> KeyPair:
     return KeyPair(public, secret)
 
 
-def _write(path: Path, mode: int, text: str) -> None:
+def _write_new(path: Path, mode: int, text: str) -> None:
     """Write a new file with this mode, regardless of the umask. Raises FileExistsError if the file exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
         file.write(text)
 
 
 def client_keys(folder: Path) -> dict[str, str]:
-    """Return the allow-list as a dict from client name to public key (Z85). Invalid key files are skipped."""
+    """Return the allow-list as a dict from client name to public key (Z85). Skip invalid key files."""
     keys: dict[str, str] = {}
     for path in sorted(folder.glob("*.key")):
         if path.stem != SERVER:

@@ -16,7 +16,7 @@ from rtcontrol.run.interpreting import goal_tools
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.negotiate import SessionTerms
 from rtcontrol.serve.pools import host_for
-from rtcontrol.serve.replies import LoopReports, control_message
+from rtcontrol.serve.replies import LoopListener, control_message
 from rtcontrol.serve.runs import open_recorder
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.sessions import DecoderNeed
@@ -25,7 +25,7 @@ from rtcontrol_client.wire.messages import Executed, Observe, Picture, Reset
 
 
 class LoopSession(SessionThread):
-    """A session that runs one control loop at a time. If the client resumes, a new loop runs in the same world."""
+    """A session that runs one control loop at a time. After a resume, a new loop runs in the same environment."""
 
     env: RemoteEnvironment | None = None
 
@@ -37,9 +37,8 @@ class LoopSession(SessionThread):
         with terms.decider_errors():
             host = host_for(owner.pool, self.id, terms)
         try:
-            recorder, self.record = open_recorder(
-                self.id, life.runs, terms, config, self.log_line, env.pictures.recorded
-            )
+            pictures = env.pictures.recorded
+            recorder, self.record = open_recorder(self.id, life.runs, terms, config, self.log_line, pictures)
         except WireError:
             host.close()
             raise
@@ -50,23 +49,23 @@ class LoopSession(SessionThread):
             watch=owner.watch,
             interpreter=interpreter,
             goals=goal_tools(terms.agent),
-            listener=LoopReports(self),
+            listener=LoopListener(self),
         )
         loop = ControlLoop(config, terms.agent, env, host, recorder, options)
-        owner.stats.start(loop)
+        owner.stats.add_running(loop)
         self.attach(loop)
         return loop
 
     def make_env(self, terms: SessionTerms) -> RemoteEnvironment:
-        """Return the environment that represents the client's world. Only the first call creates one."""
+        """Return the environment that represents the client's world. The first call creates it."""
         if self.env is None:
             remote = terms.remote(self.session.token)
-            self.env = RemoteEnvironment(remote, self.send, self.report_warm, LoopReports(self).undecided)
+            self.env = RemoteEnvironment(remote, self.send, self.report_warmed_up, LoopListener(self).report_undecided)
         return self.env
 
     def attach(self, loop: ControlLoop) -> None:
-        """Make `loop` the session's current loop, and report to the core that the loop will run."""
-        self.decoder_need()  # store the need of the previous loop
+        """Make `loop` the session's current loop, and report to `SessionCore` that the loop will run."""
+        self.decoder_need()  # store what the previous loop needed
         self.loop = loop
         self.owner.handle(ev.LoopCreated(self.session))
 

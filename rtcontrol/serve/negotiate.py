@@ -1,4 +1,4 @@
-"""Negotiate a session's settings from hello, the client's first message: agent, model, rate, deadline, time limits."""
+"""Negotiate a session's settings (agent, model, rate, deadline, time limits) from the client's first message, hello."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import adapted, hysteresis_for, model_for, trained_on, training_notice, with_gate
 from rtcontrol.run.user_files import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.refusals import busy_error, refused_as
+from rtcontrol.serve.refusals import as_wire_error, busy_error
 from rtcontrol.serve.session_core import CONTROL
 from rtcontrol.serve.sessions import GRACE_S
 from rtcontrol.settings import SharedOptions
@@ -40,7 +40,7 @@ EXECUTED = "executed"
 CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
 MAX_SAFE_BYTES = 1 << 17  # memory of the arguments of all safe calls
 WARMUP = 5  # number of warm-up decisions before the first observation
-NO_GOALS = "Instructions are passed to the model unchanged, because the agent has no goals to map them to."
+NO_GOALS = "Instructions are passed to the model unchanged, because the agent has no goals for the interpreter."
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SessionTerms:
     agent: Agent
     agent_name: str | None  # None if the client sent tools
     model: str
-    source: DeciderSource  # which decider makes the decisions
+    source: DeciderSource  # builds the session's decider
     config: RunConfig
     ttl_ms: float  # time to live of a call
     trained: bool | None  # whether the model was trained on these tools (None: unknown)
@@ -60,7 +60,7 @@ class SessionTerms:
     crowd: CrowdTerms | None = None  # None if the client is not a crowd
 
     def remote(self, session: str) -> RemoteTerms:
-        """Return the settings for the remote environment of this session."""
+        """Return the settings of the session's `RemoteEnvironment`. `session`: the session's token."""
         return RemoteTerms(
             session=session,
             tools=tuple(tool.name for tool in self.agent.tools),
@@ -73,22 +73,22 @@ class SessionTerms:
         )
 
     def client_clock(self, env: RemoteEnvironment) -> LoopClock | None:
-        """Return a clock that ticks with the client's observations; None if the server sets the pace."""
+        """Return a clock that ticks when the client's observations arrive, or None if the server sets the rate."""
         return arrival_clock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
 
     @property
     def ticks_per_s(self) -> float:
-        """The rate at which the session uses the server's threads; of a client that sets the pace, an assumption."""
+        """Return how many ticks a second the session may need. If the client sets the rate, this is an assumption."""
         return min(self.config.hz, self.options.hz_max)
 
     @property
     def hold_ms(self) -> float:
-        """For how many milliseconds a call stays active after a miss."""
+        """Return for how many milliseconds a call stays active after a miss."""
         hold_ms = self.config.hold_ms
         return self.agent.fallback.hold_ms if hold_ms is None else hold_ms
 
     def welcome(self, warnings: tuple[str, ...] = (), **loop_state: Any) -> Welcome:
-        """Return the welcome message with these settings; `loop_state` are its fields about the running loop."""
+        """Return the welcome message with these settings. `loop_state`: the message's fields about the running loop."""
         config, options = self.config, self.options
         return Welcome(
             protocol=list(PROTOCOL),
@@ -119,9 +119,9 @@ class SessionTerms:
         )
 
     def decider_errors(self) -> AbstractContextManager[None]:
-        """Return a context that turns a UserError into a WireError about the client's tools or its agent's model."""
+        """Return a context that turns a UserError into a WireError about the client's tools or the agent's model."""
         code = Code.TOOLS if self.agent_name is None else Code.MODEL
-        return refused_as(code, code.value)
+        return as_wire_error(code, code.value)
 
     def summary(self) -> str:
         """Return a log line with the agent or the number of tools, the model and the rate."""
@@ -131,12 +131,12 @@ class SessionTerms:
 
 
 def session_error(fault: BaseException, welcomed: bool) -> WireError:
-    """Return the error for an exception that ended a session's loop or prevented its start. A temporary error is not
-    fatal if the session was welcomed before."""
+    """Return the wire error for an exception that ended a session's loop or prevented its start. A temporary error is
+    not fatal if the client has received a welcome."""
     if isinstance(fault, DecoderUnavailable):
         code = Code.BUSY if fault.full else Code.DECODER
         return WireError(code, fault.what, fault.remedy, retryable=True, fatal=not welcomed)
-    if isinstance(fault, DecisionFailed):  # the first decision failed because of values that are generated as text
+    if isinstance(fault, DecisionFailed):  # the first decision failed: the model generated invalid text as a value
         hint = "Give each parameter an enum or bounds, no array or recursion, and each tool at most six parameters."
         return _fatal_error(Code.TOOLS, fault.what, hint, "tools")
     if isinstance(fault, UserError):
@@ -153,11 +153,11 @@ def default_ttl_ms(config: RunConfig) -> float:
 
 
 def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
-    """Return the settings for a client's hello; records are written to `out`. This may take seconds, because the tools'
-    schemas are compiled. Raises WireError with the invalid field, the rule and a hint."""
+    """Return the settings for a client's hello. `out`: the folder for records. May take seconds, because it compiles
+    the tools' schemas. Raises WireError with the invalid field, the rule and a hint."""
     agent, agent_name = _agent_of_hello(hello, options)
     model = _model_of_hello(hello, options, agent, agent_name)
-    agent = replace(adapted(agent, model), model=model, observe=_observe_data_or_text(agent.observe))
+    agent = replace(adapted(agent, model), model=model, observe=_observe_text_first(agent.observe))
     warnings = list(agent.tools.warnings())
     config = with_gate(_run_config(hello, options, agent, agent_name, out, warnings), model, agent.tools.schemas)
     if (notice := training_notice(agent.tools.schemas, model)) is not None:
@@ -166,7 +166,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> SessionTerms:
     if 0 < ttl_ms < (minimum_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
         limit = f"ttl_ms {ttl_ms:g} is less than a period and the deadline together ({minimum_ms:g} ms)"
         warnings.append(f"{limit}: calls expire between two ticks.")
-    with refused_as(Code.MODEL, "model"):
+    with as_wire_error(Code.MODEL, "model"):
         source = assembly.decider_source(config, agent, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, agent, warnings)
@@ -195,40 +195,40 @@ def _agent_of_hello(hello: Hello, options: ServeOptions) -> tuple[Agent, str | N
         raise _fatal_error(Code.AGENT, problem, f"Its agents are: {', '.join(agents)}.", "agent")
     agent = agents[name]
     instruction = agent.instruction if hello.instruction is None else hello.instruction
-    fallback = _fallback(hello, agent.tools, agent.fallback)
+    fallback = _fallback_of_hello(hello, agent.tools, agent.fallback)
     return replace(agent, instruction=instruction, fallback=fallback), agent.name
 
 
 def _agent_of_tools(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
-    """Return an agent that has only these tools, the hello's instruction and its safe calls."""
+    """Return an agent with the tools of `definitions`, and the hello's instruction and safe calls."""
     if hello.instruction is None:
         hint = "Describe the task in `instruction`."
         raise _fatal_error(Code.INSTRUCTION, "A hello with tools needs an instruction.", hint, "instruction")
     try:
-        with refused_as(Code.TOOLS, "tools"):
+        with as_wire_error(Code.TOOLS, "tools"):
             tools = Tools(definitions)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         form = '{"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}'
         problem = f"The tools are not function definitions ({reason})."
         raise _fatal_error(Code.TOOLS, problem, f"Write each tool as {form}.", "tools") from None
-    fallback = _fallback(hello, tools, Fallback(None))
+    fallback = _fallback_of_hello(hello, tools, Fallback(None))
     return tools_only_agent(hello.client.name, tools, hello.instruction, fallback)
 
 
-def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
+def _fallback_of_hello(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
     hold_ms = default.hold_ms if hello.hold_ms is None else hello.hold_ms
     calls = hello.safe_calls or ([] if hello.safe_call is None else [hello.safe_call])
     if calls:
-        return Fallback(hold_ms=hold_ms, calls=legal_calls(tools, calls, fatal=True))
+        return Fallback(hold_ms=hold_ms, calls=validated_calls(tools, calls, fatal=True))
     return replace(default, hold_ms=hold_ms)
 
 
-def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
-    """Check safe calls against the tools, and return them as calls of these tools. Raises WireError (tools)."""
-    if memory_of([call.arguments for call in calls]) > MAX_SAFE_BYTES:  # they are sent again after each miss
+def validated_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False) -> list[Call]:
+    """Validate safe calls against the tools, and return them. Raises WireError (tools)."""
+    if memory_of([call.arguments for call in calls]) > MAX_SAFE_BYTES:  # the server sends them after each miss
         problem = f"The safe calls take more than {MAX_SAFE_BYTES >> 10} KiB."
-        raise WireError(Code.TOOLS, problem, "Send shorter ones.", field="safe_calls", fatal=fatal)
+        raise WireError(Code.TOOLS, problem, "Send shorter safe calls.", field="safe_calls", fatal=fatal)
     try:
         return [tools.validate(Call(call.name, dict(call.arguments))) for call in calls]
     except InvalidCall as error:
@@ -238,7 +238,7 @@ def legal_calls(tools: Tools, calls: Sequence[FunctionCall], fatal: bool = False
 
 def _model_of_hello(hello: Hello, options: ServeOptions, agent: Agent, agent_name: str | None) -> str:
     requested = hello.model or options.model or (agent.model if agent_name is not None else None)
-    # A client may not send a path, because it must not choose which files of this machine are loaded.
+    # A client may not send a path: clients must not choose which files of this machine the server loads.
     plain = [m for m in SCRIPTED if m != "expert" or agent_name in assembly.EXPERTS or agent.expert is not None]
     defaults = [options.model, agent.model if agent_name else None]
     allowed = sorted({*bundled_models(), *plain, *(model for model in defaults if model)})
@@ -246,15 +246,17 @@ def _model_of_hello(hello: Hello, options: ServeOptions, agent: Agent, agent_nam
         names = ", ".join(Path(m).name for m in allowed)
         problem = f"This server has no model {requested[:64]!r} for clients."
         raise _fatal_error(Code.MODEL, problem, f"Set `model` to one of these, or leave it out: {names}.", "model")
-    with refused_as(Code.MODEL, "model"):
+    with as_wire_error(Code.MODEL, "model"):
         model = model_for(agent.tools.schemas, requested)
     if model == "random":
-        with refused_as(Code.TOOLS, "tools"):
+        with as_wire_error(Code.TOOLS, "tools"):
             check_random(agent.tools.schemas)
     return model
 
 
-def _observe_data_or_text(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+def _observe_text_first(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that returns the client's text if there is one, else the result of `observe`."""
+
     def read(data: Mapping[str, Any]) -> str:
         text = getattr(data, "text", None)
         return observe(data) if text is None else str(text)
@@ -269,7 +271,7 @@ def _run_config(
     hz = options.hz if hello.hz is None else hello.hz
     shared = {field.name: getattr(options, field.name) for field in fields(SharedOptions)}
     shared |= {"standby": False, "backup": None, "tools": None}  # the pool handles standby and backup
-    with refused_as(Code.INVALID):
+    with as_wire_error(Code.INVALID):
         requested: dict[str, Any] = {
             "out": out,
             "hz": hz if hello.pacing == "client" else _limited_value("hz", hz, options.hz_max, warnings),
@@ -285,19 +287,21 @@ def _run_config(
             "warmup": 0 if agent.model in SCRIPTED or is_policy(agent.model) else WARMUP,
             "first_observation_s": float("inf"),
         }
-        return RunConfig(env="remote", **shared | requested | _optional_parts(options, agent, agent_name, warnings))
+        return RunConfig(env="remote", **shared | requested | _optional_settings(options, agent, agent_name, warnings))
 
 
 def _limited_value(name: str, requested: float, limit: float, warnings: list[str]) -> Any:
-    """Return the requested value, or `limit` if the value is larger; in this case, append a warning."""
+    """Return the requested value. If the value is above `limit`, append a warning and return `limit`."""
     if requested > limit:
         warnings.append(f"{name} {requested:g} is above the server's limit. The session uses {limit:g}.")
     return min(requested, limit)
 
 
-def _optional_parts(options: ServeOptions, agent: Agent, agent_name: str | None, warnings: list[str]) -> dict[str, Any]:
-    """Return the server's hysteresis and interpreter. If this session cannot use one, return None and append a warning
-    in its place."""
+def _optional_settings(
+    options: ServeOptions, agent: Agent, agent_name: str | None, warnings: list[str]
+) -> dict[str, Any]:
+    """Return the server's hysteresis and interpreter. If the session cannot use one of them, replace it by None and
+    append a warning."""
     hysteresis, interpreter = options.hysteresis, options.interpreter
     try:
         hysteresis_for(hysteresis, agent.model)
@@ -311,7 +315,7 @@ def _optional_parts(options: ServeOptions, agent: Agent, agent_name: str | None,
 
 
 def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
-    """Return the settings with the server's backup model, which decides if the session's remote model is late."""
+    """Return the settings with the server's backup model. It decides if the session's remote model is late."""
     try:
         backup = model_for(agent.tools.schemas, options.backup)
         # A scripted backup ("expert", for example) cannot read the warm-up observation, so there is no warm-up.

@@ -18,9 +18,9 @@ ANY_PORT = "tcp://127.0.0.1:*"  # the default address of a replica
 class ServeOptions(ServeGroup):
     """A server's settings. Raises UserError if settings contradict each other.
 
-    If `agent` is None, clients name a bundled agent or send tools; otherwise all clients get this agent. `tools` are
-    for clients that do neither. `prepare` sets `default_tools` from `tools` or `agent`. `model` is for clients that
-    name no model (None: the agent's model, or the one that was trained on the client's tools).
+    `agent`: the agent of all clients, or None if clients choose a bundled agent or send tools. `tools`: for clients
+    that do neither. `prepare` sets `default_tools` from `tools` or `agent`. `model`: for clients that choose no model
+    (None: the agent's model, or the model that was trained on the client's tools).
     """
 
     limits: Limits = LIMITS
@@ -50,7 +50,7 @@ class ServeOptions(ServeGroup):
         return replace(self, default_tools=tuple(tools.openai()))
 
     def session_rules(self, outlives_client: bool = False) -> SessionRules:
-        """Return the limits that `SessionCore` applies."""
+        """Return the limits of `SessionCore`. `outlives_client`: a session continues without its client."""
         return SessionRules(
             limit=self.max_sessions,
             ticks_per_s=self.max_ticks_per_s,
@@ -92,7 +92,7 @@ class ServeOptions(ServeGroup):
     def _check_replicas(self) -> None:
         from rtcontrol.serve.zmq_auth import check_endpoint
 
-        replicas_between(self.replicas)
+        parse_replicas(self.replicas)
         for name in ("host.standby", "serve.require_token"):
             if getattr(self, name.partition(".")[2]):
                 raise UserError(f"--replicas and {name} exclude each other.", "Use one of the options.")
@@ -101,8 +101,8 @@ class ServeOptions(ServeGroup):
         check_endpoint(self.bind[0], keyed=self.keys is not None)
 
 
-def replicas_between(text: str | None) -> tuple[int, int]:
-    """Return the minimum and maximum number of replicas from the text `N` or `MIN:MAX`. Raises UserError."""
+def parse_replicas(text: str | None) -> tuple[int, int]:
+    """Parse the text `N` or `MIN:MAX`, and return the minimum and maximum number of replicas. Raises UserError."""
     minimum, _, maximum = (text or "1").partition(":")
     maximum = maximum or minimum
     are_numbers = all(part.isascii() and part.isdigit() and len(part) < 5 for part in (minimum, maximum))

@@ -1,4 +1,4 @@
-"""Run `SessionCore`: pass events to the core, and carry out the actions that the core returns."""
+"""Run `SessionCore`: pass events to the core, and execute the actions that the core returns."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MAX_OPENING = 2  # sessions that may compile schemas and open decoders at the sa
 
 
 class SessionOwner:
-    """The owner of a `SessionCore`. Any thread may call `handle`. `create_runner` returns a session's `SessionThread`;
-    `log_line` shows a log line to people."""
+    """The owner of a `SessionCore`. Any thread may call `handle`. `create_runner` returns the `SessionThread` of a
+    session. `log_line` prints a line to the server's log."""
 
     def __init__(
         self,
@@ -35,15 +35,9 @@ class SessionOwner:
         log_line: Callable[[str], None],
         create_runner: Callable[[Session, Any], Any],
     ) -> None:
-        self.core, self.options, self.pool, self.watch, self.log_line, self._create_runner = (
-            core,
-            options,
-            pool,
-            watch,
-            log_line,
-            create_runner,
-        )
-        # New sessions (True) and resumed sessions (False) have separate slots, so that resumed ones start at once.
+        self.core, self.options, self.pool, self.watch, self.log_line = core, options, pool, watch, log_line
+        self._create_runner = create_runner
+        # New sessions (True) and resumed sessions (False) have separate slots, so a resumed session need not wait.
         self.opening_slots = {first: threading.Semaphore(MAX_OPENING) for first in (True, False)}
         self.interpreters = Interpreters(options.interpreter, options.engine)
         self.stats = ServerTotals()
@@ -54,8 +48,8 @@ class SessionOwner:
         return time.monotonic_ns()
 
     def handle(self, event: Any) -> Any:
-        """Pass the event to the core, and carry out the core's actions. Events that result from the actions are passed
-        to the core as well. Return the value of the core's `Answer`, or None."""
+        """Pass the event to the core, and execute the core's actions. An action may return another event, which also
+        goes to the core. Return the value of the action `ReturnValue`, or None."""
         answer, events = None, [event]
         for event in events:  # actions append events to this list
             if self.core.needs_no_lock(event):
@@ -65,7 +59,7 @@ class SessionOwner:
                     actions = self.core.advance(event, self.now_ns())
             for action in actions:
                 result = ACTION_HANDLERS[type(action)](self, action)
-                if type(result) is ev.Answer:
+                if type(result) is ev.ReturnValue:
                     answer = result.value
                 elif result is not None:
                     events.append(result)
@@ -75,7 +69,7 @@ class SessionOwner:
         """Return how much decoder time each session needs (None if the session has not decided yet)."""
         return {session: session.runner.decoder_need() for session in self.core.sessions if session.runner is not None}
 
-    def _start_session(self, action: ev.Start) -> ev.Ended | None:
+    def _start_session(self, action: ev.StartSession) -> ev.SessionEnded | None:
         session = action.session
         if session.runner is None:
             session.runner = self._create_runner(session, self)
@@ -86,39 +80,39 @@ class SessionOwner:
             refusal = WireError(
                 Code.BUSY, f"{error}.", refusals.RETRY_HINT, retryable=True, fatal=not session.life.welcomed
             )
-            return ev.Ended(session, refusal)
+            return ev.SessionEnded(session, refusal)
 
-    def _deliver_message(self, action: ev.Deliver) -> ev.Failed | None:
+    def _deliver_message(self, action: ev.DeliverMessage) -> ev.MessageRefused | None:
         try:
             action.session.runner.deliver(action.message)
             return None
         except WireError as error:
-            return ev.Failed(action.connection, error, action.message)
+            return ev.MessageRefused(action.connection, error, action.message)
 
-    def _instruct_loop(self, action: ev.InstructLoop) -> ev.Instructed | None:
+    def _instruct_loop(self, action: ev.InstructLoop) -> ev.InstructionReceived | None:
         accepted = action.session.runner.instruct_loop(action.text)
-        return None if accepted else ev.Instructed(action.session, action.text, missed=True)
+        return None if accepted else ev.InstructionReceived(action.session, action.text, missed=True)
 
-    def _command_loop(self, action: ev.CommandLoop) -> ev.LogRequested | ev.Answer:
+    def _command_loop(self, action: ev.CommandLoop) -> ev.LogRequested | ev.ReturnValue:
         text = action.session.runner.command_loop(action.command, action.by, action.k)
-        return ev.LogRequested(action.session, text) if action.logged else ev.Answer(text)
+        return ev.LogRequested(action.session, text) if action.logged else ev.ReturnValue(text)
 
     def _stop_loop(self, action: ev.StopLoop) -> None:
         if action.session.runner is not None:  # otherwise the session has not started, and will not start
             action.session.runner.stop_loop(action.reason)
 
 
-# Each function carries out one kind of action, and returns an event for the core, an `Answer`, or None.
+# Each function executes one kind of action, and returns an event for the core, a `ReturnValue`, or None.
 ACTION_HANDLERS: dict[type, Callable[[SessionOwner, Any], Any]] = {
-    ev.Answer: lambda self, action: action,
-    ev.Send: lambda self, action: action.connection.send(action.message),
-    ev.Close: lambda self, action: action.connection.close(),
-    ev.Say: lambda self, action: self.log_line(action.line),
-    ev.Start: SessionOwner._start_session,
-    ev.Deliver: SessionOwner._deliver_message,
+    ev.ReturnValue: lambda self, action: action,
+    ev.SendMessage: lambda self, action: action.connection.send(action.message),
+    ev.CloseConnection: lambda self, action: action.connection.close(),
+    ev.WriteLogLine: lambda self, action: self.log_line(action.line),
+    ev.StartSession: SessionOwner._start_session,
+    ev.DeliverMessage: SessionOwner._deliver_message,
     ev.InstructLoop: SessionOwner._instruct_loop,
     ev.CommandLoop: SessionOwner._command_loop,
-    ev.KeepCommand: lambda self, action: self.paused_robots.change(action.robot, action.command, action.by),
+    ev.StoreCommand: lambda self, action: self.paused_robots.change(action.robot, action.command, action.by),
     ev.StopLoop: SessionOwner._stop_loop,
     ev.RequestWelcome: lambda self, action: ev.WelcomeReady(
         action.session, action.session.runner.welcome(action.resumed)

@@ -1,4 +1,4 @@
-"""Keep the names of robots that people paused or stopped, so that a restarted program or server does not act."""
+"""Store which robots people paused or stopped. These robots stay paused after a restart of the program or server."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def default_folder() -> Path | None:
 
 
 class PausedRobots:
-    """The paused robots: a file for each in a folder that all servers of a user share.
+    """A store of paused robots: one file per robot, in a folder that all servers of a user share.
 
-    A change counts at once, also if the folder cannot be written; then only this server knows it, until it ends. Any
-    thread may call the methods; only `save` and `reason` use the disk."""
+    A change takes effect at once. If the folder cannot be written, only this server knows the change, until it ends.
+    Any thread may call the methods; only `save` and `reason` use the disk."""
 
     def __init__(self, folder: Path | None, log_line: Callable[[str], None]) -> None:
         self._folder, self._log_line = folder, log_line
-        self._changed: dict[str, str] = {}  # reasons that are not on the disk yet, by robot; empty: resumed
+        self._changed: dict[str, str] = {}  # changes that are not on the disk yet: reason by robot; empty: resumed
         self._failed = False
 
     def change(self, robot: str, command: str, by: str) -> None:
-        """Keep a person's pause or stop of a robot, or end it after a resume."""
+        """Store that a person paused, stopped or resumed a robot."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._changed[robot] = "" if command == "resume" else f"{robot}: {command} ({by}) at {stamp}"
 
@@ -48,7 +48,7 @@ class PausedRobots:
             return f"{robot}: {path} cannot be read ({error.strerror})"
 
     def save(self) -> None:
-        """Write the changes to the disk. If that fails, it is logged once and tried again."""
+        """Write the changes to the disk. After an error, log the first error, and try again at the next call."""
         for robot, reason in list(self._changed.items()):
             try:
                 if (path := self._path(robot)) is None:
@@ -58,15 +58,13 @@ class PausedRobots:
             except OSError as error:
                 if not self._failed:
                     hint = "Give --set serve.paused_robots=FOLDER."
-                    self._log_line(
-                        f"paused robots are not kept over a restart of the server ({error.strerror}). {hint}"
-                    )
+                    self._log_line(f"paused robots will be lost at a restart of the server ({error.strerror}). {hint}")
                 self._failed = True
                 return
             if self._changed.get(robot) == reason:
                 del self._changed[robot]
 
     def _path(self, robot: str) -> Path | None:
-        """Return the file of a robot: its name, without characters that a file name cannot have, and a digest."""
+        """Return the path of a robot's file: the quoted name of the robot, and a digest of the name."""
         digest = hashlib.sha256(robot.encode()).hexdigest()[:8]
         return self._folder and self._folder / f"{quote(robot, safe='')[:100]}-{digest}"

@@ -1,4 +1,4 @@
-"""The decoder pools of a server. Each session's decisions are made in its loop, on a separate thread, or by a model."""
+"""The decoder pools of a server: for scripted deciders, for models, and a thread for each remote decider."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ SPARE_SESSIONS = 32  # further hosts for sessions that are ending, the gateway's
 
 
 class ServerPool:
-    """A `DecoderPool` that combines a pool for scripted deciders and a pool for models. The models' pool starts with
-    the server if `options.model` is a model, else with the first session that needs a model. It loads `options.model`
-    when it starts, because loading later would delay running sessions. After it gave up, a new one is started."""
+    """A `DecoderPool` that combines a pool for scripted deciders and a pool for models.
+
+    The models' pool starts with the server if `options.model` is a model, else with the first session that needs a
+    model. At its start it loads `options.model`, because loading later would delay running sessions. If the models'
+    pool gave up, the next session starts another pool."""
 
     gave_up: str | None = None
 
@@ -44,7 +46,7 @@ class ServerPool:
         return {}
 
     def _start_models(self) -> DecoderPool:
-        """Return the models' pool, and start it if necessary. Raises UserError; a later call may succeed."""
+        """Return the models' pool, and start it if necessary. After a UserError, a later call may succeed."""
         with self._lock:
             if self._models is not None and self._models.gave_up is None:
                 return self._models
@@ -74,7 +76,7 @@ class ServerPool:
 
     def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.reads_raw_data(source):
-            # This decider waits for another machine or runs a user's code, so it gets a separate thread.
+            # This decider waits for another machine or runs a user's code, so it decides on a separate thread.
             return start_host(InProcessHost(source))
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
@@ -85,7 +87,7 @@ class ServerPool:
         return models.open(session, source)
 
     def alive(self) -> bool:
-        """Return whether the models' pool works; True if no session has needed a model yet."""
+        """Return whether the models' pool is alive, or True if no session has needed a model yet."""
         return self._models is None or self._models.alive()
 
     def close(self) -> None:
@@ -95,7 +97,7 @@ class ServerPool:
 
 
 def model_pool(options: ServeOptions) -> DecoderPool:
-    """Return a new, not yet started decoder pool for models."""
+    """Create a decoder pool for models, without starting it."""
     limit = options.max_sessions + SPARE_SESSIONS
     if options.host == "inprocess":
         return InProcessPool(limit)
@@ -109,7 +111,7 @@ def model_pool(options: ServeOptions) -> DecoderPool:
 
 
 def host_for(pool: DecoderPool, session: str, terms: SessionTerms) -> Host:
-    """Return a session's decoder host. If the session has a backup model, the pool hosts the backup."""
+    """Return a session's decoder host. If the session has a backup model, only the backup is in the pool."""
     config = terms.config
     if config.backup is None:
         return assembly.with_plans(config, terms.source, pool.open(session, terms.source), terms.agent)

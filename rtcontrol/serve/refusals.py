@@ -1,4 +1,4 @@
-"""Functions that return the wire errors by which a server refuses a message or a session."""
+"""Functions that create the wire errors with which a server refuses a message or a session."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def state_error(problem: str, hint: str, retryable: bool = False) -> WireError:
 
 
 def stopped_error() -> WireError:
-    """Return the error for resuming a session that a person stopped. Only a person may start the client again."""
+    """Return the error for a client that tries to resume a session that a person stopped."""
     hint = "Start the client again when a person decides that the robot may continue."
     return WireError(Code.STATE, "A person stopped the session. A stop is final.", hint, fatal=True)
 
 
 def other_client_error() -> WireError:
-    """Return the error for a new client of a run whose client was lost: only that one has the session's token."""
+    """Return the error for another client of a run that waits for its lost client."""
     problem = "This run waits for its client, whose connection was lost; a program that starts again is another client."
     return WireError(Code.STATE, problem, "Start the run again, or use `rtcontrol serve`.", fatal=True)
 
@@ -48,7 +48,7 @@ def unknown_token_error(problem: str, hint: str, field: str) -> WireError:
 
 
 @contextmanager
-def refused_as(code: Code, field: str | None = None) -> Iterator[None]:
+def as_wire_error(code: Code, field: str | None = None) -> Iterator[None]:
     """Turn a UserError that is raised in the block into a WireError with this code."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""Turn reports of a loop, such as a refused instruction, into events for `SessionCore` and messages for the client."""
+"""Turn a loop's reports, such as a refused instruction, into events for `SessionCore` and messages for the client."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
 
 
-class LoopReports(Listener):
-    """A listener of a session's loop, which passes the loop's reports to the sessions' core and to the client."""
+class LoopListener(Listener):
+    """A listener of a session's loop. It passes the loop's reports to `SessionCore` and to the client."""
 
     def __init__(self, thread: SessionThread) -> None:
         self._thread, self._session = thread, thread.session
@@ -33,7 +33,7 @@ class LoopReports(Listener):
         elif report.kind == "refused":
             owner.handle(ev.InstructionRejected(session, report.why))
         elif report.kind == "doubted":
-            # The instruction stays active, but the calls that the model derives from it are withheld.
+            # The instruction stays active, but its calls are withheld.
             error = WireError(Code.UNSURE, report.why, "Use other words.", field="instruction")
             owner.handle(ev.LoopError(session, error))
         elif report.kind == "unfamiliar":
@@ -51,13 +51,13 @@ class LoopReports(Listener):
             else:
                 self._thread.send(answer)
 
-    def undecided(self, emission: Emission, seq: int | None) -> None:
-        """Send the client an error about the observation number `seq`, for which the decoder made no decision."""
+    def report_undecided(self, emission: Emission, seq: int | None) -> None:
+        """Send the client an error: the decoder made no decision for the observation with the number `seq`."""
         self._thread.owner.handle(ev.LoopError(self._session, undecided_error(emission, seq), emission.error or ""))
 
 
 def control_message(operator: OperatorControl, session: str) -> ControlMessage:
-    """Return a control message with the run's state and, if there is one, the call that waits for confirmation."""
+    """Return a control message with the run's state, and the call that waits for a person's confirmation, if any."""
     control = ControlMessage(session=session, state=operator.state)
     if (pending := operator.pending_approval) is None or pending.denied:
         return control
@@ -66,8 +66,8 @@ def control_message(operator: OperatorControl, session: str) -> ControlMessage:
 
 
 def interpretation_message(result: InterpretedSentence, session: str, examples: str) -> Instruct | WireError:
-    """Return a message with the instruction that the interpreter chose for a sentence, or an error if the interpreter
-    did not understand the sentence or a newer instruction replaced it. `examples` are sentences for the hint."""
+    """Return a message with the instruction that the interpreter chose for a sentence. Return an error if the sentence
+    was not understood, or if a newer instruction replaced it. `examples`: sentences for the error's hint."""
     sentence, confidence = result.sentence, result.confidence
     if result.text is not None:
         return Instruct(session=session, instruction=result.text, said=sentence, by=result.by, confidence=confidence)
@@ -77,14 +77,14 @@ def interpretation_message(result: InterpretedSentence, session: str, examples: 
 
 
 def undecided_error(emission: Emission, seq: int | None) -> WireError:
-    """Return the error for the observation number `seq`, for which the decoder made no decision."""
+    """Return the error that the decoder made no decision for the observation with the number `seq`."""
     error = emission.error or ""
     # Check the text, not `emission.cause`: on a busy machine the cause of the miss may be a pause.
     if error.startswith("observe:"):
         hint = "Send the fields of `data` that the agent reads, or `text`."
         return WireError(Code.INVALID, f"{error}.", hint, field="data", seq=seq)
     if emission.input_error is not None:
-        # The prompt is too long. Earlier decisions used the same instruction, so the observation is the reason.
+        # The prompt is too long. Earlier prompts had the same instruction, so the observation must be too long.
         hint = "Send a shorter `text`, or fewer and shorter values in `data`."
         return WireError(Code.TOO_LARGE, emission.input_error[0], hint, field="text", seq=seq)
     hint = "Continue to send observations: the next tick decides again. The active call expires as usual."

@@ -1,4 +1,4 @@
-"""Open the record of a session's run, write the run's report, and sum the counts of all runs for /metrics."""
+"""Create the record and the report of a session's run, and add up the counts of all runs for /metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rtcontrol.envs.remote import RemotePicture
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.serve.negotiate import SessionTerms
-from rtcontrol.serve.refusals import refused_as
+from rtcontrol.serve.refusals import as_wire_error
 from rtcontrol.settings import record_bytes
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
@@ -54,8 +54,8 @@ class CountedLoop(Protocol):
 
 
 class ServerStats:
-    """Counts of ticks, misses by cause, and histograms of times; `bins` has the counts between `BOUNDS_S`, `seconds`
-    has the sums."""
+    """Counts of ticks and of misses by cause, and histograms of times. `bins`: for each time, the counts between
+    `BOUNDS_S`; `seconds`: for each time, the sum."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -82,18 +82,18 @@ class ServerTotals:
         self._ended, self._running = ServerStats(), list[CountedLoop]()
         self._lock = threading.Lock()
 
-    def start(self, loop: CountedLoop) -> None:
-        """Include a loop that is about to run."""
+    def add_running(self, loop: CountedLoop) -> None:
+        """Add a loop that is about to run."""
         with self._lock:
             self._running.append(loop)
 
-    def end(self, loop: CountedLoop) -> None:
-        """Add the counts of a loop that has ended."""
+    def move_to_ended(self, loop: CountedLoop) -> None:
+        """Move the counts of a loop that has ended to the sums of ended loops."""
         with self._lock:
             self._running.remove(loop)
             self._ended.add(loop.account)
 
-    def now(self) -> ServerStats:
+    def current(self) -> ServerStats:
         """Return the current sums over all loops."""
         with self._lock:
             total = deepcopy(self._ended)
@@ -111,19 +111,19 @@ def open_recorder(
     pictures: deque[RemotePicture] | None = None,
     **more: Any,
 ) -> tuple[Recorder, Path]:
-    """Return the recorder for run number `run` (1 is the first) of a session, and the path of the record file.
+    """Return the recorder of a session's run, and the path of the record file. `run`: the number of the run, from 1.
 
-    `more` are further fields of the record's header. Raises WireError if the file cannot be written."""
+    `more`: further fields of the record's header. Raises WireError if the file cannot be written."""
     path = terms.options.out / session / ("record.mcap" if run == 1 else f"record-{run}.mcap")
-    with refused_as(Code.INTERNAL):
+    with as_wire_error(Code.INTERNAL):
         header = config.header(terms.hold_ms, terms.agent) | more
         file = RecordFile(path, record_bytes(config.record_max))
         return Recorder(file, header, log_line, pictures=pictures), path
 
 
 def write_report(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str | None:
-    """Close a run's record, and write the report next to it with the connection's counts in `wire`. If the run had no
-    ticks, delete the record instead. Return an error text, or None; this function never raises."""
+    """Close a run's record, and write the report next to it. `wire`: the connection's fields of the report. If the run
+    had no ticks, delete the record instead. Return None, or the text of an error; never raises."""
     account, recorder = loop.account, loop.recorder
     try:
         recorder.close()

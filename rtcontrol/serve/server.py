@@ -19,14 +19,14 @@ from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
 
 log = logging.getLogger("rtcontrol.serve")
-PAUSE_SCALE_NS = 62_500_000  # one period at 16 Hz; `PauseWatch` reports pauses that are long compared with this period
+PAUSE_SCALE_NS = 62_500_000  # one period at 16 Hz, from which `PauseWatch` derives which pauses are long
 CHECK_INTERVAL_S = 0.1
 SLACK_NS = 20_000_000  # maximum time for a garbage collection between two ticks
 
 
 class Server:
-    """A context manager that runs the complete server. `endpoints` are the ZeroMQ addresses; `http`, if not None,
-    creates the HTTP gateway. Raises UserError if the server cannot start."""
+    """A context manager that runs the complete server. `endpoints`: the ZeroMQ addresses; `http`: a function that
+    creates the HTTP gateway, or None. Raises UserError if the server cannot start."""
 
     router: Router
     gateway: Any = None
@@ -59,7 +59,7 @@ class Server:
                 stack.callback(self.gateway.close)
             stack.callback(sessions.close)
             interpreter = None if agent is None else sessions.interpreters.for_agent(assembly.load_agent(agent))
-            if interpreter is not None:  # otherwise the first session would wait until the interpreter is loaded
+            if interpreter is not None:  # load the interpreter now, so the first session need not wait
                 interpreter.start()
             stack.enter_context(sessions.watch)
             collector = stack.enter_context(SlackCollector())
@@ -95,5 +95,5 @@ class Housekeeping:
                 self._router.drop_revoked()
                 if self._collector is not None:
                     self._collector.collect(SLACK_NS)
-            except Exception:  # after an error, the thread must continue to check
+            except Exception:  # an error must not end the thread
                 log.exception("a check of the sessions and keys failed")

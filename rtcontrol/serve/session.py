@@ -1,4 +1,4 @@
-"""The thread of one client's session, which negotiates the settings and runs the control loop."""
+"""The thread of a client's session. It negotiates the settings, and runs the control loop."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class SessionThread(ABC):
     """The thread of a session. The methods that `SessionOwner` calls do not block."""
 
     terms: SessionTerms  # the negotiated settings; not set before the negotiation
-    loop: ControlLoop | None = None  # the current or last loop; the live view reads it as well
+    loop: ControlLoop | None = None  # the current or last loop; the live view also reads this
 
     def __init__(self, session: Session, owner: SessionOwner) -> None:
         self.session, self.owner, self.id = session, owner, session.id
         self.thread: threading.Thread | None = None
-        self.last_need: DecoderNeed | None = None  # None until decisions were timed
+        self.last_need: DecoderNeed | None = None  # None before the first decision
         self.record = Path()  # the record file of the newest run
-        self.run_instructions: tuple[str, str] | None = None  # after a run, the fields of `ev.Ended`
+        self.run_instructions: tuple[str, str] | None = None  # after a run, this field of `ev.SessionEnded`
 
     def command(self, command: str, by: str, k: int | None = None) -> str:
-        """Carry out a person's command, such as `pause`, even if no loop runs. Return a sentence about the result."""
-        return self.owner.handle(ev.Commanded(self.session, command, by, k))
+        """Execute a person's command, such as `pause`, even if no loop runs. Return a sentence about the result."""
+        return self.owner.handle(ev.CommandReceived(self.session, command, by, k))
 
     def instruct(self, text: str) -> None:
-        """Give the session a new instruction. Raises UserError if the text is too long."""
-        self.owner.handle(ev.Instructed(self.session, instruction_text(text)))
+        """Set a new instruction for the session. Raises UserError if the text is too long."""
+        self.owner.handle(ev.InstructionReceived(self.session, instruction_text(text)))
 
     def log_line(self, line: str) -> None:
         """Log the line, unless the rate limit is exceeded. Lines about the end of a run are always logged."""
@@ -51,22 +51,22 @@ class SessionThread(ABC):
         """Send a message to the client."""
         self.owner.handle(ev.LoopMessage(self.session, message))
 
-    def report_warm(self) -> None:
-        """Report that the loop is warmed up. Raises WireError (busy) if the decoder has no time for another session."""
+    def report_warmed_up(self) -> None:
+        """Report that the loop is warmed up. Raises WireError (busy) if the decoder is too busy for this session."""
         refusal = self.owner.handle(
-            ev.WarmedUp(self.session, self.terms.summary(), self.owner.decoder_needs(), self.terms.ticks_per_s)
+            ev.LoopWarmedUp(self.session, self.terms.summary(), self.owner.decoder_needs(), self.terms.ticks_per_s)
         )
         if refusal is not None:
             raise refusal
 
     def start(self, first: bool) -> None:
-        """Start a thread that opens the session. `first` is False if the session resumes. Raises RuntimeError."""
+        """Start a thread that opens the session. `first`: False if the session resumes. Raises RuntimeError."""
         slot = self.owner.opening_slots[first]
-        thread = threading.Thread(target=self._work, args=(slot,), name=self.id, daemon=True)
+        thread = threading.Thread(target=self._run_thread, args=(slot,), name=self.id, daemon=True)
         thread.start()
         self.thread = thread
 
-    def _work(self, slot: threading.Semaphore) -> None:
+    def _run_thread(self, slot: threading.Semaphore) -> None:
         error: WireError | None = None
         try:
             with slot:
@@ -80,10 +80,10 @@ class SessionThread(ABC):
                 log.exception("%s failed", self.id)
             error = session_error(fault, self.session.life.welcomed)
         finally:
-            self.owner.handle(ev.Ended(self.session, error, run_instructions=self.run_instructions))
+            self.owner.handle(ev.SessionEnded(self.session, error, run_instructions=self.run_instructions))
 
     def negotiate_and_open(self) -> CountedLoop | None:
-        """Negotiate if necessary, and open the loop. Return None if the client has disconnected. Raises WireError."""
+        """Negotiate if necessary, and create the loop. Return None if the client has disconnected. Raises WireError."""
         if self.session.life.client_gone:
             return None
         if not self.session.negotiated:
@@ -91,7 +91,7 @@ class SessionThread(ABC):
         self.run_instructions = None
         robot = self.session.hello.robot
         paused = "" if robot is None else self.owner.paused_robots.reason(robot)
-        should_open = self.owner.handle(ev.Negotiated(self.session, paused))
+        should_open = self.owner.handle(ev.SettingsNegotiated(self.session, paused))
         return self.open(self.session.instructions.first) if should_open else None
 
     def _run(self, loop: CountedLoop) -> None:
@@ -99,14 +99,11 @@ class SessionThread(ABC):
             self.run()
         finally:
             session = self.session
-            wire = {
-                "client": session.hello.client.model_dump(),
-                "session": session.id,
-                "refused": dict(session.refused),
-            }
+            client = session.hello.client.model_dump()
+            wire = {"client": client, "session": session.id, "refused": dict(session.refused)}
             if failed := write_report(loop, self.record, wire | self.message_counts()):
                 self.owner.log_line(f"{self.id}: {failed}")
-            self.owner.stats.end(loop)
+            self.owner.stats.move_to_ended(loop)
 
     def negotiate(self) -> SessionTerms:
         """Return the settings for the client's hello. Raises WireError."""
@@ -115,7 +112,7 @@ class SessionThread(ABC):
 
     @abstractmethod
     def open(self, instruction: str | None) -> CountedLoop:
-        """Return a new loop that starts with the instruction, and set `record` to the loop's file. Raises WireError."""
+        """Create a loop that starts with the instruction, and set `record` to the loop's file. Raises WireError."""
 
     @abstractmethod
     def run(self) -> None:
@@ -123,15 +120,15 @@ class SessionThread(ABC):
 
     @abstractmethod
     def deliver(self, message: Message) -> None:
-        """Pass a message of the client, such as an observation, to the client's world. Raises WireError."""
+        """Pass a message of the client, such as an observation, to the session's environment. Raises WireError."""
 
     @abstractmethod
     def instruct_loop(self, text: str) -> bool:
-        """Give the loop a new instruction. Return False if the loop has ended."""
+        """Pass a new instruction to the loop. Return False if the loop has ended."""
 
     @abstractmethod
     def command_loop(self, command: str, by: str, k: int | None) -> str:
-        """Carry out a person's command in the loop, and return a sentence about the result."""
+        """Execute a person's command in the loop. Return a sentence about the result."""
 
     @abstractmethod
     def stop_loop(self, reason: str) -> None:
@@ -139,13 +136,13 @@ class SessionThread(ABC):
 
     @abstractmethod
     def welcome(self, resumed: bool) -> list[Message]:
-        """Return the welcome message and, if the loop is paused or a call waits for confirmation, a control message.
-        The list is empty if the loop has ended."""
+        """Return the welcome message, and a control message if the loop is paused or a call waits for confirmation.
+        Return an empty list if the loop has ended."""
 
     @abstractmethod
     def decoder_need(self) -> DecoderNeed | None:
-        """Return how much of the decoder's time the session needs; None before the first decision."""
+        """Return how much of the decoder's time the session needs, or None before the first decision."""
 
     @abstractmethod
     def message_counts(self) -> dict[str, Any]:
-        """Return the report's counts of sent and received messages."""
+        """Return the counts of sent and received messages for the report."""

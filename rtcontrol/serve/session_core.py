@@ -1,8 +1,8 @@
-"""Decide about clients' sessions: which are admitted, refused, welcomed, parked (kept for a lost client), and ended.
+"""Decide which clients' sessions are admitted, refused, welcomed, parked (kept for a lost client), and ended.
 
-`SessionCore.advance` takes an event and the time `now_ns` (CLOCK_MONOTONIC), and returns actions; `session_events.py`
-has both. The methods are in the order of a session's life, from connection and hello to bye and end.
-The core uses no thread, socket, clock or lock.
+`SessionCore.advance` takes an event and the time `now_ns` (CLOCK_MONOTONIC), and returns actions. Events and actions
+are defined in `session_events.py`. The methods of `SessionStep` are in the order of a session's life, from connection
+and hello (the client's first message) to bye (the last). The core uses no thread, socket, clock or lock.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from rtcontrol.serve.sessions import (
     DecoderNeed,
     Peer,
     Session,
+    SessionRegistry,
     SessionRules,
-    Sessions,
     TimeBudget,
     TokenBucket,
     overload_error,
@@ -56,18 +56,18 @@ from rtcontrol_client.wire.messages import (
     Reset,
 )
 
-MAX_IDLE_CONNECTIONS = 1024  # connections without a session; beyond this number, the longest silent one is closed
+MAX_IDLE_CONNECTIONS = 1024  # maximum number of connections without a session; the longest silent one is closed
 IDLE_CONNECTION_NS = 120_000_000_000  # a connection without a session is closed after this silence
-# While the server drains: the time between the ends of two sessions, and the longest time for all of them.
+# While the server drains: the time between the ends of two sessions, and the maximum time for all sessions.
 LEAVE_INTERVAL_NS, LEAVE_TOTAL_NS = 100_000_000, 2_000_000_000
 LAST_CALL_WAIT_NS = 500_000_000  # while the server drains: how long a session waits for its last call
 LOG_LINES_PER_S = 2.0
-MAX_WELCOMES = 8  # for repeated hellos of a session
+MAX_WELCOMES = 8  # maximum number of repeated welcomes of a session
 READING_HINT = "Send fewer, smaller or simpler messages."
 COMMANDS = ("pause", "resume", "stop", "confirm", "deny")
 CONTROL = "control"  # the capability of a client that handles control messages
 CROWD_MESSAGES = (Join, Leave, ObserveMany)
-LOCKED_MESSAGES = frozenset({Hello, Bye, ControlMessage, Picture})  # they may change more than their own session
+LOCKED_MESSAGES = frozenset({Hello, Bye, ControlMessage, Picture})  # these may change other sessions' state
 
 
 class SessionCore:
@@ -76,24 +76,25 @@ class SessionCore:
 
     def __init__(self, rules: SessionRules, seed: bytes, last_number: int = 0, now_ns: int = 0) -> None:
         self.rules = rules
-        self.sessions = Sessions(rules)
+        self.sessions = SessionRegistry(rules)
         self.peers: dict[Any, Peer] = {}  # by connection
         self.count = 0  # sessions opened since the server started
         self.refused: Counter[str] = Counter()  # refused messages by error code
-        self.closing = self.draining = False  # the server shuts down at once, or after its sessions have left
+        self.closing = self.draining = False  # the server shuts down at once, or after its sessions have ended
         self.seed, self.last_number = seed, last_number
         self.log_limit = TokenBucket(LOG_LINES_PER_S, 20.0, now_ns)
-        self.reading = TimeBudget(now_ns)  # for connections without a session, and messages beyond a session's share
+        # For connections without a session, and for messages of sessions that have used up their budgets.
+        self.shared_budget = TimeBudget(now_ns)
 
     def advance(self, event: Any, now_ns: int) -> list[Any]:
-        """Process an event at `now_ns`. Return the actions to carry out, in order."""
+        """Process an event at `now_ns`. Return the actions to execute, in order."""
         step = SessionStep(self, now_ns)
         EVENTS[type(event)](step, event)
         return step.out
 
     @property
     def wake_ns(self) -> int | None:
-        """The next instant at which the core needs a `TimerFired` event; None if no timer is set."""
+        """Return the next instant at which the core needs a `TimerFired` event, or None if no timer is set."""
         rules = self.rules
         times = [s.life.parked_ns + rules.grace_ns + 1 for s in self.sessions if s.life.state == "parked"]
         for peer in self.peers.values():
@@ -103,33 +104,34 @@ class SessionCore:
         leaving = (s.life for s in self.sessions if s.life.leaves_ns and s.life.end_reason is None)
         return min([*times, *(life.leaves_ns + LAST_CALL_WAIT_NS + 1 for life in leaving)], default=None)
 
-    def busy(self, decoder_needs: Mapping[Session, DecoderNeed | None]) -> float:
-        """Return the share of the decoder's time that all sessions need together; unknown needs (None) count as 0."""
+    def decoder_load(self, decoder_needs: Mapping[Session, DecoderNeed | None]) -> float:
+        """Return the fraction of the decoder's time that all sessions together need (an unknown need counts as 0)."""
         needs = [decoder_needs.get(session) for session in self.sessions if session.life.end_reason is None]
-        return sum(need.busy for need in needs if need is not None)
+        return sum(need.decoder_load for need in needs if need is not None)
 
     def has_room(self, decoder_needs: Mapping[Session, DecoderNeed | None]) -> bool:
         """Return whether another session may open now."""
-        states = self.sessions.states()
-        free = states["opening"] + states["live"] < self.rules.limit and self.busy(decoder_needs) < self.rules.busy_max
+        states, rules = self.sessions.states(), self.rules
+        free = states["opening"] + states["live"] < rules.limit
+        free = free and self.decoder_load(decoder_needs) < rules.max_decoder_load
         free = free and sum(session.hz for session in self.sessions) < self.rules.ticks_per_s
         return free and not self.closing and not self.draining
 
     def max_silence_ns(self, peer: Peer) -> int:
-        """Return after how many nanoseconds without a message a connection is closed."""
+        """Return how long a connection may be silent before it is closed, in ns."""
         return self.rules.silent_beats * self.rules.beat_ns if peer.live else IDLE_CONNECTION_NS
 
     def needs_no_lock(self, event: Any) -> bool:
-        """Return True for the events of every tick: they change only one connection and its session, by single reads
-        and writes, so threads may process them at the same time. All other events need the lock of `SessionOwner`."""
+        """Return whether threads may process this event without the lock of `SessionOwner`. True for the events of
+        every tick, which change only one connection and its session, by single reads and writes."""
         kind = type(event)
-        if kind is ev.Received:
+        if kind is ev.MessageReceived:
             return type(event.message) not in LOCKED_MESSAGES and event.connection in self.peers
-        return kind in (ev.LoopMessage, ev.TimeSpent) or (kind is ev.Arrived and event.connection in self.peers)
+        return kind in (ev.LoopMessage, ev.TimeSpent) or (kind is ev.MessageArrived and event.connection in self.peers)
 
 
 class SessionStep:
-    """Processes one event at the time `now_ns`. `out` collects the resulting actions."""
+    """The processing of one event at the time `now_ns`. `out` collects the resulting actions."""
 
     def __init__(self, core: SessionCore, now_ns: int) -> None:
         self.core, self.now_ns = core, now_ns
@@ -138,31 +140,31 @@ class SessionStep:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def _on_arrived(self, event: ev.Arrived) -> None:
+    def _on_arrived(self, event: ev.MessageArrived) -> None:
         peer = self._peer_of(event.connection)
         if peer.disconnected:
             return
         if not peer.messages.take(self.now_ns):
             self._refuse(peer, refusals.rate_error(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
-        elif self._admits_reading(peer):
-            self.out.append(ev.Answer(True))
+        elif self._has_time_for_message(peer):
+            self.out.append(ev.ReturnValue(True))
         else:
             self._refuse(peer, refusals.rate_error("this client's share of the server's time", READING_HINT))
 
-    def _admits_reading(self, peer: Peer) -> bool:
-        """Return whether a budget can pay for another message of the connection: its session's, or the common one."""
+    def _has_time_for_message(self, peer: Peer) -> bool:
+        """Return whether the session's or the shared budget has time for a message. Store it as `charged_budget`."""
         share = SESSIONS_SHARE / max(1, len(self.sessions))
-        peer.payer = peer.reading
-        if peer.session is not None and peer.reading.admits(share, self.now_ns):
+        peer.charged_budget = peer.budget
+        if peer.session is not None and peer.budget.admits(share, self.now_ns):
             return True
-        peer.payer = self.core.reading
-        return peer.payer.admits(COMMON_SHARE, self.now_ns)
+        peer.charged_budget = self.core.shared_budget
+        return peer.charged_budget.admits(COMMON_SHARE, self.now_ns)
 
     def _on_time_spent(self, event: ev.TimeSpent) -> None:
         if (peer := self.core.peers.get(event.connection)) is not None:
-            peer.payer.pay(event.ns)
+            peer.charged_budget.charge(event.ns)
 
-    def _on_received(self, event: ev.Received) -> None:
+    def _on_received(self, event: ev.MessageReceived) -> None:
         """Process a message of the client. Send an error if the message is refused."""
         peer, message = self._peer_of(event.connection), event.message
         if peer.disconnected:
@@ -176,26 +178,26 @@ class SessionStep:
         except WireError as error:
             self._refuse(peer, add_reference(error, message))
 
-    def _on_failed(self, event: ev.Failed) -> None:
+    def _on_failed(self, event: ev.MessageRefused) -> None:
         peer = self._peer_of(event.connection)
         if not peer.disconnected:
             self._refuse(peer, add_reference(event.error, event.message))
 
-    def _on_disconnected(self, event: ev.Disconnected) -> None:
+    def _on_disconnected(self, event: ev.ConnectionLost) -> None:
         peer = self.core.peers.get(event.connection)
         if peer is not None and event.revoked:
-            self.out.append(ev.Say(f"{event.connection.peer}: the client's key was revoked"))
+            self.out.append(ev.WriteLogLine(f"{event.connection.peer}: the client's key was revoked"))
             self._close_connection(peer)
         elif peer is not None:
             self._connection_lost(peer)
 
     def _peer_of(self, connection: Connection) -> Peer:
-        """Return the state of a connection; register the connection if it is new. A closed connection, whose transport
-        may still deliver a message, is not registered again."""
+        """Return the state of a connection, and register the connection if it is new. A closed connection is not
+        registered again; its transport may still deliver messages."""
         registered = self.core.peers.get(connection)
         if registered is not None:
             return registered
-        peer = Peer.of(connection, self.rules, self.now_ns)
+        peer = Peer.for_connection(connection, self.rules, self.now_ns)
         peer.disconnected = connection.closed
         if peer.disconnected:
             return peer
@@ -206,11 +208,11 @@ class SessionStep:
         return peer
 
     def _close_connection(self, peer: Peer) -> None:
-        self.out.append(ev.Close(peer.connection))
+        self.out.append(ev.CloseConnection(peer.connection))
         self._connection_lost(peer)
 
     def _connection_lost(self, peer: Peer) -> None:
-        """Forget a connection, and stop the loop of its session with the safe call. `_on_ended` parks the session."""
+        """Remove a connection, and stop the loop of its session with the safe call. `_on_ended` parks the session."""
         self.core.peers.pop(peer.connection, None)
         peer.disconnected = True
         session, peer.session = peer.session, None
@@ -221,15 +223,15 @@ class SessionStep:
                 self.out.append(ev.StopLoop(session, CLIENT_LOST))
 
     def _refuse(self, peer: Peer, error: WireError) -> None:
-        """Count the refusal, and send the error unless the rate limit is exceeded. If the connection has a session, the
-        session continues."""
+        """Count a refused message, and send the error unless the rate limit is exceeded. If the connection has a
+        session, the session continues."""
         code = error.code.value
         self.core.refused[code] += 1
         if peer.session is not None:
             peer.session.refused[code] += 1
             error.fatal = False
         if error.fatal and not error.retryable and self.core.log_limit.take(self.now_ns):
-            self.out.append(ev.Say(f"{peer.connection.peer}: refused: {error.message[:200]}"))
+            self.out.append(ev.WriteLogLine(f"{peer.connection.peer}: refused: {error.message[:200]}"))
         self._send_error(peer, error)
 
     def _send_error(self, peer: Peer, error: WireError, always: bool = False) -> None:
@@ -241,7 +243,7 @@ class SessionStep:
 
     def _send(self, peer: Peer, message: Message) -> None:
         peer.sent_ns = self.now_ns
-        self.out.append(ev.Send(peer.connection, message))
+        self.out.append(ev.SendMessage(peer.connection, message))
 
     # -- hello, the client's first message: admit or refuse the client ------------------------------------------------
 
@@ -260,40 +262,41 @@ class SessionStep:
             self._start_session(peer, hello)
 
     def _repeat_welcome(self, session: Session, hello: Hello) -> None:
-        """Answer a hello on a connection that has a session: send the welcome again, or refuse a different hello."""
+        """Answer a hello on a connection that already has a session. Send the welcome again if the hello repeats the
+        session's hello, else raise WireError."""
         repeated = session.is_same_request(hello) if hello.resume is None else same_secret(hello.resume, session.token)
         if not repeated:
             problem, hint = "This connection already has a session.", "Send bye first, or open another connection."
             raise refusals.state_error(problem, hint)
         if session.life.state == "live":
             session.welcomes += 1
-            if session.welcomes > MAX_WELCOMES:  # a client that does not read them would fill the memory
+            if session.welcomes > MAX_WELCOMES:  # unread welcomes would fill the server's memory
                 raise refusals.rate_error(f"{MAX_WELCOMES} repeated hellos", "Read the welcome.")
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
             self._request_welcome(session)
 
     def _resume_session(self, peer: Peer, hello: Hello, token: str) -> None:
-        """Resume a session. Its previous connection may still be registered if the loss was not detected yet."""
+        """Resume a session. Its previous connection may still be registered if the server has not noticed its loss."""
         session = self.sessions.find_resumable(token, peer.connection.key)
         self.sessions.check_room(besides=session)
         self._attach(peer, session, hello)
 
     def _attach(self, peer: Peer, session: Session, hello: Hello) -> None:
-        """Make this the session's connection, and welcome the client when the session is live."""
+        """Make `peer` the session's connection, and welcome the client when the session is live."""
         peer.join(session)
         session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": hello.resume})
         if session.life.state == "parked":
             self._open_session(session)
         elif session.life.state == "live":
             self._request_welcome(session)
-        # Otherwise the loop is starting, or it is ending, and `_on_ended` will start the session again.
+        # Otherwise the loop is starting, or the loop is ending and `_on_ended` will start the session again.
 
     def _start_session(self, peer: Peer, hello: Hello) -> None:
         """Start a new session."""
         lost = [session for session in self.sessions if session.peer is None and self.rules.outlives_client]
         if lost and (lost[0].token_sent or lost[0].key != peer.connection.key or not lost[0].is_same_request(hello)):
             raise refusals.other_client_error()
-        if lost:  # its client was lost before the welcome, so no program has the token
+        if lost:  # the client was lost before the welcome, so it cannot resume with the token
             self._attach(peer, lost[0], hello)
             return
         self.sessions.check_room()
@@ -311,22 +314,24 @@ class SessionStep:
 
     def _open_session(self, session: Session) -> None:
         session.life.state, session.life.client_lost = "opening", False
-        self.out.append(ev.Start(session, not session.negotiated))
+        self.out.append(ev.StartSession(session, not session.negotiated))
 
-    def _on_negotiated(self, event: ev.Negotiated) -> None:
-        """Let the session open with the negotiated settings, unless the client has disconnected."""
+    def _on_negotiated(self, event: ev.SettingsNegotiated) -> None:
+        """Open the session with the negotiated settings, unless the client has disconnected."""
         life, instructions = event.session.life, event.session.instructions
         event.session.negotiated = True
         if event.paused and not life.paused:
             life.paused = True
-            self.out.append(ev.Say(f"{event.session.id} starts paused, until a person resumes it: {event.paused}"))
+            self.out.append(
+                ev.WriteLogLine(f"{event.session.id} starts paused, until a person resumes it: {event.paused}")
+            )
         if not life.client_gone:
             life.runs += 1
             instructions.first = instructions.next
-            self.out.append(ev.Answer(True))
+            self.out.append(ev.ReturnValue(True))
 
     def _on_loop_created(self, event: ev.LoopCreated) -> None:
-        """Pass the commands and instructions that arrived before the loop was created to the loop."""
+        """Pass commands and instructions that arrived earlier to the new loop."""
         session, life, instructions = event.session, event.session.life, event.session.instructions
         life.has_loop = True
         if life.paused:
@@ -336,27 +341,27 @@ class SessionStep:
         if life.end_reason is not None or life.client_lost:
             self.out.append(ev.StopLoop(session, life.end_reason or CLIENT_LOST))
 
-    def _on_warmed_up(self, event: ev.WarmedUp) -> None:
-        """Make the session live and welcome the client, unless the calls of other sessions would become late."""
+    def _on_warmed_up(self, event: ev.LoopWarmedUp) -> None:
+        """Make the session live and welcome the client, unless this would make other sessions' calls late."""
         session, life, peer = event.session, event.session.life, event.session.peer
         if not life.welcomed and (refusal := self._overload_error(event)) is not None:
-            self.out.append(ev.Answer(refusal))
+            self.out.append(ev.ReturnValue(refusal))
             return
         session.hz = event.hz
         life.state, life.welcomed = "live", True
         if peer is not None:
-            peer.received_ns = self.now_ns  # the client waited for the welcome, so its silence starts now
+            peer.received_ns = self.now_ns  # measure the client's silence from the welcome, for which it has waited
             resumed = ", resumed" if life.runs > 1 else ""
-            self.out.append(ev.Say(f"{session.id}: {peer.connection.peer}, {event.summary}{resumed}"))
+            self.out.append(ev.WriteLogLine(f"{session.id}: {peer.connection.peer}, {event.summary}{resumed}"))
             self._request_welcome(session)
 
-    def _overload_error(self, event: ev.WarmedUp) -> WireError | None:
-        """Return why the calls of other sessions would become late if this one opened; None if they would not."""
+    def _overload_error(self, event: ev.LoopWarmedUp) -> WireError | None:
+        """Return an error if opening this session would make other sessions' calls late, else None."""
         welcomed = [s for s in self.sessions if s.life.welcomed and s.life.end_reason is None]
         refusal = ticks_error(event.hz, sum(s.hz for s in welcomed), self.rules.ticks_per_s)
         if refusal is None and (need := event.decoder_needs.get(event.session)) is not None:
             needs = [other for s in welcomed if (other := event.decoder_needs.get(s)) is not None]
-            refusal = overload_error(need, needs, self.rules.busy_max)
+            refusal = overload_error(need, needs, self.rules.max_decoder_load)
         return refusal
 
     def _request_welcome(self, session: Session) -> None:
@@ -364,7 +369,7 @@ class SessionStep:
         self.out.append(ev.RequestWelcome(session, resumed))
 
     def _on_welcome_ready(self, event: ev.WelcomeReady) -> None:
-        """Send the client the welcome and, if there is one, the control message of its loop."""
+        """Send the client the welcome, and the control message if there is one."""
         session, life = event.session, event.session.life
         if session.peer is None or life.state != "live" or life.end_reason is not None:
             return
@@ -373,7 +378,7 @@ class SessionStep:
             self._emit_message(session, message)
 
     def _deliver_to_world(self, peer: Peer, message: Any) -> None:
-        """Pass a message about the client's world, such as an observation, to the session."""
+        """Pass a message about the client's world, such as an observation, to the session. Raises WireError."""
         find = self.sessions.find_for_picture if isinstance(message, Picture) else session_of_peer
         session = find(peer, message.session)
         if session.crowd != isinstance(message, CROWD_MESSAGES):
@@ -382,7 +387,7 @@ class SessionStep:
             raise refusals.state_error(problem, hint)
         if session.life.state != "live":
             raise refusals.state_error("The session is not open yet.", "Wait for the welcome.", retryable=True)
-        self.out.append(ev.Deliver(peer.connection, session, message))
+        self.out.append(ev.DeliverMessage(peer.connection, session, message))
 
     def _on_ping(self, peer: Peer, message: Ping) -> None:
         now = self.now_ns
@@ -392,7 +397,7 @@ class SessionStep:
         session = session_of_peer(peer, message.session)
         self._instruct_loop(session, message.instruction)
 
-    def _on_instructed(self, event: ev.Instructed) -> None:
+    def _on_instructed(self, event: ev.InstructionReceived) -> None:
         if event.missed:
             event.session.instructions.next = event.text
         else:
@@ -418,19 +423,19 @@ class SessionStep:
         if answer is not None:
             self._log_line(session, answer)
 
-    def _on_commanded(self, event: ev.Commanded) -> None:
+    def _on_commanded(self, event: ev.CommandReceived) -> None:
         answer = self._carry_out_command(event.session, event.command, event.by, event.k, logged=False)
         if answer is not None:
-            self.out.append(ev.Answer(answer))
+            self.out.append(ev.ReturnValue(answer))
 
     def _carry_out_command(self, session: Session, command: str, by: str, k: int | None, logged: bool) -> str | None:
-        """Carry out a person's command, also while the session opens or is parked. A stopped session cannot resume.
-        Return a sentence about the result, or None if the loop will return it."""
+        """Execute a person's command, even while the session opens or is parked. A stopped session cannot resume.
+        Return a sentence about the result, or None if the loop will return this sentence."""
         life, robot = session.life, session.hello.robot
         if command in ("pause", "resume", "stop"):
             life.paused = command != "resume"
             if robot is not None and not self.rules.outlives_client:
-                self.out.append(ev.KeepCommand(robot, command, by))
+                self.out.append(ev.StoreCommand(robot, command, by))
         if command == "stop":
             life.end_reason = life.end_reason or PERSON_STOPPED
         if life.state == "parked" and life.end_reason is not None:
@@ -448,7 +453,7 @@ class SessionStep:
     # -- messages of a loop to its client -----------------------------------------------------------------------------
 
     def _emit_message(self, session: Session, message: Message) -> None:
-        """Send a message of the loop to the client, if the welcome was sent before."""
+        """Send a message of the loop to the client, if the welcome was already sent."""
         peer = session.peer
         if isinstance(message, ControlMessage):
             self._send_control(session, message)
@@ -460,14 +465,14 @@ class SessionStep:
     def _after_call(self, session: Session, peer: Peer, message: CallMessage) -> None:
         life, instructions = session.life, session.instructions
         if (reason := instructions.refusal) is not None:
-            # Sent after the call: a client that waits for a call would take this error for a refused observation.
+            # Send this error after the call. A client that waits for a call would think its observation was refused.
             instructions.refusal = None
             problem = f"The instruction was refused: {reason}"
             hint = "Use other or fewer words. The previous instruction stays active."
             self._refuse(peer, WireError(Code.INSTRUCTION, problem, hint, field="instruction", seq=message.seq_obs))
         leaves = life.leaves_ns and self.now_ns >= life.leaves_ns and not message.more
         if leaves and life.end_reason in (None, SERVER_LEAVING):
-            # The client has just received a new call, which stays active while the client connects to another server.
+            # The client has just received a call, which stays active while the client connects to another server.
             self._stop_session(session, SERVER_LEAVING)
             self._send(peer, Bye(session=session.token, reason=SERVER_LEAVING, reconnect=True))
             peer.session = None
@@ -475,7 +480,8 @@ class SessionStep:
                 session.peer = None
 
     def _on_loop_error(self, event: ev.LoopError) -> None:
-        """Send the client an error of the loop. If several ticks use an observation, its error is sent only once."""
+        """Send an error of the loop to the client. An error about an observation is sent only once, even if several
+        ticks use the observation."""
         session, error, undecided = event.session, event.error, event.undecided
         connected = session.peer is not None
         if undecided is None or session.instructions.should_report(error.seq, undecided, connected):
@@ -486,10 +492,10 @@ class SessionStep:
         instructions.refusal = instructions.reported_refusal = event.reason
 
     def _log_line(self, session: Session, line: str, always: bool = False) -> None:
-        """Log a line about the session, `always` or if the rate limit is not exceeded. The limit keeps errors that
-        repeat in every tick from filling the log."""
+        """Log a line about the session, unless the rate limit is exceeded. If `always`, ignore the limit, which keeps
+        errors of every tick from filling the log."""
         if self.core.log_limit.take(self.now_ns) or always:
-            self.out.append(ev.Say(f"{session.id}: {line}"))
+            self.out.append(ev.WriteLogLine(f"{session.id}: {line}"))
 
     def _refuse_client(self, session: Session, error: WireError) -> None:
         if session.client is not None:
@@ -497,15 +503,15 @@ class SessionStep:
 
     # -- the end of a run: resume, park or end the session ------------------------------------------------------------
 
-    def _on_ended(self, event: ev.Ended) -> None:
-        """Process the end of a session's run: start the session again, park the session, or remove it."""
+    def _on_ended(self, event: ev.SessionEnded) -> None:
+        """Handle the end of a session's run: start the session again, park the session, or remove the session."""
         session, life, error = event.session, event.session.life, event.error
         life.has_loop, life.end_reason = False, life.end_reason or event.reason
         if event.run_instructions is not None:
             session.instructions.store_run(*event.run_instructions)
         instruction_failed = error is not None and error.field == "instruction" and life.welcomed
         if error is not None and instruction_failed and session.instructions.fall_back_to_proven():
-            # The decider rejected the instruction with which the run started; the next run uses the previous one.
+            # The decider rejected the instruction of this run. The next run uses the last accepted instruction.
             error.retryable, error.fatal = True, False
         may_resume = life.welcomed and life.end_reason is None and not (self.core.closing or self.rules.outlives_client)
         may_resume = may_resume and (error is None or (error.retryable and not error.fatal))
@@ -531,22 +537,22 @@ class SessionStep:
             self._send_bye(session, peer)
 
     def _park_session(self, session: Session, reason: str) -> None:
-        """Park a session until its client resumes it. If too many are parked, remove the one that was parked first."""
+        """Park a session until its client resumes it. If too many sessions are parked, remove the oldest."""
         session.life.state, session.life.parked_ns = "parked", self.now_ns
         if (first := self.sessions.first_parked_over_limit()) is not None:
             self.sessions.remove(first)
-        self.out.append(ev.Say(f"{session.id}: {reason}; kept for {self.rules.grace_ns / 1e9:g} s"))
+        self.out.append(ev.WriteLogLine(f"{session.id}: {reason}; kept for {self.rules.grace_ns / 1e9:g} s"))
 
     def _send_bye(self, session: Session, peer: Peer | None) -> None:
-        """Send a bye to the client of a session that has ended, if the client is connected, and log the end."""
+        """Log that a session has ended, and send its client a bye if the client is connected."""
         reason = session.life.end_reason or CLIENT_LOST
         if peer is not None and reason != CLIENT_BYE:
             self._send(peer, Bye(session=session.token, reason=reason, reconnect=reason == SERVER_LEAVING or None))
         if session.life.welcomed and not self.rules.outlives_client:
-            self.out.append(ev.Say(f"{session.id}: over ({reason})"))
+            self.out.append(ev.WriteLogLine(f"{session.id}: over ({reason})"))
 
     def _on_bye(self, peer: Peer, message: Bye) -> None:
-        """End the session at once, so that the client may send a new hello on this connection."""
+        """End the session at once. The client may then send another hello on this connection."""
         session = self.sessions.find_for_bye(peer, message.session)
         if session is None:
             return
@@ -563,7 +569,7 @@ class SessionStep:
             self.sessions.remove(session)
 
     def _on_drain_started(self, event: ev.DrainStarted) -> None:
-        """Refuse new sessions. After the grace period the open sessions end one by one, each after its next call."""
+        """Refuse new sessions, and schedule the ends of the open sessions, one by one after the grace period."""
         if not self.core.draining:
             self.core.draining = True
             sessions = list(self.sessions)
@@ -578,10 +584,10 @@ class SessionStep:
             self._stop_session(session, SERVER_STOPPED)
 
     def _on_timer_fired(self, event: ev.TimerFired) -> None:
-        """Send heartbeats, close silent connections, and end sessions that expired or whose last call is overdue."""
+        """Send heartbeats, close silent connections, and end expired sessions and those whose last call is overdue."""
         now = self.now_ns
         for session in self.sessions.expired(now):
-            self.out.append(ev.Say(f"{session.id}: over (the client did not return)"))
+            self.out.append(ev.WriteLogLine(f"{session.id}: over (the client did not return)"))
             self.sessions.remove(session)
         for peer in list(self.core.peers.values()):
             if now - peer.received_ns > self.core.max_silence_ns(peer):
@@ -596,7 +602,7 @@ class SessionStep:
 
 
 def add_reference(error: WireError, message: Message | None) -> WireError:
-    """Return the error after storing which message it is about: a hello's time, or an observation's number."""
+    """Store in the error which message it is about (a hello's time, an observation's number), and return the error."""
     if isinstance(message, Hello):
         error.t_client_ns = message.t_client_ns
     elif isinstance(message, Observe):
@@ -605,22 +611,22 @@ def add_reference(error: WireError, message: Message | None) -> WireError:
 
 
 EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
-    ev.Arrived: SessionStep._on_arrived,
-    ev.Received: SessionStep._on_received,
+    ev.MessageArrived: SessionStep._on_arrived,
+    ev.MessageReceived: SessionStep._on_received,
     ev.TimeSpent: SessionStep._on_time_spent,
-    ev.Failed: SessionStep._on_failed,
-    ev.Disconnected: SessionStep._on_disconnected,
-    ev.Negotiated: SessionStep._on_negotiated,
+    ev.MessageRefused: SessionStep._on_failed,
+    ev.ConnectionLost: SessionStep._on_disconnected,
+    ev.SettingsNegotiated: SessionStep._on_negotiated,
     ev.LoopCreated: SessionStep._on_loop_created,
-    ev.WarmedUp: SessionStep._on_warmed_up,
+    ev.LoopWarmedUp: SessionStep._on_warmed_up,
     ev.WelcomeReady: SessionStep._on_welcome_ready,
     ev.LoopMessage: lambda step, event: step._emit_message(event.session, event.message),
     ev.LoopError: SessionStep._on_loop_error,
     ev.InstructionRejected: SessionStep._on_instruction_rejected,
     ev.LogRequested: lambda step, event: step._log_line(event.session, event.line, event.always),
-    ev.Commanded: SessionStep._on_commanded,
-    ev.Instructed: SessionStep._on_instructed,
-    ev.Ended: SessionStep._on_ended,
+    ev.CommandReceived: SessionStep._on_commanded,
+    ev.InstructionReceived: SessionStep._on_instructed,
+    ev.SessionEnded: SessionStep._on_ended,
     ev.DrainStarted: SessionStep._on_drain_started,
     ev.CloseStarted: SessionStep._on_close_started,
     ev.TimerFired: SessionStep._on_timer_fired,
@@ -628,7 +634,7 @@ EVENTS: dict[type, Callable[[SessionStep, Any], None]] = {
 MESSAGES: dict[type, Callable[[SessionStep, Peer, Any], None]] = {
     **dict.fromkeys((Observe, Executed, Reset, Picture, *CROWD_MESSAGES), SessionStep._deliver_to_world),
     Ping: SessionStep._on_ping,
-    **dict.fromkeys((Pong, ErrorMessage), lambda step, peer, message: None),  # they only show that the client is alive
+    **dict.fromkeys((Pong, ErrorMessage), lambda step, peer, message: None),  # these only show that the client is alive
     Hello: SessionStep._on_hello,
     Instruct: SessionStep._on_instruct,
     ControlMessage: SessionStep._on_control,

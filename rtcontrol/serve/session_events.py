@@ -1,4 +1,4 @@
-"""The events that `SessionCore` processes, and the actions that it returns and `SessionOwner` carries out."""
+"""The events that `SessionCore` processes, and the actions that `SessionCore` returns and `SessionOwner` executes."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ class WithSession:
 # -- events of a connection -------------------------------------------------------------------------------------------
 
 
-class Arrived(WithConnection):
-    """A message has arrived, and is not decoded yet. `Answer` is True if no limit of rate and time is exceeded."""
+class MessageArrived(WithConnection):
+    """The event that a message arrived, before it is decoded. `ReturnValue`: True if the server may process it."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
-class Received(WithConnection):
-    """A message was decoded."""
+class MessageReceived(WithConnection):
+    """The event that a message was received and decoded."""
 
     message: Message
 
 
 @dataclass(slots=True)
 class TimeSpent(WithConnection):
-    """Reading and processing a message took this processor time."""
+    """The event that decoding and processing a message took this processor time."""
 
     ns: int
 
 
 @dataclass(slots=True)
-class Failed(WithConnection):
-    """A message could not be decoded (`message` is None), or the session refused it."""
+class MessageRefused(WithConnection):
+    """The event that a message could not be decoded (`message` is None), or that the session refused the message."""
 
     error: WireError
     message: Message | None = None
 
 
 @dataclass(slots=True)
-class Disconnected(WithConnection):
-    """The connection was lost, or the client's CURVE key was `revoked`."""
+class ConnectionLost(WithConnection):
+    """The event that the connection was lost, or that the client's CURVE key was `revoked`."""
 
     revoked: bool = False
 
@@ -66,24 +66,24 @@ class Disconnected(WithConnection):
 
 
 @dataclass(slots=True)
-class Negotiated(WithSession):
-    """The settings were negotiated. `Answer` is True if the session must open, with `instructions.first`. `paused`: who
-    paused or stopped the robot of this name, so that the session starts paused; empty if it may act."""
+class SettingsNegotiated(WithSession):
+    """The event that the session's settings were negotiated. `ReturnValue`: True if the session must open, with the
+    instruction `instructions.first`. `paused`: who paused or stopped the session's robot, or empty if it may act."""
 
     paused: str = ""
 
 
 class LoopCreated(WithSession):
-    """The session's control loop was created, and will run."""
+    """The event that the session's control loop was created. It will run next."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
-class WarmedUp(WithSession):
-    """The loop made its warm-up decisions, and waits for the first observation. `Answer` is a WireError (busy) if the
-    loop must not run. `summary` describes the settings, `hz` is the rate; `decoder_needs` has the decoder time of all
-    sessions."""
+class LoopWarmedUp(WithSession):
+    """The event that the loop has made its warm-up decisions. `ReturnValue`: a WireError (busy) if the loop must not
+    run, else None. `summary`: a text about the settings; `hz`: ticks a second; `decoder_needs`: the decoder time that
+    each session needs."""
 
     summary: str
     decoder_needs: Mapping[Session, DecoderNeed | None]
@@ -92,21 +92,22 @@ class WarmedUp(WithSession):
 
 @dataclass(slots=True)
 class WelcomeReady(WithSession):
-    """The session returned its welcome, perhaps with a control message; `messages` is empty if the loop has ended."""
+    """The event that the session returned its welcome, perhaps with a control message; empty if the loop has ended."""
 
     messages: list[Message]
 
 
 @dataclass(slots=True)
 class LoopMessage(WithSession):
-    """The loop sends a message to its client."""
+    """The event that the loop wants to send a message to its client."""
 
     message: Message
 
 
 @dataclass(slots=True)
 class LoopError(WithSession):
-    """The loop sends an error to its client. `undecided` is the reason if observation `error.seq` got no decision."""
+    """The event that the loop wants to send an error to its client. `undecided`: why the observation with the number
+    `error.seq` got no decision, or None if the error has another subject."""
 
     error: WireError
     undecided: str | None = None
@@ -114,23 +115,23 @@ class LoopError(WithSession):
 
 @dataclass(slots=True)
 class InstructionRejected(WithSession):
-    """The decider rejected an instruction; the previous instruction is active again."""
+    """The event that the decider rejected an instruction. The previous instruction is active again."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class LogRequested(WithSession):
-    """The loop logs a line for people. Unless `always` is set, the line is dropped if the rate limit is exceeded."""
+    """The event that the loop logs a line. The rate limit may drop this line, unless `always` is set."""
 
     line: str
     always: bool = False
 
 
 @dataclass(slots=True)
-class Commanded(WithSession):
-    """A person gives a command from the interface `by` ("page", "keyboard"). `k` is the tick to confirm or deny.
-    `Answer` is a sentence about the result."""
+class CommandReceived(WithSession):
+    """The event that a person entered a command in the interface `by` ("page", "keyboard"). `k`: the tick whose call
+    is confirmed or denied. `ReturnValue`: a sentence about the result."""
 
     command: str
     by: str
@@ -138,17 +139,17 @@ class Commanded(WithSession):
 
 
 @dataclass(slots=True)
-class Instructed(WithSession):
-    """A person at the server gives an instruction. `missed` is True if the loop ended before it received the text."""
+class InstructionReceived(WithSession):
+    """The event that a person at the server entered an instruction. `missed`: the loop ended before receiving it."""
 
     text: str
     missed: bool = False
 
 
 @dataclass(slots=True)
-class Ended(WithSession):
-    """The session's thread has ended. `run_instructions` are the last instruction that a decision was based on, and the
-    newest instruction; None if no loop ran."""
+class SessionEnded(WithSession):
+    """The event that the session's thread has ended. `run_instructions`: the last instruction for which a decision was
+    made, and the newest instruction; None if no loop ran."""
 
     error: WireError | None = None
     reason: str | None = None  # if set, the session ends and cannot be resumed
@@ -160,74 +161,75 @@ class Ended(WithSession):
 
 @dataclass(slots=True)
 class DrainStarted:
-    """The server refuses new sessions. After the grace period, it makes existing clients change to other servers."""
+    """The event that the server refuses new sessions, and moves its clients to other servers after a grace period."""
 
     grace_ns: int
 
 
 class CloseStarted:
-    """The server shuts down and ends all sessions."""
+    """The event that the server shuts down and ends all sessions."""
 
 
 class TimerFired:
-    """The time `SessionCore.wake_ns` has come: timers are due."""
+    """The event that the clock has reached `SessionCore.wake_ns`."""
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Answer:
-    """Return this value to the caller of `SessionOwner.handle`."""
+class ReturnValue:
+    """The action to return this value to the caller of `SessionOwner.handle`."""
 
     value: Any
 
 
 @dataclass(slots=True)
-class Say:
-    """Print a log line for people."""
+class WriteLogLine:
+    """The action to write a line to the server's log."""
 
     line: str
 
 
 @dataclass(slots=True)
-class Send(WithConnection):
-    """Send a message, without blocking."""
+class SendMessage(WithConnection):
+    """The action to send a message, without blocking."""
 
     message: Message
 
 
-class Close(WithConnection):
-    """Close the connection after the queued messages were sent."""
+class CloseConnection(WithConnection):
+    """The action to close the connection after the queued messages were sent."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
-class Deliver(WithConnection):
-    """Pass a message to the client's world of a session. The result is a `Failed` event if the world refuses it."""
+class DeliverMessage(WithConnection):
+    """The action to pass a message to the session's environment. If this fails, the result is `MessageRefused`."""
 
     session: Session
     message: Message
 
 
 @dataclass(slots=True)
-class Start(WithSession):
-    """Open the session on a new thread; `first` is False if it resumes. If no thread starts, the result is `Ended`."""
+class StartSession(WithSession):
+    """The action to open the session on a new thread. `first`: False if the session resumes. If no thread can start,
+    the result is `SessionEnded`."""
 
     first: bool
 
 
 @dataclass(slots=True)
 class InstructLoop(WithSession):
-    """Give the loop a new instruction. If the loop has ended, the result is `Instructed` with `missed`."""
+    """The action to pass an instruction to the loop. If the loop has ended, the result is `InstructionReceived`."""
 
     text: str
 
 
 @dataclass(slots=True)
 class CommandLoop(WithSession):
-    """Carry out a person's command in the loop. The resulting sentence is logged (`logged`) or is the answer."""
+    """The action to execute a person's command in the loop. The sentence about the result is `logged`, or returned."""
 
     command: str
     by: str
@@ -236,8 +238,8 @@ class CommandLoop(WithSession):
 
 
 @dataclass(slots=True)
-class KeepCommand:
-    """Keep a person's pause or stop of the robot, or its end, for the robot's next program and the next server."""
+class StoreCommand:
+    """The action to store that a person paused, stopped or resumed a robot. This outlasts program and server."""
 
     robot: str
     command: str
@@ -246,13 +248,13 @@ class KeepCommand:
 
 @dataclass(slots=True)
 class StopLoop(WithSession):
-    """Make the loop end soon, after the safe call."""
+    """The action to make the loop end soon, after the safe call."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class RequestWelcome(WithSession):
-    """Request the session's welcome message. The result is a `WelcomeReady` event."""
+    """The action to request the session's welcome message. The result is a `WelcomeReady` event."""
 
     resumed: bool

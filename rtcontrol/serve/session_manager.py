@@ -1,7 +1,7 @@
-"""Manage all sessions of a server: the interface for transports, housekeeping and monitors.
+"""Manage all sessions of a server. Transports, housekeeping and monitors use the sessions through `SessionManager`.
 
 A transport (ZeroMQ, WebSocket) creates a `sessions.Connection` for each of its connections. The transport calls
-`receive` for each message, and `disconnected` for a lost connection. Any thread may call both; they do not block.
+`receive` for each message, and `disconnected` for a lost connection. Any thread may call both; neither blocks.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SUSPEND_S = 0.1  # how long the messages of a pause may take before the process 
 
 
 class SessionManager(SessionOwner):
-    """The owner of `SessionCore` and of all session threads. `create_thread` returns the thread of a session without
-    a crowd. With `outlives_client`, a session continues while its client is disconnected."""
+    """The owner of `SessionCore` and of all session threads. `create_thread` creates the thread of a session without
+    a crowd. `outlives_client`: a session continues while its client is disconnected."""
 
     def __init__(
         self,
@@ -52,29 +52,29 @@ class SessionManager(SessionOwner):
         )
 
     def receive(self, connection: Connection, decode: Callable[[], Message]) -> None:
-        """Process a message of the connection, unless a limit of rate or time is exceeded. `decode` returns the decoded
-        message, or raises WireError. Errors are sent to the client."""
-        if not self.handle(ev.Arrived(connection)):
+        """Process a message of a connection, unless the client exceeds a limit of rate or time. `decode` returns the
+        decoded message, or raises WireError. Errors are sent to the client."""
+        if not self.handle(ev.MessageArrived(connection)):
             return
         message: Message | None = None
         started_ns = time.thread_time_ns()
         try:
             message = decode()
-            self.handle(ev.Received(connection, message))
+            self.handle(ev.MessageReceived(connection, message))
         except WireError as error:
-            self.handle(ev.Failed(connection, error))
+            self.handle(ev.MessageRefused(connection, error))
         except Exception as error:
             log.exception("a message of type %s failed", getattr(message, "type", "unknown"))
             problem = f"The server failed to process the message ({type(error).__name__})."
-            self.handle(ev.Failed(connection, WireError(Code.INTERNAL, problem, "Report this error."), message))
+            self.handle(ev.MessageRefused(connection, WireError(Code.INTERNAL, problem, "Report this error."), message))
         finally:
             self.handle(ev.TimeSpent(connection, time.thread_time_ns() - started_ns))
 
     def disconnected(self, connection: Connection, revoked: bool = False) -> None:
-        """Park the session of a connection that was lost, or whose CURVE key was `revoked`."""
-        self.handle(ev.Disconnected(connection, revoked))
+        """Park the session of a connection that was lost. `revoked`: the client's CURVE key was revoked."""
+        self.handle(ev.ConnectionLost(connection, revoked))
 
-    def all(self) -> list[SessionThread]:
+    def threads(self) -> list[SessionThread]:
         """Return the threads of all sessions that have not ended."""
         return [session.runner for session in self.core.sessions if session.runner is not None]
 
@@ -85,14 +85,14 @@ class SessionManager(SessionOwner):
 
     def drain(self, grace_s: float) -> None:
         """Refuse new sessions, and wait until all sessions are ending. After `grace_s` seconds the sessions end one by
-        one: each sends its client one more call, and then a bye that makes the client connect to another server."""
+        one. Each sends its client one more call, then a bye that makes the client connect to another server."""
         self.handle(ev.DrainStarted(round(grace_s * 1e9)))
         while any(session.life.end_reason is None for session in self.core.sessions):
             time.sleep(CHECK_INTERVAL_S)
 
     def suspend(self, halt: Callable[[], None]) -> None:
-        """Pause all sessions, call `halt` (Ctrl-Z) when their safe calls are sent, and then resume the sessions that no
-        person has paused. For a signal handler of a main thread that only waits."""
+        """Pause all sessions, call `halt` after their safe calls were sent, and then resume the sessions that no person
+        has paused. This is for a signal handler (Ctrl-Z). The main thread must only wait."""
         self._command_running_loops("pause", SUSPENDED)
         time.sleep(SUSPEND_S)
         halt()
@@ -105,8 +105,8 @@ class SessionManager(SessionOwner):
                 session.runner.command_loop(command, by, None)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """End every session: send its safe call and a bye, and write its report. Wait at most `timeout_s`."""
-        sessions = self.all()
+        """End all sessions. Each sends its safe call and a bye, and writes its report. Wait at most `timeout_s`."""
+        sessions = self.threads()
         self.handle(ev.CloseStarted())
         give_up = time.monotonic() + timeout_s
         for session in sessions:
@@ -128,9 +128,9 @@ class SessionManager(SessionOwner):
             "messages_dropped": self.dropped,
         }
 
-    def busy(self) -> float:
-        """Return the share of the decoder's time, from 0, that all sessions need together."""
-        return self.core.busy(self.decoder_needs())
+    def decoder_load(self) -> float:
+        """Return the fraction of the decoder's time that all sessions need together. It may be above 1."""
+        return self.core.decoder_load(self.decoder_needs())
 
     def has_room(self) -> bool:
         """Return whether another session may open now."""

@@ -1,4 +1,4 @@
-"""The data that `SessionCore` keeps about sessions and connections, and the rules for opening and resuming sessions."""
+"""The state of sessions and connections in `SessionCore`, and the rules for opening and resuming sessions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,31 @@ from rtcontrol_client.wire import Message, WireError
 from rtcontrol_client.wire.messages import Hello
 from rtcontrol_client.wire.pictures import PICTURES
 
-# A client may send hello and bye repeatedly, and each hello makes the server open a session, so hellos are limited.
+# The limit of hellos per second and at once, because each hello makes the server open a session.
 HELLOS_PER_S, HELLO_BURST = 5.0, 20.0
-MAX_ENDING = 16  # sessions that may be ending at the same time, in addition to the limit of running sessions
-# The shares of the time of the thread that reads messages: all sessions together have the first, in equal parts; the
-# second is for connections without a session, and for messages beyond a session's part.
+MAX_ENDING = 16  # maximum number of sessions that are ending, in addition to the limit of running sessions
+# Fractions of the reading thread's time. SESSIONS_SHARE is divided equally among the sessions. COMMON_SHARE is for
+# connections without a session, and for sessions that have used up their part.
 SESSIONS_SHARE, COMMON_SHARE = 0.5, 0.25
-TIME_BURST_NS = 100_000_000  # the most unused time that a budget keeps
+TIME_BURST_NS = 100_000_000  # maximum unused time that a budget can accumulate
 GRACE_S = 30.0  # how long a session is kept for its lost client
-MAX_STOPPED = 256  # stored tokens of sessions that a person stopped
-CLIENT_LOST, CLIENT_BYE, SERVER_STOPPED, PERSON_STOPPED = (
-    "client lost",
-    "client said bye",
-    "server stopped",
-    "a person stopped it",
-)
-SERVER_LEAVING = "the server goes away: connect again"
+MAX_STOPPED = 256  # maximum number of stored tokens of sessions that a person stopped
+CLIENT_LOST, CLIENT_BYE, SERVER_STOPPED = "client lost", "client said bye", "server stopped"
+PERSON_STOPPED = "a person stopped it"
+SERVER_LEAVING = "the server is shutting down: connect again"
 
 
 class Connection(Protocol):
-    """A connection of a transport. `peer` names the client in logs (an address or a key's name; never a secret). `key`
-    is the client's CURVE public key (Z85) or None. Messages from a `closed` connection are ignored."""
+    """A connection of a transport. `peer`: the client's name in logs (an address or a key's name; never a secret).
+    `key`: the client's CURVE public key (Z85), or None. Messages from a `closed` connection are ignored."""
 
     peer: str
     key: str | None
     closed: bool
 
     def send(self, message: Message) -> None:
-        """Send a message without blocking; any thread may call this. If the client's queue is full or the connection is
-        lost, the message is dropped and counted. If it is lost, the transport calls `SessionManager.disconnected`."""
+        """Send a message without blocking. Any thread may call this. If the client's queue is full or the connection is
+        lost, drop and count the message. After a loss, the transport calls `SessionManager.disconnected`."""
 
     def close(self) -> None:
         """Close the connection after the queued messages were sent; any thread may call this."""
@@ -54,17 +50,17 @@ class SessionRules:
     limit: int = 64  # maximum number of running sessions, and also of parked sessions
     grace_ns: int = round(GRACE_S * 1e9)  # how long a session is parked
     beat_ns: int = 1_000_000_000  # time between two pings to a client
-    silent_beats: int = 3  # a client without a message for so many `beat_ns` counts as lost
+    silent_beats: int = 3  # a client that sends no message for this number of `beat_ns` counts as lost
     messages_per_s: float = 5_000.0  # maximum rate of a connection; a burst may have the messages of one second
     errors_per_s: float = 10.0  # maximum rate to a connection; a burst may have the errors of two seconds
     ticks_per_s: float = 500.0  # maximum rate of all sessions together
-    busy_max: float = 0.8  # maximum share of the decoder's time that all sessions may use together
+    max_decoder_load: float = 0.8  # maximum fraction of the decoder's time that all sessions may use together
     outlives_client: bool = False  # True: a session continues while its client is disconnected
 
 
 class TokenBucket:
-    """A limit of `rate` tokens per second and `burst` tokens at once. There is no lock, so if threads take tokens at
-    the same time, one token too many may be taken."""
+    """A rate limit of `rate` tokens per second and `burst` tokens at once. There is no lock, so threads that take
+    tokens at the same time may get one token too many."""
 
     __slots__ = ("_burst", "_filled_ns", "_rate", "_tokens")
 
@@ -73,7 +69,7 @@ class TokenBucket:
         self._tokens, self._filled_ns = burst, now_ns
 
     def take(self, now_ns: int) -> bool:
-        """Take a token; return False if none is available."""
+        """Remove a token. Return False if there is no token."""
         if self._tokens < 1.0:
             self._tokens = min(self._burst, self._tokens + (now_ns - self._filled_ns) * self._rate)
             self._filled_ns = now_ns
@@ -84,7 +80,8 @@ class TokenBucket:
 
 
 class TimeBudget:
-    """A budget of processor time, which pays for messages after they were read. While it is in debt, it admits none."""
+    """A budget of processor time for reading messages. A message is charged after it was read, so the budget may become
+    negative; it then admits no message."""
 
     __slots__ = ("_filled_ns", "_left_ns")
 
@@ -92,12 +89,12 @@ class TimeBudget:
         self._left_ns, self._filled_ns = TIME_BURST_NS, now_ns
 
     def admits(self, share: float, now_ns: int) -> bool:
-        """Return whether time is left. Since the last call, the budget has received this share of the time."""
+        """Add the fraction `share` of the time since the last call to the budget. Return whether time is left."""
         self._left_ns = min(TIME_BURST_NS, self._left_ns + int(share * (now_ns - self._filled_ns)))
         self._filled_ns = now_ns
         return self._left_ns > 0
 
-    def pay(self, ns: int) -> None:
+    def charge(self, ns: int) -> None:
         self._left_ns -= ns
 
 
@@ -106,39 +103,39 @@ class DecoderNeed:
     """The decoder time that a session needs."""
 
     hz: float  # decisions per second
-    share_s: float  # decoder time per decision; the time of a batch is divided among its decisions
+    decision_s: float  # decoder time per decision (for a batch: the batch's time divided by its size)
 
     @classmethod
     def from_durations(cls, durations_ns: Sequence[float], hz: float) -> DecoderNeed | None:
-        """Return a session's need from the decoder times of its decisions, in nanoseconds; None without decisions."""
-        # The first quartile, because other load on the machine prolongs some decisions.
+        """Return a session's need, estimated from the durations of its last decisions, or None without decisions."""
+        # Use the first quartile, because other load on the machine prolongs some decisions.
         return cls(hz, sorted(durations_ns)[len(durations_ns) // 4] / 1e9) if durations_ns else None
 
     @property
-    def busy(self) -> float:
-        """Return the share of the decoder's time that the session uses."""
-        return self.hz * self.share_s
+    def decoder_load(self) -> float:
+        """Return the fraction of the decoder's time that the session uses."""
+        return self.hz * self.decision_s
 
 
 def overload_error(need: DecoderNeed, others: Iterable[DecoderNeed], limit: float) -> WireError | None:
     """Return an error if a new session with this need would make the calls of `others` late, else None.
 
-    All sessions together may need the share `limit` of the decoder's time. The rest is for messages, and for ticks at
-    the same instant. A session that alone needs more than `limit` is ignored, because its calls are late anyway."""
-    used = [other.busy for other in others if 0 < other.busy <= limit]
-    if not used or sum(used) + need.busy <= limit:
+    All sessions together may use the fraction `limit` of the decoder's time. The rest is for messages, and for ticks at
+    the same instant. A session that alone needs more than `limit` is ignored, because its calls are always late."""
+    used = [other.decoder_load for other in others if 0 < other.decoder_load <= limit]
+    if not used or sum(used) + need.decoder_load <= limit:
         return None
-    hz = (limit - sum(used)) / need.share_s
-    problem = f"Other sessions use {sum(used):.0%} of the decoder's time, and this one needs {need.busy:.0%}"
-    rate = f"{need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision"
+    hz = (limit - sum(used)) / need.decision_s
+    problem = f"Other sessions use {sum(used):.0%} of the decoder's time, and this one needs {need.decoder_load:.0%}"
+    rate = f"{need.hz:g} Hz, {1e3 * need.decision_s:.2g} ms a decision"
     hint = f"Try again when another session has ended, or request at most {max(0.0, hz):.2g} Hz."
     return refusals.busy_error(f"{problem} ({rate}). Calls would be late.", hint=hint)
 
 
 def ticks_error(hz: float, others_hz: float, limit: float) -> WireError | None:
-    """Return an error if a new session would make the server's threads tick more often than `limit` times a second.
+    """Return an error if all sessions together would have more than `limit` ticks a second, else None.
 
-    A tick takes time of these threads even if nothing is decided. A session without others is not refused."""
+    A tick takes time of the server's threads even without a decision. The only session is never refused."""
     if not others_hz or others_hz + hz <= limit:
         return None
     problem = f"All sessions together may have {limit:g} ticks a second; the others have {others_hz:g}, this one {hz:g}"
@@ -152,47 +149,47 @@ class Lifecycle:
 
     state: Literal["opening", "live", "parked", "over"] = "opening"
     end_reason: str | None = None  # why the session ends and cannot be resumed; None while it may continue
-    welcomed: bool = False  # True once the session was live
+    welcomed: bool = False  # whether the session has ever been live
     client_lost: bool = False  # the client was lost while the session was opening or live
     has_loop: bool = False
-    paused: bool = False  # by a person; a session that resumes is still paused
-    leaves_ns: int = 0  # the client must connect to another server after the first call from then on (0: never)
+    paused: bool = False  # whether a person paused the session; it stays paused if its client resumes it
+    leaves_ns: int = 0  # the first call after this time is the last; the client then changes the server (0: never)
     parked_ns: int = 0  # when the session was parked
     runs: int = 0  # number of loops that were started
 
     @property
     def client_gone(self) -> bool:
-        """Return whether the session must not open because its client is lost, or because it has an `end_reason`."""
+        """Return whether the session must not open: its client is lost, or the session has an `end_reason`."""
         return self.end_reason is not None or (self.client_lost and not self.welcomed)
 
 
 @dataclass(slots=True, eq=False)
 class SessionInstructions:
-    """The instructions of a session, and the errors about them that still have to be sent to the client."""
+    """The instructions of a session, and the errors about instructions that must still be sent to the client."""
 
     first: str | None = None  # the instruction with which the current run started (None: the negotiated instruction)
     next: str | None = None  # the instruction for the next run (None: the negotiated instruction)
-    proven: str | None = None  # the last instruction of the previous run that a decision was based on
-    refusal: str | None = None  # why an instruction was refused, until the error is sent with the next call
-    reported_refusal: str | None = None  # the same reason, to ignore the tick's error with this text
+    proven: str | None = None  # the last instruction of the previous run for which a decision was made
+    refusal: str | None = None  # why an instruction was refused; the error is sent with the next call
+    reported_refusal: str | None = None  # the same reason; a tick's error with this text is not reported again
     error: tuple[int | None, str] = (None, "")  # observation number and text of the last error about an observation
 
     def store_run(self, proven: str, newest: str) -> None:
-        """Store the instructions of a run that ended. If `next` arrived after the end, it is kept."""
+        """Store the instructions of a run that ended. Keep `next` if it arrived after the run's end."""
         self.proven = proven
         if self.next == self.first:
             self.next = newest
 
     def fall_back_to_proven(self) -> bool:
-        """Use the proven instruction in the next run. Return False if there is none, or if it was the rejected one."""
+        """Use the proven instruction in the next run. Return False if it is missing or is the rejected instruction."""
         possible = self.proven is not None and bool({self.first, self.next} - {None, self.proven})
         if possible:
             self.next = self.proven
         return possible
 
     def should_report(self, seq: int | None, error: str, connected: bool) -> bool:
-        """Return whether to send the client an error about observation `seq`. Each error is sent only once. A refused
-        instruction is reported separately."""
+        """Return whether to send the client this error about the observation `seq`. Return False if the error was
+        already sent, or if it repeats the error about a refused instruction."""
         refusal, self.reported_refusal = self.reported_refusal, None
         if not connected or error == refusal or (seq, error) == self.error:
             return False
@@ -202,26 +199,26 @@ class SessionInstructions:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """A client's session. A client that resumes it must send `token`, and have the CURVE `key` of its first hello."""
+    """A client's session. To resume the session, the client must send `token`, and use the same CURVE `key`."""
 
     id: str
     token: str
     hello: Hello  # the client's first message
     key: str | None = None
-    crowd: bool = False  # the client has many agents
+    crowd: bool = False  # whether the client has many agents
     runner: Any = None  # the `SessionThread` that runs the session
     peer: Peer | None = None  # the connection of the session
     negotiated: bool = False  # the settings were negotiated
     token_sent: bool = False  # a welcome was sent
-    hz: float = 0.0  # ticks a second, from its first welcome on
-    welcomes: int = 0  # number of welcomes that were sent again
+    hz: float = 0.0  # ticks a second; 0 before the first welcome
+    welcomes: int = 0  # number of repeated welcomes
     life: Lifecycle = field(default_factory=Lifecycle)
     instructions: SessionInstructions = field(default_factory=SessionInstructions)
     refused: Counter[str] = field(default_factory=Counter)
 
     @property
     def client(self) -> Peer | None:
-        """The session's connection; None until the welcome was sent on this connection."""
+        """Return the session's connection, or None before the welcome was sent on this connection."""
         return self.peer if self.peer is not None and self.peer.welcome_sent else None
 
     def is_same_request(self, hello: Hello) -> bool:
@@ -238,27 +235,27 @@ class Peer:
     messages: TokenBucket
     hellos: TokenBucket
     errors: TokenBucket
-    reading: TimeBudget  # of the connection's session
-    payer: TimeBudget  # which pays for the message that is being read
+    budget: TimeBudget  # the reading time of the connection's session
+    charged_budget: TimeBudget  # the budget that is charged for the current message
     received_ns: int  # when the last message was received
     sent_ns: int  # when the last message was sent
     session: Session | None = None
     welcome_sent: bool = False  # the session's welcome was sent on this connection
     pings: int = 0  # number of pings sent
     disconnected: bool = False
-    unsent_errors: int = 0  # errors that were not sent because of the rate limit, since the last sent error
+    unsent_errors: int = 0  # number of errors that were dropped by the rate limit since the last sent error
 
     @classmethod
-    def of(cls, connection: Connection, rules: SessionRules, now_ns: int) -> Peer:
+    def for_connection(cls, connection: Connection, rules: SessionRules, now_ns: int) -> Peer:
         """Return the initial state of a new connection."""
         messages = TokenBucket(rules.messages_per_s, rules.messages_per_s, now_ns)
         hellos = TokenBucket(HELLOS_PER_S, HELLO_BURST, now_ns)
         errors = TokenBucket(rules.errors_per_s, 2 * rules.errors_per_s, now_ns)
-        reading = TimeBudget(now_ns)
-        return cls(connection, messages, hellos, errors, reading, reading, now_ns, now_ns)
+        budget = TimeBudget(now_ns)
+        return cls(connection, messages, hellos, errors, budget, budget, now_ns, now_ns)
 
     def join(self, session: Session) -> None:
-        """Make this the connection of the session, in place of the previous one. The welcome must be sent again."""
+        """Make this the session's connection, in place of its previous connection. The welcome must be sent again."""
         if session.peer is not None:
             session.peer.session = None
         self.session, session.peer = session, self
@@ -270,7 +267,7 @@ class Peer:
         return self.session is not None and self.session.life.state == "live"
 
 
-class Sessions:
+class SessionRegistry:
     """All sessions that have not ended, by id."""
 
     def __init__(self, rules: SessionRules) -> None:
@@ -285,7 +282,7 @@ class Sessions:
         return len(self._sessions)
 
     def states(self) -> dict[str, int]:
-        """Return how many sessions are opening, live and parked."""
+        """Return the numbers of sessions that are opening, live and parked."""
         count = Counter(session.life.state for session in self)
         return {state: count[state] for state in ("opening", "live", "parked")}
 
@@ -301,10 +298,10 @@ class Sessions:
         self._sessions.pop(session.id, None)
 
     def find_resumable(self, token: str, key: str | None) -> Session:
-        """Return the session with this token, which the client with this CURVE key may resume. Raises WireError."""
+        """Return the session with this token. Raises WireError if the client with this CURVE key may not resume it."""
         session = next((s for s in self if same_secret(token, s.token)), None)
-        by_hand = session is not None and session.life.end_reason == PERSON_STOPPED
-        if by_hand or any(same_secret(token, other) for other in self._stopped):
+        is_stopped = session is not None and session.life.end_reason == PERSON_STOPPED
+        if is_stopped or any(same_secret(token, other) for other in self._stopped):
             raise refusals.stopped_error()
         if session is None or session.life.end_reason is not None or session.key != key or not session.negotiated:
             hint = "Send hello without `resume`."
@@ -314,8 +311,8 @@ class Sessions:
     def find_for_bye(self, peer: Peer, token: str | None) -> Session | None:
         """Return the session that a bye ends, or None if there is no such session. Raises WireError.
 
-        If the connection was closed before its bye was read, the session is already parked or ending, and the token
-        identifies it.
+        If the connection was closed before its bye was read, the session is already parked or ending. The token then
+        identifies the session.
         """
         if peer.session is not None:
             return session_of_peer(peer, token)
@@ -323,8 +320,8 @@ class Sessions:
         return next((s for s in lost if token is not None and same_secret(token, s.token)), None)
 
     def find_for_picture(self, peer: Peer, token: str) -> Session:
-        """Return the session that a picture belongs to. A client may send pictures on a second connection with the same
-        CURVE key. Raises WireError."""
+        """Return the session to which a picture belongs. A client may send pictures on a second connection with the
+        same CURVE key. Raises WireError."""
         alike = (s for s in self if s.key == peer.connection.key and same_secret(token, s.token))
         session = next(alike, None) if peer.session is None else session_of_peer(peer, token)
         if session is None:
@@ -359,13 +356,13 @@ class Sessions:
         return min(parked, key=lambda s: s.life.parked_ns) if len(parked) > self._rules.limit else None
 
     def expired(self, now_ns: int) -> list[Session]:
-        """Return the sessions that are parked for longer than the grace period."""
+        """Return the sessions that have been parked for longer than the grace period."""
         before_ns = now_ns - self._rules.grace_ns
         return [s for s in self if s.life.state == "parked" and s.life.parked_ns < before_ns]
 
 
 def session_of_peer(peer: Peer, token: str | None) -> Session:
-    """Return the connection's session. Raises WireError if there is none, or if the token is of another session."""
+    """Return the connection's session. Raises WireError if it has no session, or if the token is another session's."""
     session = peer.session
     if session is None:
         hint = "Send hello first, with `resume` if there was a session."

@@ -25,7 +25,7 @@ from rtcontrol.serve.loop_session import LoopSession
 from rtcontrol.serve.negotiate import SessionTerms, default_ttl_ms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.owner import SessionOwner
-from rtcontrol.serve.replies import LoopReports
+from rtcontrol.serve.replies import LoopListener
 from rtcontrol.serve.server import Housekeeping
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
@@ -39,7 +39,7 @@ from rtcontrol_client.wire.messages import Hello
 
 
 class SingleSession(LoopSession):
-    """The session of the run's only client. `on_start` makes the run's main thread run the loop: there is no other."""
+    """The session of the run's only client. It has no thread: `on_start` makes the run's main thread run the loop."""
 
     def __init__(self, session: Session, owner: SessionOwner, on_start: Callable[[LoopSession], None]) -> None:
         super().__init__(session, owner)
@@ -53,8 +53,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
     """Wait for a client, and run in its world until the client sends bye or the run ends. Return the exit status.
 
     The command line sets rate, deadline and fallback; the client sets agent or tools, pacing and time to live. While
-    the client is lost, ticks are missed. `partner` is the process of the CARLA bridge. Raises UserError for an endpoint
-    that cannot be bound."""
+    the client is lost, ticks are missed. `partner`: the process of the CARLA bridge, if any. Raises UserError if an
+    endpoint cannot be bound."""
     ending.of(lambda name: None)
     names = ("out", "agent", "tools", "model", "engine", "dtype", "threads", "host", "hz", "seed")
     shared = {name: getattr(config, name) for name in (*names, "calls_per_tick", "hysteresis")}
@@ -65,11 +65,11 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
         view = LiveView(config)
         stack.callback(view.close)
 
-        def kind(session: Session, owner: SessionOwner) -> SessionThread:
+        def create_thread(session: Session, owner: SessionOwner) -> SessionThread:
             return SingleSession(session, owner, arrived.put)
 
         pool, watch = InProcessPool(workers=0), PauseWatch(config.period_ns)
-        sessions = SessionManager(options, pool, watch, say, kind, outlives_client=True)
+        sessions = SessionManager(options, pool, watch, say, create_thread, outlives_client=True)
         router = Router(sessions, [endpoint] if endpoint else list(config.bind), config.keys)
         stack.callback(router.close)
         router.start()
@@ -84,7 +84,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = "", partner
                 try:
                     terms = _terms_of_hello(thread.session.hello, config, options)
                 except WireError as error:
-                    sessions.handle(ev.Ended(thread.session, error))
+                    sessions.handle(ev.SessionEnded(thread.session, error))
                 else:
                     return _run(thread, terms, view, ending, partner)
         return ending.status
@@ -100,7 +100,7 @@ def _run(
 
     session, owner = thread.session, thread.owner
     thread.terms = terms
-    owner.handle(ev.Negotiated(session))  # the welcome is sent later, when the loop is warmed up
+    owner.handle(ev.SettingsNegotiated(session))  # the welcome is sent when the loop is warmed up
     env = thread.make_env(terms)
     host = assembly.make_host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
@@ -109,14 +109,14 @@ def _run(
         check_names(terms.config, terms.agent)
         clock = terms.client_clock(env)
         interpreter = interpreting.interpreter_of_config(terms.config, terms.agent)
-        parts = RunParts(terms.agent, env, host, sample, interpreter, clock, LoopReports(thread))
+        parts = RunParts(terms.agent, env, host, sample, interpreter, clock, LoopListener(thread))
         return run_loop(terms.config, parts, view, ending, ready)
     except UserError as error:
         refusal = WireError(Code.INTERNAL, error.what, error.remedy, fatal=True)
         raise
     finally:
         why = thread.loop.ended_by if thread.loop is not None else None
-        owner.handle(ev.Ended(session, refusal, why or "the run is over"))
+        owner.handle(ev.SessionEnded(session, refusal, why or "the run is over"))
 
 
 def _terms_of_hello(hello: Hello, config: RunOptions, options: ServeOptions) -> SessionTerms:

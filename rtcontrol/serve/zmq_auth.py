@@ -1,4 +1,4 @@
-"""Access control of the ROUTER socket: it admits all clients of this machine, or only clients with listed CURVE keys.
+"""Access control of the ROUTER socket: admit all clients of this machine, or only clients with listed CURVE keys.
 
 This module always sets `zap_domain` and an authenticator. In libzmq 4.3.5, without `zap_domain`, bytes that are not
 ZMTP 3 reach the application as messages, and a CURVE socket without an authenticator admits every key.
@@ -25,15 +25,15 @@ from rtcontrol_client.wire.endpoint import ENDPOINT_FORMS, Endpoint, EndpointErr
 
 DOMAIN = "rtcontrol"
 REREAD_S = 0.25
-# The number of messages that libzmq keeps for a client. Received ones may have 1 MiB, so more wait at their sender.
+# The maximum numbers of messages that libzmq queues per client. Received messages are few, because each may have 1 MiB.
 SENT_WAITING, RECEIVED_WAITING = 64, 8
 BACKLOG, HANDSHAKE_MS = 256, 2_000
 log = logging.getLogger(__name__)
 
 
 class ZmqAuth:
-    """The access control of a socket that will be bound to `endpoints`; a ZeroMQ context may have only one. `keys` is
-    the folder with the allowed public keys. A check reads the folder again if the last reading is older than REREAD_S.
+    """The access control of a socket that will be bound to `endpoints`. A ZeroMQ context may have only one. `keys`: the
+    folder with the allowed public keys. A check reads the folder again if the last reading is older than REREAD_S.
 
     Raises UserError if an endpoint is invalid, if other machines could use it without keys, or if the folder has no
     server key pair.
@@ -56,13 +56,13 @@ class ZmqAuth:
                 log.warning("%s has no client keys, so no client can connect. Run `rtcontrol keys new NAME`.", keys)
             quiet = logging.getLogger(f"{__name__}.zap")
             quiet.setLevel(logging.ERROR)  # pyzmq logs complete requests; `callback` logs the key's fingerprint instead
-            # A separate thread, so that handshakes do not wait for other work.
+            # A separate thread handles handshakes, so they do not wait for other work.
             self._auth = ThreadAuthenticator(context, log=quiet)
             self._auth.start()
             self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
 
-    def router(self, max_message_bytes: int) -> zmq.Socket[bytes]:
-        """Return a new ROUTER socket with access control, which the caller must bind."""
+    def create_router_socket(self, max_message_bytes: int) -> zmq.Socket[bytes]:
+        """Return a new ROUTER socket with access control. The caller must bind the socket."""
         _raise_file_limit()
         socket = router_socket(self._context)
         socket.linger = 0
@@ -82,7 +82,7 @@ class ZmqAuth:
         return socket
 
     def receive(self, socket: zmq.Socket[bytes]) -> tuple[bytes, str | None, list[bytes]] | None:
-        """Return the routing id, the client's key and the parts of the next message; None if no message is queued."""
+        """Return the next message's routing id, client key and parts, or None if no message is queued."""
         try:
             if self._folder is None:
                 identity, *parts = socket.recv_multipart(zmq.NOBLOCK)
@@ -91,18 +91,18 @@ class ZmqAuth:
         except zmq.Again:
             return None
         key: str | None = None
-        with contextlib.suppress(zmq.ZMQError):  # raised if the frame has no User-Id, the key of an admitted client
+        with contextlib.suppress(zmq.ZMQError):  # the frame has no User-Id (the public key of an admitted client)
             key = str(frames[-1].get("User-Id"))
         identity, *parts = (frame.bytes for frame in frames)
         return identity, key, parts
 
-    def allowed(self, key: str | None) -> bool:
-        """Return whether a client with this public key (Z85) may stay connected. A key counts as revoked at most 0.25 s
-        after its file was removed. If no keys are used, the endpoint is local and every client is allowed."""
-        return self._folder is None or self.name(key) is not None
+    def is_allowed(self, key: str | None) -> bool:
+        """Return whether a client with this public key (Z85) may stay connected. A removed key file takes effect within
+        0.25 s. If the server uses no keys, the endpoint is local and every client is allowed."""
+        return self._folder is None or self.client_name(key) is not None
 
-    def name(self, key: str | None) -> str | None:
-        """Return the client name of a public key, for logs; None if the key is not on the allow-list."""
+    def client_name(self, key: str | None) -> str | None:
+        """Return the name of the client with this public key, or None if the key is not on the allow-list."""
         if self._folder is None or not key:
             return None
         with self._lock:
@@ -114,7 +114,7 @@ class ZmqAuth:
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether this key is on the allow-list. pyzmq's authenticator calls this method for each handshake."""
         public = key.decode("ascii", "replace")
-        name = self.name(public)
+        name = self.client_name(public)
         if name is None:
             log.warning("Refused a client: its key (fingerprint %s) is not on the allow-list.", fingerprint(public))
         return name is not None
@@ -140,7 +140,7 @@ def check_endpoint(endpoint: str, keyed: bool) -> None:
 def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
     """Bind the socket, and return its address. Raises UserError."""
     socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
-    # libzmq would take the path from the other server.
+    # Check this first, because libzmq would take over the path of the other server.
     if endpoint.startswith("ipc://") and _has_listener(endpoint.removeprefix("ipc://")):
         raise UserError(f"--bind {endpoint}: another server listens there.", "Stop it, or give another path.")
     try:
@@ -152,7 +152,7 @@ def bind(socket: zmq.Socket[bytes], endpoint: str) -> str:
 
 
 def _has_listener(path: str) -> bool:
-    """Return whether a process listens at a Unix socket. A socket that a dead process left refuses the connection."""
+    """Return whether a process listens at a Unix socket. The socket file of a dead process refuses connections."""
     with contextlib.suppress(OSError), sockets.socket(sockets.AF_UNIX) as peer:
         peer.settimeout(1.0)
         peer.connect(path)
@@ -161,7 +161,7 @@ def _has_listener(path: str) -> bool:
 
 
 def _raise_file_limit() -> None:
-    """Set the process's limit of open files to its maximum, so that idle connections do not use up all files."""
+    """Raise this process's limit of open files to its maximum, because idle connections need many files."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems report a higher maximum than they allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
 """The ZeroMQ transport of the server: one thread receives from the ROUTER socket, and any thread may send.
 
-If the socket's lock is free, a thread sends its message at once; otherwise it queues the message for the router's
-thread. libzmq's file descriptor is edge-triggered, so a send may hide that a message has arrived. Therefore a thread
-that has sent a message checks for incoming messages, and wakes the router's thread if there are some.
+If the socket's lock is free, a thread sends its message at once; otherwise it enqueues the message for the router's
+thread. libzmq's file descriptor is edge-triggered, so a send may consume the signal that a message has arrived.
+Therefore a thread that has sent a message checks for received messages, and wakes the router's thread if there are any.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 
 log = logging.getLogger("rtcontrol.serve")
 
-MAX_QUEUED = 16_384  # maximum number of messages in the send queue; further ones are dropped and counted
-# Time to send the last messages before the socket is closed, and after. Without the first, libzmq loses some.
+MAX_QUEUED = 16_384  # maximum number of messages in the send queue; further messages are dropped and counted
+# Time to send the last messages before and after closing the socket. Without LAST_SEND_S, libzmq loses messages.
 LAST_SEND_S, LINGER_MS = 0.1, 300
 
 
@@ -55,9 +55,9 @@ class Router:
         self._sessions = sessions
         self._context = zmq.Context()
         self._auth = ZmqAuth(self._context, endpoints, keys)
-        self._socket = self._auth.router(sessions.options.limits.max_message_bytes)
+        self._socket = self._auth.create_router_socket(sessions.options.limits.max_message_bytes)
         self.connections: dict[bytes, RouterConnection] = {}
-        self._numbers = itertools.count(1)  # names in logs; a routing id would help an attacker to guess the next id
+        self._numbers = itertools.count(1)  # for names in logs: a logged routing id would reveal the next id
         self._send_queue: deque[tuple[RouterConnection, list[bytes]]] = deque()
         self._socket_lock = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -73,7 +73,7 @@ class Router:
         self._thread.start()
 
     def send(self, connection: RouterConnection, parts: list[bytes]) -> None:
-        """Send a message after those in the queue, or add it to the queue. Any thread may call this."""
+        """Enqueue a message, and send the queue if the socket is free. Any thread may call this."""
         if len(self._send_queue) >= MAX_QUEUED or self._socket.closed:
             self._sessions.dropped += 1
             return
@@ -89,8 +89,8 @@ class Router:
             self._socket_lock.release()
 
     def _flush(self) -> None:
-        """Send all queued messages. The caller must hold the socket's lock. A message is dropped and counted if the
-        client's queue is full or the connection is lost."""
+        """Send all queued messages. The caller must hold the socket's lock. Drop and count a message if the client's
+        queue is full or the connection is lost."""
         while self._send_queue:
             connection, parts = self._send_queue.popleft()
             try:
@@ -102,9 +102,9 @@ class Router:
                     self._sessions.disconnected(connection)
 
     def drop_revoked(self) -> None:
-        """Close the connections whose keys are not listed any more."""
+        """Close the connections whose keys are no longer on the allow-list."""
         for connection in list(self.connections.values()):
-            if not self._auth.allowed(connection.key):
+            if not self._auth.is_allowed(connection.key):
                 self._sessions.disconnected(connection, revoked=True)
 
     def close(self) -> None:
@@ -144,9 +144,9 @@ class Router:
 
     def _deliver(self, identity: bytes, key: str | None, parts: list[bytes]) -> None:
         connection = self.connections.get(identity)
-        if connection is None and not self._auth.allowed(key):
-            return  # the client's key was revoked, but its socket is still connected; ignore its messages
+        if connection is None and not self._auth.is_allowed(key):
+            return  # ignore messages of a connected client whose key was revoked
         if connection is None:
-            name = self._auth.name(key) or f"zmq-{next(self._numbers)}"
+            name = self._auth.client_name(key) or f"zmq-{next(self._numbers)}"
             connection = self.connections[identity] = RouterConnection(self, identity, key, name)
         self._sessions.receive(connection, lambda: decode_msgpack(parts, self._sessions.options.limits))

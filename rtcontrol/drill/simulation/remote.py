@@ -263,7 +263,7 @@ class SimSession(LoopSession):
 
     def make_env(self, terms: SessionTerms) -> SimRemote:
         if self.env is None:
-            self.env = SimRemote(terms.remote(self.session.token), self.send, self.report_warm)
+            self.env = SimRemote(terms.remote(self.session.token), self.send, self.report_warmed_up)
         return self.env
 
     def open(self, instruction: str | None) -> Any:
@@ -286,7 +286,7 @@ class SimSession(LoopSession):
             if run.ended_by is None:
                 run.loop()
             env.run = None
-        owner.handle(ev.Ended(self.session))
+        owner.handle(ev.SessionEnded(self.session))
 
 
 class RemoteRun:
@@ -331,7 +331,7 @@ class RemoteRun:
 
     def _end(self) -> None:
         self.ended, self.faults.running = True, False
-        for session in self.manager.all():
+        for session in self.manager.threads():
             session.stop_loop("duration")
 
     def _check_sessions(self) -> None:

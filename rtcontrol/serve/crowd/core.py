@@ -1,11 +1,11 @@
-"""Decide about the ticks of a crowd (many agents, its members, of one client): take events, and return actions.
+"""The state machine of a crowd: one client with many agents (members). It takes events, and returns actions.
 
     join, observe -> release -> request a batch -> check -> settle, or miss -> next release
 
 The methods are in the order of a member's tick, which starts at its release (the scheduled time). Like `LoopCore`,
 which runs a single agent, this core uses a `FallbackPolicy` and a `Tick` for each member, and `Rules` and a `Ledger`
-for all. In contrast, members share decision batches, messages and tick numbers, and a member's ticks become rarer while
-its observation stays the same."""
+for all members. Unlike `LoopCore`, it decides several members in one batch, sends their calls in one message, and lets
+a member's ticks become rarer while the member's observation stays the same."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import Join, Leave, MemberCall, ObserveMany, RefusedPart
 
-MIN_TIMERS = 64  # number of timers from which on those without effect are removed
-MAX_DURATIONS = 64  # number of batches whose decoder time per decision is stored
+MIN_TIMERS = 64  # minimum number of timers before useless timers are removed
+MAX_DURATIONS = 64  # number of stored durations of decisions
 MAX_LISTED = 64  # maximum number of refused parts that an error to the client lists
 OTHERS_ACCEPTED = "the others were accepted"
-# The first ticks of new members are spread over this number of instants in a period. The resulting smaller batches
-# finish sooner, and need little more decoder time in total.
+# The ticks of members are spread over this number of instants in a period. The smaller batches finish sooner, and need
+# little more decoder time in total.
 RELEASE_GROUPS = 4
-# A batch may take at most this share of the time until its earliest deadline, as expected. The rest is a reserve for
-# slow batches, because a late batch is a miss for each of its members.
+# The expected duration of a batch is at most this fraction of the time until its earliest deadline. The rest is a
+# reserve for slow batches, because a late batch is a miss for each of its members.
 TIME_SHARE = 0.5
 
 
 @dataclass(slots=True)
 class SendCalls:
-    """An action: send these calls to the client."""
+    """The action to send these calls to the client."""
 
     calls: list[MemberCall]
 
 
 @dataclass(slots=True)
 class SendError:
-    """An action: send this error to the client."""
+    """The action to send this error to the client."""
 
     error: WireError
 
 
 class TimerQueue:
-    """A queue of functions with one argument each, ordered by the time when they must be called. Entries for which
-    `is_needed` returns False are removed when there are many, because their arguments may be large."""
+    """A queue of functions with one argument each, ordered by the time at which to call them. When the queue is long,
+    entries for which `is_needed` returns False are removed, because their arguments may be large."""
 
     def __init__(self, is_needed: Callable[[int, Any], bool]) -> None:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
@@ -86,10 +86,10 @@ class TimerQueue:
 
 @dataclass(slots=True)
 class BatchQueue:
-    """The released ticks that wait for a decision, and the batch of ticks that the decoder is processing.
+    """The ticks that wait for a decision, and the batch of ticks that the decoder is processing.
 
-    `max_size` halves after a late batch. After a full batch in time it doubles until a batch is late for the first
-    time, and then grows by an eighth only, so that a size that is always late is not tried again and again."""
+    `max_size` is halved after a late batch. After a full batch in time, `max_size` is doubled, or, once a batch was
+    late, raised by an eighth."""
 
     waiting: list[MemberTick] = field(default_factory=list)
     batch: list[MemberTick] = field(default_factory=list)  # empty if no request is pending
@@ -97,11 +97,11 @@ class BatchQueue:
     incarnation: int = 0  # how often the decoder had been restarted when it received the request
     count: int = 0  # number of batches requested
     served: int = 0  # number of ticks in these batches
-    late_dropped: int = 0  # number of decisions for ticks that had ended before
+    late_dropped: int = 0  # number of decisions that arrived after the end of their tick
     durations_ns: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DURATIONS))  # nanoseconds per decision
     times: EdfScheduler = field(default_factory=EdfScheduler)  # estimates the time of a batch
     max_size: int = 1  # maximum number of ticks in a batch
-    growth: int = 1  # a full batch of n ticks raises `max_size` by n // growth
+    growth: int = 1  # after a full batch of n ticks in time, `max_size` is raised by n // growth
 
     def end_batch(self, now_ns: int, late: bool) -> list[MemberTick]:
         """Record that the pending batch ended at `now_ns`, and return its ticks."""
@@ -118,13 +118,13 @@ class BatchQueue:
             self.max_size = count + max(1, count // self.growth)
 
     def expected_ns(self, count: int) -> float:
-        """Return the expected nanoseconds for a batch of `count` ticks."""
+        """Return the expected duration of a batch of `count` ticks in ns."""
         return self.times.expected_ns(None, count)
 
 
 class CrowdCore:
-    """The state machine of a crowd's run. `k` is the highest number so far of a tick or of a safe call between two
-    ticks; -1 before the first. `calls` are the calls that the next `_flush_calls` sends to the client."""
+    """The state machine of a crowd's run. `k`: the highest number of a tick so far, or -1. Safe calls between two ticks
+    also use up a number. `calls`: the calls that the next `_flush_calls` sends to the client."""
 
     def __init__(self, members: Members, settings: LoopSettings, rules: Rules, k: int = -1) -> None:
         self.members, self.settings, self.rules, self.k = members, settings, rules, k
@@ -137,7 +137,7 @@ class CrowdCore:
         self.paused = False
 
     def advance(self, event: Any, now_ns: int) -> Sequence[ev.Action]:
-        """Process an event at `now_ns`. Return the actions to carry out, in order."""
+        """Process an event at `now_ns`. Return the actions to execute, in order."""
         self.now_ns = now_ns
         self.out.clear()
         HANDLERS[type(event)](self, event)
@@ -159,7 +159,7 @@ class CrowdCore:
 
     def _on_timer_fired(self, event: ev.TimerFired) -> None:
         self.timers.run_due(self.now_ns)
-        self._give_up_batch()
+        self._end_useless_batch()
         self._request_batch()
         self._flush_calls()
 
@@ -175,8 +175,8 @@ class CrowdCore:
         self._refuse_parts(f"part(s) of {message.type} were refused", OTHERS_ACCEPTED, faults)
 
     def _on_observe(self, message: ObserveMany) -> None:
-        """Store observations. The first observation of a member starts its ticks. If a member's ticks have become rare,
-        a changed observation restores the full rate."""
+        """Store observations. The first observation of a member starts its ticks. A changed observation restores the
+        full rate of a member whose ticks have become rarer."""
         members, faults = self.members.store_observations(message, self.now_ns)
         for member in members:
             if member.released_ns is None or (member.periods > 1 and not member.is_unchanged):
@@ -192,12 +192,12 @@ class CrowdCore:
             self.out.append(SendError(WireError(code, f"{len(faults)} {problem}; {accepted}.", hint, members=members)))
 
     def _restore_rate(self, member: CrowdMember) -> None:
-        """Schedule a member's next tick one period after its last tick, but not before now, and reset `periods` to
-        1."""
+        """Reset the member to one tick per period. Its next tick starts one period after the last, but not in the
+        past."""
         now = self.now_ns
         member.periods = 1
         if member.newest is not None and member.tick is None and not self.paused:
-            # `now` is the same for all members of a message, so members with equal rates get equal deadlines.
+            # All members in a message get the same `now`, so members with equal rates get equal deadlines.
             last = member.released_ns
             self._schedule_tick(member, now if last is None else max(now, last + member.period_ns))
 
@@ -209,7 +209,7 @@ class CrowdCore:
             self.timers.schedule(t_ns, self._release_tick, member)
 
     def _release_tick(self, member: CrowdMember) -> None:
-        """Start the member's tick that is due, unless its start was scheduled for another time in the meantime."""
+        """Start the member's due tick. Do nothing if the tick was rescheduled meanwhile."""
         observation, now = member.newest, self.now_ns
         due_ns, period_ns = member.due_ns, member.terms.period_ns
         if due_ns is None or due_ns > now or observation is None:
@@ -250,11 +250,11 @@ class CrowdCore:
         queue.waiting = [tick for tick in queue.waiting if tick.k not in chosen]
         queue.count += 1
         queue.requested_ns, queue.incarnation = now, self.host.incarnation
-        requests = [self._request_of(tick) for tick in queue.batch]
+        requests = [self._build_request(tick) for tick in queue.batch]
         within_ns = max(1, min(tick.deadline_ns for tick in queue.batch) - now)
         self.out.append(crowd_request(queue.count, requests, within_ns))
 
-    def _request_of(self, tick: MemberTick) -> DecisionRequest:
+    def _build_request(self, tick: MemberTick) -> DecisionRequest:
         """Return the decision request for a tick, with the member's newest observation."""
         member, observation = tick.member, tick.member.newest
         assert observation is not None, "a member whose tick has started has an observation"
@@ -267,7 +267,7 @@ class CrowdCore:
         return tick.request
 
     def _on_sent(self, event: ev.SendResult) -> None:
-        """If the decoder host refused the request, record a miss for each tick of the batch."""
+        """Record a miss for each tick of the batch if the request could not be sent to the decoder."""
         if event.error is None:
             return
         batch, self.queue.batch = self.queue.batch, []
@@ -275,9 +275,8 @@ class CrowdCore:
             self._miss_tick(tick, (Cause.DECIDE, "send"), error=event.error)
         self._flush_calls()
 
-    def _give_up_batch(self) -> None:
-        """Return the batch's ticks to the queue if the decoder was lost. Cancel the batch if all its ticks have
-        ended."""
+    def _end_useless_batch(self) -> None:
+        """End a batch from which no reply can be used: the decoder was lost, or all ticks of the batch have ended."""
         queue, host = self.queue, self.host
         if queue.batch and (queue.incarnation != host.incarnation or not host.alive):
             queue.waiting += [tick for tick in queue.batch if not tick.done]
@@ -306,8 +305,8 @@ class CrowdCore:
         self._refuse_parts("observation(s) got no decision", "the others got one", faults)
 
     def _undecided_fault(self, tick: MemberTick, reply: DecisionReply) -> list[RefusedPart]:
-        """Return the error report about an observation without a decision, or an empty list if the client already got a
-        report about the same text."""
+        """Return the error about an observation that got no decision, or an empty list if an error about the same text
+        was already sent."""
         member, text = tick.member, tick.request.observation
         if member.reported_text == text:
             return []
@@ -320,10 +319,10 @@ class CrowdCore:
     # -- check ---------------------------------------------------------------------------------------------------------
 
     def _check_decision(self, tick: MemberTick, reply: DecisionReply, decision: Decision) -> None:
-        """Send the decided call to the client, unless the call is uncertain, invalid or needs a confirmation."""
+        """Send the decided call to the client, unless it has low confidence, is invalid or needs a confirmation."""
         call, text = decision.call, None
         if (why := self._hold_reason(decision)) is not None:
-            # The active call stays active, but its time limit is not extended.
+            # The active call continues, but its time limit is not extended.
             policy = tick.member.policy
             measure = policy.miss(self.now_ns) if tick.member.decided is None else policy.unsure(self.now_ns)
             self._fall_back(tick, measure, why)
@@ -342,13 +341,13 @@ class CrowdCore:
         self._settle_tick(TickOutcome(tick, "null" if call is None else "call", reply, text))
 
     def _hold_reason(self, decision: Decision) -> str | None:
-        """Return why a decision's call must be withheld, or None. A crowd cannot confirm calls."""
+        """Return why a decision's call must be withheld, or None. A crowd has no confirmation of calls by people."""
         if self.rules.doubt is not None and self.rules.doubt(decision) is not None:
             return "unfamiliar" if decision.unfamiliar else "confidence"
         return "confirm" if decision.call is not None and decision.call.name in self.rules.confirm else None
 
     def _activate_call(self, tick: MemberTick, call: Call | None, text: str | None) -> None:
-        """Make the call active. If `call` is None, extend the time limit of the active call, if any."""
+        """Make the call active. If `call` is None, extend the time limit of the active call instead."""
         member, now = tick.member, self.now_ns
         if call is not None and text is not None:
             member.policy.fresh_call(now)
@@ -406,7 +405,7 @@ class CrowdCore:
         self._settle_tick(TickOutcome(tick, "miss", reply, call), **fields)
 
     def _fall_back(self, tick: MemberTick, measure: Measure, cause: str) -> None:
-        """Keep the active call until its time limit if `measure` is "hold", else send the safe calls."""
+        """If `measure` is "hold", keep the active call until its time limit, else send the safe calls."""
         expires_ns = tick.member.policy.expires_ns
         if measure == "hold" and expires_ns is not None:
             self._send_calls(tick.member, tick.k, "held", tick.observation, cause=cause)
@@ -415,7 +414,7 @@ class CrowdCore:
             self._send_safe_calls(tick.member, "miss", measure == "safe", tick.k, cause)
 
     def _send_safe_calls(self, member: CrowdMember, why: str, record_line: bool, k: int, cause: str) -> None:
-        """Send the member's safe calls, and with `record_line` also write them into the record."""
+        """Send the member's safe calls. If `record_line`, also write a line about them to the record."""
         member.decided = None
         calls = member.terms.safe_calls or []
         self._send_calls(member, k, "safe", cause=cause, call=next(iter(calls), None), calls=calls or None)
@@ -433,8 +432,8 @@ class CrowdCore:
         self.calls.append(MemberCall(id=member.id, tick=k, epoch=member.epoch, status=status, ttl_ms=ttl_ms, **fields))
 
     def _send_safe_calls_between_ticks(self, member: CrowdMember, why: str, record_line: bool) -> None:
-        """Send the safe calls between two ticks, with a new tick number. If a tick is open, this tick and its skipped
-        releases get higher numbers, because a client treats the call with the highest number as the newest one."""
+        """Send the safe calls with the next tick number. An open tick gets an even higher number, because the client
+        takes the call with the highest number as the newest."""
         self.k += 1
         self._send_safe_calls(member, why, record_line, self.k, why)
         if (tick := member.tick) is not None:
@@ -442,7 +441,7 @@ class CrowdCore:
             tick.k = self.k
 
     def _end_hold(self, member: CrowdMember) -> None:
-        """Send the safe calls when the time limit of the active call ends, even while a tick is open."""
+        """Send the safe calls if the time limit of the active call has ended, even while a tick is open."""
         present = self.members.by_id.get(member.id) is member
         if present and member.policy.expire(self.now_ns) == "safe":
             self._send_safe_calls_between_ticks(member, "miss", True)
@@ -452,7 +451,7 @@ class CrowdCore:
             self._miss_tick(tick, self._late_cause(tick))
 
     def _late_cause(self, tick: MemberTick) -> KnownCause:
-        """Return the cause of a miss whose tick got no decision in time."""
+        """Return cause and sub-cause of the miss of a tick that got no decision in time."""
         if not self.host.alive:
             return Cause.HOST, "lost"
         if any(event.event == "lost" and event.t_ns > tick.release_ns for event in self.host.events[-4:]):
@@ -474,15 +473,15 @@ class CrowdCore:
             if member.tick is not None:
                 self._settle_tick(TickOutcome(member.tick, "held"), why="paused")
             member.due_ns = None
-            self._make_safe(member, "pause")
+            self._end_with_safe_calls(member, "pause")
 
-    def _make_safe(self, member: CrowdMember, why: str) -> None:
+    def _end_with_safe_calls(self, member: CrowdMember, why: str) -> None:
         was_active = member.policy.safe
         member.policy.suspend(self.now_ns, lasting=False)
         self._send_safe_calls_between_ticks(member, why, not was_active)
 
     def _on_instruction(self, event: ev.NewInstruction) -> None:
-        """Make the new instruction the goal of all members, also of later members that join without a goal."""
+        """Set a new instruction for all members, and for later members that join without an instruction."""
         self.members.goal = event.text
         for member in self.members:
             member.terms = replace(member.terms, instruction=event.text)
@@ -495,10 +494,10 @@ class CrowdCore:
         self.ledger.host_events(state.events)
 
     def _on_stopped(self, event: ev.StopRequested) -> None:
-        """End the run: send all members their safe calls. Ticks that have not ended are not counted."""
+        """End the run, and send the safe calls of all members. Open ticks are not counted."""
         for member in self.members:
             member.end_ticks()
-            self._make_safe(member, "exit")
+            self._end_with_safe_calls(member, "exit")
         self._flush_calls()
         self.ledger.write({"end": event.why, "t_s": self.ledger.t_s(self.now_ns)})
 
@@ -506,12 +505,12 @@ class CrowdCore:
 def choose_batch(
     waiting: Sequence[MemberTick], now_ns: int, expected_ns: Callable[[int], float], max_size: int
 ) -> list[MemberTick]:
-    """Return the ticks for the next batch: at most `max_size` of those that can be decided in time.
+    """Return the ticks for the next batch: at most `max_size` ticks that can be decided in time.
 
     `expected_ns` returns the expected duration of a batch by its size. A batch takes at most TIME_SHARE of the time to
-    its earliest deadline. Ticks with an early deadline come first. If there is not enough time for all ticks, those
-    with a high priority come first, and then those whose members have waited longest. If no tick can be in time, the
-    batch is the tick with the latest deadline, because the decoder may be faster again."""
+    its earliest deadline. The order is by deadline. If there is not enough time for all ticks, the order is by priority
+    of the member, then by how long the member has waited. If no tick can be in time, the batch has only the tick with
+    the latest deadline, to measure whether the decoder has become faster."""
     in_time = [tick for tick in waiting if now_ns + expected_ns(1) <= tick.deadline_ns]
     if not in_time:
         open_ticks = [tick for tick in waiting if now_ns < tick.deadline_ns]

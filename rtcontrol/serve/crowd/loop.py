@@ -1,4 +1,4 @@
-"""Run a `CrowdCore`, which decides about a crowd's ticks: wait for the decoder, and carry out the core's actions."""
+"""Run a `CrowdCore`, the state machine of a crowd's ticks: wait for the decoder, and execute the core's actions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MAX_WAIT_NS = 250_000_000
 
 
 class CrowdLoop:
-    """Runs a crowd's core until `stop` is called. `send` receives the actions that concern the client, such as
-    `SendCalls`. Any thread may call `enqueue_message`, `enqueue_event` and `stop`."""
+    """The loop that runs a crowd's core until `stop` is called. `send` executes the actions that concern the client,
+    such as `SendCalls`. Any thread may call `enqueue_message`, `enqueue_event` and `stop`."""
 
     def __init__(self, core: CrowdCore, host: Host, recorder: Recorder, send: Callable[[ev.Action], None]) -> None:
         self.core, self.host, self.recorder, self._send = core, host, recorder, send
@@ -35,7 +35,7 @@ class CrowdLoop:
         return self.recorder.live_state.account
 
     def enqueue_message(self, message: Message) -> None:
-        """Queue a client's message for the core. Raises WireError (rate) if the queue is full."""
+        """Enqueue a client's message for the core. Raises WireError (rate) if the queue is full."""
         sizes = [size for _, size in list(self._inbox)]
         if len(sizes) >= MAX_INBOX or sum(sizes) >= MAX_INBOX_BYTES:
             problem, hint = f"{len(sizes)} messages of this crowd are queued.", "Send fewer messages."
@@ -43,27 +43,27 @@ class CrowdLoop:
         self.enqueue_event(message, memory_of(message))
 
     def enqueue_event(self, event: Message | ev.Event, size: int = 0) -> None:
-        """Queue a message or an event for the core; `size` is its memory in bytes."""
+        """Enqueue a message or an event for the core. `size`: its memory in bytes."""
         self._inbox.append((event, size))
         self.host.wake()
 
     def stop(self, reason: str) -> None:
-        """Make the loop end soon, after it has sent all members their safe calls."""
+        """Make the loop send the safe calls of all members, and end."""
         self.ended_by = self.ended_by or reason
         self.host.wake()
 
     def start(self, warmup_rounds: int) -> None:
-        """Start the decoder host and make `warmup_rounds` decisions, to estimate the duration of the first batch.
-        Raises UserError if the decider cannot decide with these tools."""
+        """Start the decoder host, and make `warmup_rounds` decisions to measure their duration. Raises UserError if the
+        decider cannot decide with these tools."""
         info, goal, warmup = self.host.start(), self.core.members.goal, Warmup()
         warmup.decide(self.host, lambda k: crowd_request(k, [DecisionRequest(k, 0, "warm-up", goal)], 0), warmup_rounds)
-        for took_ms in warmup.round_trip_ms[1:]:  # the first round only warms up
+        for took_ms in warmup.round_trip_ms[1:]:  # the first round is slow, so it is not counted
             self.core.queue.record_time(1, round(took_ms * 1e6), late=False)
         self.recorder.file.start_writing()
         self.recorder.write({"start": {"host_info": info}})
 
     def run(self) -> None:
-        """Run the crowd until `stop` is called, or until the decoder cannot be restarted any more."""
+        """Run the crowd until `stop` is called, or until the decoder cannot be restarted."""
         try:
             while self.ended_by is None and self.host.gave_up is None:
                 self._process_inbox()
@@ -81,7 +81,7 @@ class CrowdLoop:
         return MAX_WAIT_NS if wake_ns is None else min(MAX_WAIT_NS, max(0, wake_ns - time.monotonic_ns()))
 
     def _process_inbox(self) -> None:
-        """Pass a change of the decoder host's state and all queued events to the core."""
+        """Pass all queued events to the core, and the decoder host's state if it has changed."""
         host = self.host
         state = (host.alive(), host.incarnation, host.gave_up, len(host.events))
         if state != self._state:
@@ -95,7 +95,7 @@ class CrowdLoop:
                 self._process_event(event)
 
     def _process_event(self, event: Message | ev.Event) -> None:
-        """Pass an event to the core, carry out the core's actions, and pass their results to the core as events."""
+        """Pass an event to the core, execute the core's actions, and pass their results to the core as events."""
         events: deque[Message | ev.Event] = deque([event])
         while events:
             for action in self.core.advance(events.popleft(), time.monotonic_ns()):

@@ -15,7 +15,7 @@ from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.active import FallbackPolicy, echo
 from rtcontrol.records import NOTHING, Tick
-from rtcontrol.serve.negotiate import EXECUTED, SessionTerms, legal_calls
+from rtcontrol.serve.negotiate import EXECUTED, SessionTerms, validated_calls
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.messages import (
     MEMBERS,
@@ -32,7 +32,7 @@ from rtcontrol_client.wire.messages import (
 from rtcontrol_client.wire.pictures import PICTURES
 
 MAX_BYTES = 32 << 20  # memory of the newest observations and the settings of all members
-MAX_PERIODS = 8  # maximum number of periods between two ticks of a member whose observation stays the same
+MAX_PERIODS = 8  # maximum number of periods between two ticks of a member with an unchanged observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ class MemberObservation:
 
 @dataclass(slots=True, eq=False)
 class MemberTick(Tick):
-    """A tick of a member that has started. `done` is True when the tick has ended."""
+    """A tick of a member. `done`: whether the tick has ended."""
 
     member: CrowdMember = field(kw_only=True)
-    observation: MemberObservation | None = None  # the observation for the decision
+    observation: MemberObservation | None = None  # the observation for which the decision was requested
     done: bool = False
 
     @property
     def is_requested(self) -> bool:
-        """Return whether a decision was requested."""
+        """Return whether a decision was requested for this tick."""
         return self.request is not NOTHING
 
     def set_observation(self, observation: MemberObservation) -> None:
@@ -79,44 +79,44 @@ class MemberTick(Tick):
 
 @dataclass(slots=True, eq=False)
 class CrowdMember:
-    """The state of a member in one epoch. A member that starts a new epoch gets a new object."""
+    """The state of a crowd's member in one epoch. A new epoch of the member gets a new object."""
 
     id: str
     epoch: int
     terms: MemberTerms
-    serial: int  # a number that no other member of the crowd has
+    serial: int  # a unique number in the crowd
     policy: FallbackPolicy
     history: deque[str]  # the newest calls
     newest: MemberObservation | None = None
     seq: int = -1  # number of the newest observation
-    superseded: int = 0  # number of observations without a tick since the last used observation
+    superseded: int = 0  # number of observations since the last tick that no tick used
     used: bool = True  # whether a tick used the newest observation
     reported_text: str | None = None  # the text of the last observation about which an error was sent
     due_ns: int | None = None  # when the next tick must start; None if no tick is scheduled
     released_ns: int | None = None  # when the last tick was due
-    phase_ns: int = 0  # a delay of the second tick, which spreads members over the period
+    phase_ns: int = 0  # a delay of the second tick, by which the ticks of members are spread over the period
     periods: int = 1  # number of periods from one tick to the next
-    rested: int = 0  # number of ticks left out since the last tick, because the observation did not change
-    served: int = 0  # the value of `BatchQueue.served` at the last request for this member
+    rested: int = 0  # number of ticks omitted since the last tick, because the observation did not change
+    served: int = 0  # how many ticks the crowd had requested when this member's last tick was requested
     decided: tuple[str, str] | None = None  # observation text and instruction of the active decision
     tick: MemberTick | None = None  # the open tick
     bytes: tuple[int, int] = (0, 0)  # memory of the settings, and of the newest observation
 
     def end_ticks(self) -> None:
-        """Drop the member's scheduled tick, and its open tick, which is not counted."""
+        """Drop the member's scheduled tick and its open tick. The open tick is not counted."""
         if self.tick is not None:
             self.tick.done = True
         self.tick = self.due_ns = None
 
     def forget_observations(self) -> None:
-        """Remove the newest observation and the active call, because the connection was lost and they are outdated."""
+        """Remove the newest observation and the active call, which are outdated after a lost connection."""
         self.end_ticks()
         self.newest = self.decided = self.released_ns = None
         self.policy.epoch(-self.policy.hold_ns)
 
     @property
     def period_ns(self) -> int:
-        """Return the time from one tick to the next: `periods` periods, but at most half of the calls' time to live."""
+        """Return the time between two ticks: `periods` periods, but at most half of a call's time to live."""
         terms, longest = self.terms, self.terms.period_ns * self.periods
         if self.periods > 1 and terms.ttl_ms:
             longest = max(terms.period_ns, min(longest, int(terms.ttl_ms * 5e5)))
@@ -124,7 +124,7 @@ class CrowdMember:
 
     @property
     def is_unchanged(self) -> bool:
-        """Return whether the active decision is for the newest observation and instruction."""
+        """Return whether the newest observation and instruction are those of the active decision."""
         observation = self.newest
         if self.terms.every_tick or observation is None:
             return False
@@ -142,7 +142,7 @@ class CrowdMember:
 
 
 class Members:
-    """All members of a crowd. `terms` and `goal` apply to each member that has no other settings."""
+    """All members of a crowd. `terms` and `goal`: the settings and the instruction of members that set no others."""
 
     def __init__(self, terms: SessionTerms) -> None:
         assert terms.crowd is not None, "these are the terms of a crowd"
@@ -161,33 +161,32 @@ class Members:
         return _process_parts(self._join_member, message.members, message.faults)
 
     def _join_member(self, part: Member) -> CrowdMember:
-        terms, member = self._terms_of(part), self.by_id.get(part.id)
-        own = [value for value in (part.instruction, part.safe_calls) if value is not None]
-        size = memory_of(*own)
+        terms, member = self._negotiate_member(part), self.by_id.get(part.id)
+        size = memory_of(*(value for value in (part.instruction, part.safe_calls) if value is not None))
         if member is not None and part.epoch < member.epoch:
             problem = f"Epoch {part.epoch} of {echo(part.id)!r} has ended. The member is in epoch {member.epoch}."
             raise WireError(Code.EPOCH, problem, "Increase the epoch number each time.", field="epoch")
         if member is not None and part.epoch == member.epoch:
-            self._take_memory(member, (size, member.bytes[1]), "instruction")
+            self._reserve_memory(member, (size, member.bytes[1]), "instruction")
             member.terms = terms
             return member
         if member is None and len(self.by_id) >= self.limit:
-            problem = f"The crowd already has the most members allowed, {self.limit}."
+            problem = f"The crowd already has {self.limit} members, which is the maximum."
             raise WireError(Code.BUSY, problem, "Let another member leave first.", field="id", retryable=True)
         history = deque[str](maxlen=max(self.terms.agent.history, 1))
         joined = CrowdMember(part.id, part.epoch, terms, next(self._serials), self._new_policy(), history)
         joined.forget_observations()
-        self._take_memory(joined, (size, 0), "instruction")
+        self._reserve_memory(joined, (size, 0), "instruction")
         self._remove(part.id)  # a new epoch starts
         self.by_id[part.id] = joined
         return joined
 
-    def _take_memory(self, member: CrowdMember, size: tuple[int, int], field: str) -> None:
+    def _reserve_memory(self, member: CrowdMember, size: tuple[int, int], field: str) -> None:
         """Record the memory of a member. Raises WireError (too_large) if all members would have too much."""
         more = sum(size) - sum(member.bytes)
         if more > 0 and self._bytes + more > MAX_BYTES:
             problem = f"The members' instructions and observations together take more than {MAX_BYTES >> 20} MiB."
-            raise WireError(Code.TOO_LARGE, problem, "Send shorter ones.", field=field)
+            raise WireError(Code.TOO_LARGE, problem, "Send shorter instructions and observations.", field=field)
         self._bytes += more
         member.bytes = size
 
@@ -197,11 +196,11 @@ class Members:
             self._bytes -= sum(member.bytes)
 
     def _new_policy(self) -> FallbackPolicy:
-        """Return a new fallback policy. "stop" as `on_miss` means "hold" here: a member's miss cannot stop the run."""
+        """Return a new fallback policy. If `on_miss` is "stop", use "hold": a member's miss cannot stop the run."""
         on_miss = self.terms.config.on_miss
         return FallbackPolicy("safe" if on_miss == "safe" else "hold", round(self.terms.hold_ms * 1e6))
 
-    def _terms_of(self, member: Member) -> MemberTerms:
+    def _negotiate_member(self, member: Member) -> MemberTerms:
         """Return the settings of a member. Raises WireError with the invalid field."""
         config, hz_max = self.terms.config, self.terms.options.hz_max
         hz = config.hz if member.hz is None else member.hz
@@ -227,7 +226,7 @@ class Members:
         agent = self.terms.agent
         if member.safe_calls is None:
             return wire_calls(agent.fallback.safe_calls)
-        legal_calls(agent.tools, member.safe_calls)
+        validated_calls(agent.tools, member.safe_calls)
         return member.safe_calls
 
     def remove_members(self, message: Leave) -> None:
@@ -245,7 +244,7 @@ class Members:
             problem = f"The crowd has no member {echo(part.id)!r}."
             raise WireError(Code.STATE, problem, "Send a join for this member first.", field="id", retryable=True)
         if part.seq <= member.seq:
-            problem = f"seq {part.seq} is not higher than the last one, {member.seq}."
+            problem = f"seq {part.seq} is not higher than the member's last seq, {member.seq}."
             hint = "Increase seq by one with every observation of the member."
             raise WireError(Code.SEQUENCE, problem, hint, field="seq")
         if part.text is None and part.data is None:
@@ -258,7 +257,7 @@ class Members:
             hint = "Send the fields of `data` that the agent reads, or `text`."
             raise WireError(Code.INVALID, " ".join(problem.split())[:300], hint, field="data") from None
         size = member.bytes[0], memory_of(text, data)
-        self._take_memory(member, size, "text" if part.data is None else "data")
+        self._reserve_memory(member, size, "text" if part.data is None else "data")
         self.observations += 1
         member.store_observation(part, text, data, now_ns)
         return member
@@ -267,8 +266,8 @@ class Members:
 def _process_parts(
     process: Callable[[Any], CrowdMember], parts: Sequence[Member | ObservationPart], faults: Sequence[RefusedPart]
 ) -> tuple[list[CrowdMember], list[RefusedPart]]:
-    """Call `process` with each part of a message. Return the resulting members, and `faults` with the faults of parts
-    for which `process` raised a WireError."""
+    """Call `process` with each part of a message. Return the resulting members, and the refused parts: `faults`, and
+    those for which `process` raised a WireError."""
     members, refused = list[CrowdMember](), [*faults]
     for part in parts:
         try:
@@ -279,8 +278,8 @@ def _process_parts(
 
 
 def crowd_terms(terms: SessionTerms) -> SessionTerms:
-    """Return the session's settings for a crowd. Raises WireError for a setting that a crowd cannot have, except for
-    some settings that are removed with a warning."""
+    """Return the session's settings, adapted to a crowd. Settings that a crowd cannot have raise WireError, or are
+    removed with a warning."""
     if isinstance(terms.source, EndpointSource | PolicySource):
         hint = "Choose a model that runs on this server."
         raise WireError(Code.MODEL, "A remote model cannot decide for a crowd.", hint, field="model", fatal=True)

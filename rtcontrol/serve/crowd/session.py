@@ -1,4 +1,4 @@
-"""The session of a crowd: a client with many agents (members), whose ticks run in one loop."""
+"""The session of a crowd: one client with many agents (members), whose ticks run in one loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATES: dict[str, Any] = {"pause": "paused", "resume": "running", "stop": "stopp
 
 
 class CrowdSession(SessionThread):
-    """A crowd's session. The members stay while the client is disconnected; each resumes at its next observation."""
+    """A crowd's session. Members are kept while the client is disconnected; each resumes at its next observation."""
 
     crowd: CrowdLoop | None = None
 
@@ -45,12 +45,12 @@ class CrowdSession(SessionThread):
         settings, rules = settings_of(terms.config, terms.agent), rules_of(terms.config, terms.agent)
         core = CrowdCore(members, settings, rules, last_tick)
         self.crowd = CrowdLoop(core, host, recorder, self._send_action)
-        owner.stats.start(self.crowd)
+        owner.stats.add_running(self.crowd)
         owner.handle(session_events.LoopCreated(self.session))
         return self.crowd
 
     def _previous_members(self) -> tuple[Members, int]:
-        """Return the members and the highest tick number of the previous run; for a new crowd, no members and -1."""
+        """Return the members and the highest tick number of the previous run (for a new crowd: no members, -1)."""
         if self.crowd is None:
             return Members(self.terms), -1
         core = self.crowd.core
@@ -63,7 +63,7 @@ class CrowdSession(SessionThread):
         assert crowd is not None, "the session is open"
         try:
             crowd.start(WARMUP_DECISIONS if self.terms.config.warmup else 0)
-            self.report_warm()
+            self.report_warmed_up()
             crowd.run()
             if crowd.host.gave_up is not None:
                 raise DecoderUnavailable(crowd.host.gave_up, "Start the server again.")
@@ -87,7 +87,7 @@ class CrowdSession(SessionThread):
     def instruct_loop(self, text: str) -> bool:
         if self.crowd is not None:
             self.crowd.enqueue_event(ev.NewInstruction(text))
-        return False  # makes the sessions' core store the instruction also for the next run
+        return False  # then `SessionCore` stores the instruction also for the next run
 
     def command_loop(self, command: str, by: str, k: int | None) -> str:
         assert self.crowd is not None, "the loop exists"

@@ -41,7 +41,7 @@ def client(made: Bench) -> Iterator[Client]:
 
 
 def newest(bench: Bench | Server) -> Any:
-    return bench.sessions.all()[0].env.pictures.newest
+    return bench.sessions.threads()[0].env.pictures.newest
 
 
 def test_picture_in_any_buffer_type_arrives(made: Bench, client: Client) -> None:

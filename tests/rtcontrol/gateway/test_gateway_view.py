@@ -253,7 +253,7 @@ def test_expired_calls_lower_no_counter(serve: Serve) -> None:
         client.hello(capabilities=["executed"])
         calls = [call for call in (client.call() for _ in range(20)) if call.status == "fresh" and call.call][:5]
         assert calls
-        session = separate.sessions.all()[0]
+        session = separate.sessions.threads()[0]
         account = session.loop.account
         # What was observed is stale from now on, and no more ticks are on time.
         until(lambda: account.misses_by_cause["stale_observation"] > 1)
@@ -276,18 +276,18 @@ def test_counts_of_ended_sessions_stay(serve: Serve) -> None:
             client.hello()
             for _ in range(4):
                 client.call()
-            sessions.append(session := separate.sessions.all()[-1])
+            sessions.append(session := separate.sessions.threads()[-1])
             if leaves:
                 client.send(Bye(session=client.welcome.session))
         until(lambda session=session: session.session.life.state in ("parked", "over"))
         text = separate.get("metrics")
         ticks = sum(s.loop.account.ticks for s in sessions)
-        assert values(text, "rtcontrol_ticks_total")[""] == separate.sessions.stats.now().counts["ticks"] == ticks
+        assert values(text, "rtcontrol_ticks_total")[""] == separate.sessions.stats.current().counts["ticks"] == ticks
         # Those with a latency are in its histogram, cumulative, in seconds.
         buckets = [v for k, v in values(text, "rtcontrol_latency_seconds_bucket").items()]
         assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0
         assert 0 < values(text, "rtcontrol_latency_seconds_sum")[""] < 60
-    assert separate.sessions.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4
+    assert separate.sessions.threads() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4
 
 
 def test_client_modules_are_served(served: Served) -> None:

@@ -167,14 +167,14 @@ class Bench(SessionOwner):
 
     def send(self, wire: Wire, message: Message) -> None:
         """Let a client send a message."""
-        self.handle(ev.Received(wire, message))
+        self.handle(ev.MessageReceived(wire, message))
 
     def command(self, session: Session, word: str) -> str:
         """Give a command as a person at the server."""
-        return self.handle(ev.Commanded(session, word, "page"))
+        return self.handle(ev.CommandReceived(session, word, "page"))
 
     def lose(self, wire: Wire) -> None:
-        self.handle(ev.Disconnected(wire))
+        self.handle(ev.ConnectionLost(wire))
 
     def parked(self, **fields: Any) -> Session:
         """Return a parked session."""
@@ -218,17 +218,17 @@ class Bench(SessionOwner):
                 runs, error = False, refusal
                 self.running.pop(session.id, None)
             if not runs:
-                self.handle(ev.Ended(session, error))
+                self.handle(ev.SessionEnded(session, error))
 
     def _open(self, session: Session) -> bool:
         if not session.negotiated and self.refusal is not None:
             raise self.refusal
-        if not self.handle(ev.Negotiated(session, self.paused_robots.reason(session.hello.robot or ""))):
+        if not self.handle(ev.SettingsNegotiated(session, self.paused_robots.reason(session.hello.robot or ""))):
             return False
         self.running[session.id] = session.instructions.first or "go"
         self.handle(ev.LoopCreated(session))
         refusal = (
-            self.handle(ev.WarmedUp(session, "terms", self.decoder_needs(), session.hello.hz or 0.0))
+            self.handle(ev.LoopWarmedUp(session, "terms", self.decoder_needs(), session.hello.hz or 0.0))
             if session.id in self.running
             else None
         )
@@ -239,7 +239,7 @@ class Bench(SessionOwner):
     def end(self, session: Session, error: WireError | None = None) -> None:
         """End the session's loop, if it runs."""
         if (newest := self.running.pop(session.id, None)) is not None:
-            self.handle(ev.Ended(session, error, run_instructions=(session.instructions.first or "go", newest)))
+            self.handle(ev.SessionEnded(session, error, run_instructions=(session.instructions.first or "go", newest)))
 
 
 def bye(session: Session) -> Bye:

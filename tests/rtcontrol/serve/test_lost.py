@@ -31,7 +31,7 @@ def test_lost_client_is_made_safe_parked_and_resumed(running: Any) -> None:
     first.close()
     # A client-paced session sends nothing by itself: the heartbeat finds out.
     until(lambda: running.sessions.health()["sessions"]["parked"] == 1)
-    assert running.sessions.all()[0].session.refused == {}
+    assert running.sessions.threads()[0].session.refused == {}
     record = [*read_record(running.out / "session-0001" / "record.mcap")]
     assert record[-2]["why"] == "exit" and record[-1]["end"] == "client lost"
 

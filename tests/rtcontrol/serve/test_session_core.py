@@ -364,18 +364,18 @@ def test_picture_needs_key_and_token(bench: Bench) -> None:
 def test_messages_beyond_rate_are_ignored_undecoded() -> None:
     bench = Bench(messages_per_s=50.0, errors_per_s=1.0)
     wire, _ = bench.enter()
-    taken = sum(bool(bench.handle(ev.Arrived(wire))) for _ in range(300))
+    taken = sum(bool(bench.handle(ev.MessageArrived(wire))) for _ in range(300))
     assert taken == 50 and bench.core.refused["rate"] == 250
     assert [message.dropped for message in wire.take(ErrorMessage)] == [0, 0]
     bench.now += S
-    assert bench.handle(ev.Arrived(wire))
+    assert bench.handle(ev.MessageArrived(wire))
 
 
 def read(bench: Bench, wire: Wire, cost_ms: float, count: int) -> int:
     """Let messages arrive that each cost so much processor time. Return how many are read."""
     taken = 0
     for _ in range(count):
-        if bench.handle(ev.Arrived(wire)):
+        if bench.handle(ev.MessageArrived(wire)):
             bench.handle(ev.TimeSpent(wire, round(cost_ms * 1e6)))
             taken += 1
     return taken
@@ -405,11 +405,11 @@ def test_errors_are_rate_limited_and_unsent_ones_counted(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
     for _ in range(100):
-        bench.handle(ev.Failed(wire, garbage))
+        bench.handle(ev.MessageRefused(wire, garbage))
     result = wire.take(ErrorMessage)
     assert len(result) == 20 and bench.core.refused["malformed"] == 100
     bench.now += S
-    bench.handle(ev.Failed(wire, garbage))
+    bench.handle(ev.MessageRefused(wire, garbage))
     assert wire.only(ErrorMessage).dropped == 80
 
 
@@ -448,9 +448,9 @@ def test_excess_connections_drop_the_longest_silent(bench: Bench) -> None:
 
 def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
     wire, session = bench.enter()
-    bench.handle(ev.Disconnected(wire, revoked=True))
+    bench.handle(ev.ConnectionLost(wire, revoked=True))
     assert wire.closed and bench.lines[1] == "a peer: the client's key was revoked" and session.life.state == "parked"
-    assert not bench.handle(ev.Arrived(wire))
+    assert not bench.handle(ev.MessageArrived(wire))
     bench.send(wire, observe(session.token))
     assert not bench.core.peers and not wire.sent
 
@@ -496,7 +496,7 @@ def test_next_run_starts_with_newest_accepted_instruction(
         if source == "wire":
             bench.send(wire, Instruct(session=session.token, instruction=text))
         elif source == "page":
-            bench.handle(ev.Instructed(session, text))
+            bench.handle(ev.InstructionReceived(session, text))
         else:  # the loop continues with the one before
             bench.running[session.id] = "go"
             bench.handle(ev.InstructionRejected(session, "it does not fit"))
@@ -507,15 +507,15 @@ def test_next_run_starts_with_newest_accepted_instruction(
 
 def test_instruction_without_loop_starts_next_run(bench: Bench) -> None:
     session = bench.parked()
-    bench.handle(ev.Instructed(session, "right"))
+    bench.handle(ev.InstructionReceived(session, "right"))
     bench.hello(wire := Wire(), resume=session.token)
     assert bench.running[session.id] == "right"
     bench.lose(wire)
     bench.slow = True
     bench.hello(Wire(), resume=session.token)
     bench.waiting.clear()
-    bench.handle(ev.Negotiated(session))
-    bench.handle(ev.Instructed(session, "left"))
+    bench.handle(ev.SettingsNegotiated(session))
+    bench.handle(ev.InstructionReceived(session, "left"))
     bench.handle(ev.LoopCreated(session))
     assert bench.done[-1] == (session.id, "instruct", "left")
 
@@ -525,8 +525,8 @@ def test_instruction_after_end_of_loop_starts_next_run(bench: Bench) -> None:
     bench.lingers = True
     bench.lose(wire)
     del bench.running[session.id]  # it is over, and its thread has not reported it yet
-    bench.handle(ev.Instructed(session, "left"))
-    bench.handle(ev.Ended(session, run_instructions=("go", "go")))
+    bench.handle(ev.InstructionReceived(session, "left"))
+    bench.handle(ev.SessionEnded(session, run_instructions=("go", "go")))
     bench.hello(Wire(), resume=session.token)
     assert bench.running[session.id] == "left"
 
@@ -537,16 +537,16 @@ def unfit() -> WireError:
 
 def test_rejected_instruction_falls_back_to_previous(bench: Bench) -> None:
     session = bench.parked()
-    bench.handle(ev.Instructed(session, "bad"))
+    bench.handle(ev.InstructionReceived(session, "bad"))
     bench.hello(back := Wire(), resume=session.token)
     back.sent.clear()
     del bench.running[session.id]
-    bench.handle(ev.Ended(session, unfit()))
+    bench.handle(ev.SessionEnded(session, unfit()))
     assert back.error() == ("instruction", False, True)
     bench.hello(back, resume=session.token)
     assert bench.running[session.id] == "go"
     back.sent.clear()
-    bench.handle(ev.Ended(session, unfit()))
+    bench.handle(ev.SessionEnded(session, unfit()))
     assert back.error() == ("instruction", True, False), "there is none before that"
 
 
@@ -558,7 +558,7 @@ def test_resumed_client_gets_no_call_before_its_welcome(bench: Bench) -> None:
     bench.hello(back := Wire(), resume=session.token)
     bench.handle(ev.LoopMessage(session, call(session)))
     assert not back.sent
-    bench.handle(ev.Ended(session))
+    bench.handle(ev.SessionEnded(session))
     bench.handle(ev.LoopMessage(session, call(session)))
     assert [type(message) for message in back.sent] == [Welcome, CallMessage]
 
@@ -829,7 +829,7 @@ def test_room_depends_on_places_and_decoder_time() -> None:
     assert bench.has_room()
     _, session = bench.enter()
     bench.need_of = {session.id: DecoderNeed(10.0, 0.09)}
-    assert bench.core.busy(bench.decoder_needs()) == pytest.approx(0.9) and not bench.has_room()
+    assert bench.core.decoder_load(bench.decoder_needs()) == pytest.approx(0.9) and not bench.has_room()
     bench.need_of = {}
     assert bench.has_room()
     bench.enter()

@@ -32,7 +32,7 @@ def received(peer: WirePeer) -> None:
 
 
 def counts(bench: Any) -> dict[str, int]:
-    (session,) = bench.sessions.all()
+    (session,) = bench.sessions.threads()
     return dict(session.env.traffic.pictures)
 
 
@@ -51,7 +51,7 @@ def test_picture_is_shown_until_its_client_is_gone(running: Any) -> None:
     assert "pictures" in peer.welcome.capabilities
     beside.send(picture(peer.token, jpeg(1)))
     received(beside)
-    (session,) = running.sessions.all()
+    (session,) = running.sessions.threads()
     assert WatchedSession(session).picture() == jpeg(1) and counts(running) == {"taken": 1}
     peer.send(picture(peer.token, jpeg(2)))  # or on the session's own
     received(peer)
@@ -84,7 +84,7 @@ def test_picture_is_recorded_once_at_its_time(
             peer.observe(t_ns=time.monotonic_ns() + ahead_ns)
             peer.expect(CallMessage)
     peer.close()
-    until(lambda: running.sessions.all()[0].session.life.state == "parked", "it was not parked")
+    until(lambda: running.sessions.threads()[0].session.life.state == "parked", "it was not parked")
     matches = recorded(running.out / "session-0001" / "record.mcap")
     assert [(data, form) for _, data, form in matches] == [(data, "jpeg") for data in sent]  # foxglove/mcap#1701
     assert began_s - 1 < matches[0][0] < matches[1][0] < time.time()

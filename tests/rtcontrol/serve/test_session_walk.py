@@ -111,7 +111,7 @@ class Walk:
     def revoke(self) -> None:
         if self.random.random() < 0.3:
             wire = self.wire()
-            self.bench.handle(ev.Disconnected(wire, revoked=True))
+            self.bench.handle(ev.ConnectionLost(wire, revoked=True))
             self.wires.remove(wire)
 
     def pass_time(self) -> None:

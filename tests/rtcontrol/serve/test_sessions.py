@@ -121,7 +121,7 @@ def test_sentence_is_answered_with_meaning_or_examples(bench: Callable[..., Benc
         refused = result(peer, ErrorMessage)
         assert (refused.code, refused.field, refused.fatal) == ("instruction", "instruction", False)
         assert "not understood" in refused.message and "land on the left side of the pad" in refused.remedy
-        assert peer.ask().status == "fresh" and running.sessions.all()[0].loop.instruction == "land on the pad"
+        assert peer.ask().status == "fresh" and running.sessions.threads()[0].loop.instruction == "land on the pad"
         peer.send(Instruct(session=peer.token, instruction="stay up there"))
         answer = result(peer, Instruct)
         assert (answer.instruction, answer.said, answer.by) == ("hover at 0.7", "stay up there", "chat:small")

@@ -61,7 +61,7 @@ class Guarded:
 def guarded(keys: Path | None) -> Iterator[Guarded]:
     context = zmq.Context()
     guard = ZmqAuth(context, ["tcp://127.0.0.1:0"], keys)
-    router = guard.router(1 << 20)
+    router = guard.create_router_socket(1 << 20)
     yield Guarded(router, guard, router.bind_to_random_port("tcp://127.0.0.1"))
     guard.close()
     context.destroy(linger=0)
@@ -114,17 +114,17 @@ def test_only_listed_key_gets_access(locked: Guarded, folder: Path, tmp_path: Pa
     locked.knock(pair, server, b"honest")
     assert locked.router.poll(20_000)
     key = locked.router.recv_multipart(copy=False)[-1].get("User-Id")
-    assert key == pair.public and locked.guard.allowed(key) and locked.guard.name(key) == "arm"
+    assert key == pair.public and locked.guard.is_allowed(key) and locked.guard.client_name(key) == "arm"
 
 
 def test_new_and_revoked_keys_take_effect_at_once(locked: Guarded, folder: Path) -> None:
     server = load_public(folder / "server.key")
     late = create_key_pair(folder, "late")
-    until(lambda: locked.guard.allowed(late.public))
+    until(lambda: locked.guard.is_allowed(late.public))
     locked.knock(late, server, b"hello")
     assert locked.first() == [b"hello"]
     (folder / "late.key").unlink()
-    until(lambda: not locked.guard.allowed(late.public))
+    until(lambda: not locked.guard.is_allowed(late.public))
     locked.knock(late, server, b"again")
     assert locked.messages(500) == []
 
@@ -136,7 +136,7 @@ def test_bytes_of_port_scanners_are_dropped(request: pytest.FixtureRequest, fold
     keys = (load_pair(folder / "arm.key_secret"), load_public(folder / "server.key"))
     router.knock(*(keys if fixture == "locked" else (None, None)), b"honest")
     assert router.first() == [b"honest"]
-    assert router.guard.allowed(None) == (fixture == "plain")
+    assert router.guard.is_allowed(None) == (fixture == "plain")
 
 
 def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ import sys, time, zmq
 from rtcontrol.serve.zmq_auth import ZmqAuth, bind
 
 context = zmq.Context()
-router = ZmqAuth(context, [], None).router(1 << 20)
+router = ZmqAuth(context, [], None).create_router_socket(1 << 20)
 print(router.bind_to_random_port("tcp://127.0.0.1"), flush=True)
 time.sleep(2.5)
 while router.poll(500):
