@@ -177,13 +177,13 @@ MOST = 0.8
 
 @given(need=NEEDS, others=st.lists(NEEDS, max_size=20))
 def test_admission_keeps_the_decoders_time_bounded(need: DecoderNeed, others: list[DecoderNeed]) -> None:
-    taken = sum(other.busy for other in others if other.busy <= MOST)
+    taken = sum(other.decoder_load for other in others if other.decoder_load <= MOST)
     refusal = overload_error(need, others, MOST)
     if refusal is not None:
-        assert taken and taken + need.busy > MOST
+        assert taken and taken + need.decoder_load > MOST
         assert refusal.code == "busy" and f"{need.hz:g} Hz" in refusal.message
     else:
-        assert not taken or taken + need.busy <= MOST * (1 + 1e-9)
+        assert not taken or taken + need.decoder_load <= MOST * (1 + 1e-9)
 
 
 # Tools of other people are read within limits, and never in the way of others.

@@ -684,7 +684,7 @@ def test_pause_that_cannot_be_saved_counts_and_is_reported_once(tmp_path: Path) 
     robots.change("arm", "pause", "wire")
     for _ in range(2):
         robots.save()
-    assert robots.reason("arm") and len(lines) == 1 and "not kept over a restart" in lines[0]
+    assert robots.reason("arm") and len(lines) == 1 and "lost at a restart" in lines[0]
 
 
 # -- bye, draining, and the end ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol import records as ev
-from rtcontrol.hosts.deciders import answer, crowd_source
+from rtcontrol.hosts.deciders import crowd_source, reply_of
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.active import FallbackPolicy
@@ -91,7 +91,7 @@ class CrowdBench:
                     events.append(ev.SendResult(self.broken))
                     if self.broken is None:
                         due_ns = self.now + round(self.slow_ms * MS)
-                        self.pending = due_ns, replace(answer(self.decider, action), decide_ns=2 * MS)
+                        self.pending = due_ns, replace(reply_of(self.decider, action), decide_ns=2 * MS)
                 elif isinstance(action, SendCalls):
                     self.calls += action.calls
                     self.sent_ns += [self.now] * len(action.calls)
