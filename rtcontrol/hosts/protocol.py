@@ -20,8 +20,8 @@ LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error
 class DecoderUnavailable(UserError):
     """The error that a decoder cannot decide now, but may be able to later. `full`: it has no free session."""
 
-    def __init__(self, what: str, remedy: str, full: bool = False) -> None:
-        super().__init__(what, remedy)
+    def __init__(self, problem: str, hint: str, full: bool = False) -> None:
+        super().__init__(problem, hint)
         self.full = full
 
 
