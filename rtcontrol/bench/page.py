@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from rtcontrol.bench.tables import TABLES
-from rtcontrol.telemetry.table import markdown
+from rtcontrol.telemetry.table import format_markdown
 
 PAGE = Path("docs/benchmarks.md")
 BLOCK = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
@@ -23,7 +23,7 @@ def _block(path: Path) -> str:
     machine = document["machine"]
     gpu = f"{machine['gpu']}; " if "gpu" in machine else ""
     return (
-        f"{markdown(TABLES[document['bench']](document))}\n\n"
+        f"{format_markdown(TABLES[document['bench']](document))}\n\n"
         f"{gpu}{machine['cores']} cores of {machine['cpu']}, {machine['system']}, Python {machine['python']}, "
         f"torch {machine['torch']}, {document['measured']}, load at the start {machine['load']}."
     )

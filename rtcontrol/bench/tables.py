@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rtcontrol.telemetry.table import Document, FigureTable, as_ms
+from rtcontrol.telemetry.table import Document, FigureTable, ms_text
 
 
 def label(way: str) -> str:
@@ -22,7 +22,7 @@ def decide(document: Document) -> list[FigureTable]:
         tokens, info = result["tokens"], result["info"]
         for way, cells in rows.items():
             passes, times = tokens.get(f"{way}_passes"), result["ms"].get(way, {})
-            cells += ["-" if passes is None else f"{passes:.0f}", as_ms(times.get("p50")), as_ms(times.get("p99"))]
+            cells += ["-" if passes is None else f"{passes:.0f}", *(ms_text(times.get(p)) for p in ("p50", "p99"))]
         notes.append(
             f"{label(name)}: {result['decisions']} decisions, {result['agreement']:.1%} alike by all ways, "
             f"{tokens['packed_tokens']:.0f} tokens in one pass, {tokens['floor_tokens']:.0f} in the floor"
@@ -40,7 +40,7 @@ def serving(document: Document) -> list[FigureTable]:
             passes = counts.get(f"{way}_steps")
             legal, equal = (counts.get(f"{way}_{word}") for word in ("legal", "equal"))
             last = "-" if legal is None else f"{legal:.0%}, {equal:.0%}"
-            cells = ("-" if passes is None else f"{passes:.1f}", as_ms(times["p50"]), as_ms(times["p99"]))
+            cells = ("-" if passes is None else f"{passes:.1f}", ms_text(times["p50"]), ms_text(times["p99"]))
             rows.append((label(way), *cells, f"{times['p50'] / one:.2f}", last))
         note = (
             f"{result['decisions']} decisions; {result['prompt_tokens']} tokens, {result['heads']} heads; threads: "
@@ -70,7 +70,7 @@ def load(document: Document) -> list[FigureTable]:
         causes = ", ".join(f"{cause} {n}" for cause, n in case["misses_by_cause"].items()) or "none"
         name = f"{case['clients']} at {case['hz']:g} Hz, {case['model']}, {case['seconds']:g} s"
         counts = (f"{case['calls']} of about {case['expected']}", str(case["missing"]), causes)
-        rows.append((name, *counts, as_ms(times["p50"]), as_ms(times["p99"])))
+        rows.append((name, *counts, ms_text(times["p50"]), ms_text(times["p99"])))
     columns = ("clients", "calls", "never came", "misses", "sent to received, p50 ms", "p99")
     return [FigureTable("Many clients of one server", columns, tuple(rows))]
 

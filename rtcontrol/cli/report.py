@@ -19,7 +19,7 @@ from rtcontrol.settings import setting
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry import table
 from rtcontrol.telemetry.progress import Progress
-from rtcontrol.telemetry.recorded import Gate, RecordedRun, as_json, load, parse
+from rtcontrol.telemetry.recorded import Gate, RecordedRun, format_json, load_runs, parse_gate
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
@@ -50,17 +50,19 @@ def report(
         rtcontrol report runs/soak --format json --gate 'miss_rate<=0.005' --gate 'latency_ms.p99<=50'
         rtcontrol report runs/soak --format perfetto   # open report.pftrace at https://ui.perfetto.dev
     """
-    gates = [parse(text) for text in gate or ()]
-    loaded = load(runs)
+    gates = [parse_gate(text) for text in gate or ()]
+    loaded = load_runs(runs)
     results = [(run, g, g.value(run.report), g.holds(run.report)) for run in loaded for g in gates]
     if format == "terminal":
         for run in loaded:
-            table.show(run.report, Terminal())
-            if not reports.is_complete(_report_path(run)) and (refused := reports.write(run.report, _report_path(run))):
+            table.print_report(run.report, Terminal())
+            if not reports.is_complete(_report_path(run)) and (
+                refused := reports.write_report(run.report, _report_path(run))
+            ):
                 what = f"The report could not be written to {_report_path(run).parent} ({refused})."
                 raise UserError(what, "Free some space.")
     elif format == "json":
-        print(as_json(loaded, gates), end="")
+        print(format_json(loaded, gates), end="")
     else:
         _write_output(_render_report(format, loaded, gates), _report_path(loaded[0], FILES[format]))
     for run, g, value, holds in results:
@@ -78,10 +80,10 @@ def _render_report(format: str, runs: Sequence[RecordedRun], gates: Sequence[Gat
             raise UserError(problem, "Run `pip install 'rtcontrol[formats]'`.")
         from rtcontrol.telemetry import as_perfetto
 
-        return as_perfetto.render(runs)
+        return as_perfetto.render_trace(runs)
     from rtcontrol.telemetry import as_html
 
-    return as_html.render(runs, gates)
+    return as_html.render_page(runs, gates)
 
 
 def _report_path(run: RecordedRun, suffix: str = ".json") -> Path:

@@ -24,7 +24,7 @@ from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.telemetry.causes import script
+from rtcontrol.telemetry.causes import causes_script
 from rtcontrol_client.wire import PROTOCOL
 
 
@@ -59,7 +59,7 @@ class GatewayApp:
             WebSocketRoute("/{path:path}", self._no_socket),
             *([] if static is None else [Mount("/static", StaticFiles(directory=static, html=True))]),
             Route("/crowd", lambda request: FileResponse(view.PAGE / "crowd.html")),
-            Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
+            Route("/causes.js", lambda request: Response(causes_script(), media_type="text/javascript")),
             *view.page_routes(html=True),
         ]
 

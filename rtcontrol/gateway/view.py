@@ -43,7 +43,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.live import snapshot
 from rtcontrol.serve.session import SessionThread
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.telemetry.account import TICKS
+from rtcontrol.telemetry.account import LIVE_TICKS
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
 log = logging.getLogger("rtcontrol.gateway")
@@ -232,7 +232,7 @@ class PageState:
     """The state of a run for viewers, in the page's process. The run updates it by lines on stdin."""
 
     def __init__(self) -> None:
-        self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
+        self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=LIVE_TICKS)
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
         self._lock = threading.Lock()
         self._sent: bytes | None = None  # the picture from the client of a remote world

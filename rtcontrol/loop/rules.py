@@ -16,7 +16,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.records import LowConfidence
-from rtcontrol.telemetry.events import jsonable
+from rtcontrol.telemetry.events import to_jsonable
 
 MAX_KNOWN = 1024  # maximum number of cached calls
 IMMUTABLE = (int, float, str, Enum, type(None))
@@ -107,7 +107,7 @@ def rules_of(config: RunConfig, agent: Agent, goals: GoalTools | None = None) ->
     return Rules(
         check=LegalCalls(agent.tools).check,
         describe=lambda error: (errors.text(error), errors.where(error)),
-        plain=jsonable,
+        plain=to_jsonable,
         safe_calls=agent.fallback.safe_calls,
         doubt=gate.doubt if gate.enabled else None,
         confirm=frozenset(config.confirm) | frozenset(agent.confirm),

@@ -224,9 +224,11 @@ def _write_and_show_report(config: RunConfig, loop: ControlLoop, recorder: Recor
         print(f"Internal error: the counts of the report are inconsistent ({error}).", file=sys.stderr)
         consistent = False
     try:
-        result = report.build(loop.account, "record.mcap", recorder.lost_events, loop.ended_by, recorder.file.first_k)
-        refused = report.write(result, path)
-        table.show(result, Terminal())
+        result = report.build_report(
+            loop.account, "record.mcap", recorder.lost_events, loop.ended_by, recorder.file.first_k
+        )
+        refused = report.write_report(result, path)
+        table.print_report(result, Terminal())
     except Exception as error:
         print(printable(f"The report could not be created ({type(error).__name__}: {error})."), file=sys.stderr)
         return False, False

@@ -36,7 +36,7 @@ from rtcontrol.run.user_files import (
     notices,
     user_world,
 )
-from rtcontrol.telemetry.events import jsonable
+from rtcontrol.telemetry.events import to_jsonable
 from rtcontrol_client.console import printable
 
 LIMIT_S = 300.0  # an episode ends unsuccessfully after this simulated time
@@ -239,8 +239,8 @@ class _WorldTest:
         env, agent = self._env, self._agent
         self._world.instruct(agent.instruction)
         first, second = self._reset(self._seed), self._reset(self._seed)
-        if jsonable(first) != jsonable(second):
-            names = [str(n) for n in {**first, **second} if jsonable(first.get(n)) != jsonable(second.get(n))]
+        if to_jsonable(first) != to_jsonable(second):
+            names = [str(n) for n in {**first, **second} if to_jsonable(first.get(n)) != to_jsonable(second.get(n))]
             problem = f"The world {env}: two resets with the seed {self._seed} differ (in {', '.join(names)})."
             raise UserError(problem, "Derive all random values from the seed, in each reset.")
         check_fit(agent, env, self._world.functions, Observation(0, 0, 0, first))

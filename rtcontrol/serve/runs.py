@@ -135,9 +135,9 @@ def write_report(loop: CountedLoop, record: Path, wire: dict[str, Any]) -> str |
         account.assert_consistent()
         if recorder.live_state.fault is not None:
             raise AssertionError(recorder.live_state.fault)
-        result = report.build(account, record.name, recorder.lost_events, ticks_from=recorder.file.first_k)
+        result = report.build_report(account, record.name, recorder.lost_events, ticks_from=recorder.file.first_k)
         name = record.name.replace("record", "report").replace(".mcap", ".json")
-        problem = report.write({**result, "wire": wire}, record.with_name(name))
+        problem = report.write_report({**result, "wire": wire}, record.with_name(name))
         return problem and f"the report could not be written ({problem})"
     except Exception as error:
         return f"the report failed ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""Count the events of a run, live or from a record, and keep the data that a live view shows."""
+"""Count the events of a run, while it runs or from its record, and store the data of live views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.telemetry.events import topic_of
 from rtcontrol.telemetry.histogram import Histogram
 
-# Times of ticks. Key: the name in report.json. Value: the name in an event, and the title in tables.
+# Durations of ticks. Key: the field of report.json. Value: the field of an event, and the title in tables.
 TIMES = {
     "latency_ms": ("latency_ms", "latency (release to effect)"),
     "decide_ms": ("decide_ms", "decide"),
@@ -21,39 +21,39 @@ TIMES = {
     "jitter_ms": ("jitter_ms", "jitter"),
     "answer_ms": ("answer_ms", "first decider's answer"),
 }
-OTHER_SERIES = ("passes", "tokens", "plan_ms")  # series of decisions and of plans, which have no title
-ERROR_SUBCAUSES = ("no_observation.unreadable", "decide.error", "execute.raised")  # misses by an exception in code
-ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # how answers of the first decider end, if there is a backup
-OTHER_KINDS = {  # kinds of on-time ticks that made no new call
+OTHER_SERIES = ("passes", "tokens", "plan_ms")  # further histograms: per decision, and per plan
+ERROR_SUBCAUSES = ("no_observation.unreadable", "decide.error", "execute.raised")  # misses caused by an exception
+ANSWERS = ("in_time", "late", "unsure", "failed", "lost")  # outcomes of requests to the first of two deciders
+OTHER_KINDS = {  # kinds of ticks on time that have no new call, and their descriptions
     "null": "without a call, as the model chose",
     "held": "held back",
     "overtaken": "overtaken by a newer tick",
     "epoch_over": "whose episode had ended",
 }
-# Names in `Account.breakdowns`. `held_by` has the reasons confidence (too low, or null), unfamiliar (an observation
-# unlike those of training), confirm, paused, stopped; `unfamiliar` has examples of such parts of observations.
+# Keys of `Account.breakdowns`. `held_by` counts withheld calls by reason (confidence, unfamiliar, confirm, paused,
+# stopped). `unfamiliar` counts parts of observations that differ from those in training.
 BREAKDOWNS = (
     *("misses_by_cause", "misses_by_subcause", "skipped_by_cause", "skipped_by_subcause", "acknowledged", "held_by"),
     "unfamiliar",
     *("first_losses", "plans", "plan_losses", "plan_steps"),
 )
-LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics that `Account.listed` keeps
-MAX_EXAMPLES = 20  # maximum number of different parts of observations in a report
+LISTED = ("/instruction", "/understood", "/people", "/episode", "/host")  # topics whose events `Account.listed` stores
+MAX_EXAMPLES = 20  # maximum number of keys of `unfamiliar`
 MAX_ERRORS, MAX_LISTED = 64, 10_000  # maximum number of different errors, and of stored events per topic
-# Maximum number of members, and of instructions, with separate counts; the name for all others.
-MOST_MEMBERS, MOST_INSTRUCTIONS, OTHERS = 10_000, 1000, "(others)"
-ACK_WINDOW = 2048  # a client may acknowledge a call until this many later calls were executed
+# Maximum number of members, and of instructions, with separate counts, and the name that counts all others.
+MAX_MEMBERS, MAX_INSTRUCTIONS, OTHERS = 10_000, 1000, "(others)"
+ACK_WINDOW = 2048  # an acknowledgement counts until this many later calls were executed
 
 
 class MissRuns:
-    """Sorted intervals of consecutive missed releases (scheduled ticks). Adding a release nearly in order is fast."""
+    """Sorted intervals of consecutive missed releases (scheduled ticks), which may be added in any order."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []  # exclusive: the last missed release plus 1
 
     def add(self, start: int, end: int | None = None) -> None:
-        """Add the missed releases `start` to `end - 1` (by default only `start`). Raises ValueError for a repeat."""
+        """Add the missed releases `start` to `end - 1` (default: only `start`). Raises ValueError for a repeat."""
         end = start + 1 if end is None else end
         i = bisect_right(self._starts, start)
         if (i and self._ends[i - 1] > start) or (i < len(self._starts) and self._starts[i] < end):
@@ -73,10 +73,10 @@ class MissRuns:
         return max((end - start for start, end in self), default=0)
 
     def worst_window(self, k: int) -> int:
-        """Return the largest number of misses in any `k` consecutive releases (m of an (m,k)-firm deadline)."""
+        """Return the maximum number of misses in `k` consecutive releases, which is m of an (m,k)-firm deadline."""
         worst, first, inside = 0, 0, 0
         for start, end in self:
-            # The worst window ends where an interval ends. Drop the intervals to the left of this window.
+            # The worst window ends where an interval of misses ends. Drop the intervals that are before the window.
             inside += end - start
             while self._ends[first] <= end - k:
                 inside -= self._ends[first] - self._starts[first]
@@ -87,9 +87,9 @@ class MissRuns:
 
 @dataclass(slots=True)
 class TickRange:
-    """The first and last counted tick, the time of the last one, and the last call with its epoch.
+    """The first and last counted tick, the time of the last tick, and the last call with its epoch.
 
-    `first_k` is above 0 if the record has lost its oldest ticks."""
+    `first_k` is above 0 if the oldest ticks of the record were deleted."""
 
     first_k: int = 0
     last_k: int = -1
@@ -103,10 +103,10 @@ class Account:
     releases == ticks + skipped_releases, ticks == on_time + misses, misses == sum of misses_by_cause,
     skipped_releases == sum of skipped_by_cause, miss_rate == (misses + skipped_releases) / releases.
 
-    One thread calls `add`; any thread may read. `counts` maps names to numbers, `breakdowns` maps names to counts by
-    cause or reason, `times` has histograms, `listed` has whole events by topic, `members` has counts per crowd member,
-    `instructions` those per instruction (key `called NAME`: calls of a function). `run` has the start and end events,
-    the active `instruction`, and `origin_ns`: the CLOCK_MONOTONIC time at which t_s is 0.
+    One thread calls `add`; any thread may read. `breakdowns`: counts by cause or reason. `times`: histograms of
+    durations. `listed`: whole events by topic. `members`: counts by crowd member. `instructions`: counts by
+    instruction, where the key `called NAME` counts the calls of a function. `run`: the start and end events, the active
+    `instruction`, and `origin_ns`, the CLOCK_MONOTONIC time at which t_s is 0.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Account:
         self.instructions: dict[str, Counter[str]] = {}
         self.miss_runs = MissRuns()
         self.tick_range = TickRange()
-        self._on_time_calls: dict[int, str] = {}  # instructions of recent ticks whose call was executed in time
+        self._on_time_calls: dict[int, str] = {}  # by tick: the instruction of a recent call on time
 
     @property
     def releases(self) -> int:
@@ -150,7 +150,7 @@ class Account:
         return sum(subcauses[name] for name in ERROR_SUBCAUSES) + self.misses_by_cause["invalid"]
 
     def assert_consistent(self) -> None:
-        """Raise AssertionError, with the equation that does not hold, if the counts are inconsistent."""
+        """Raise AssertionError with the violated equation if the counts are inconsistent."""
         n, by = self.counts, self.breakdowns
         equations = {
             "releases == ticks + skipped_releases": n["releases"] == n["ticks"] + n["skipped_releases"],
@@ -167,7 +167,7 @@ class Account:
     def add(self, event: Mapping[str, Any]) -> None:
         """Count an event of the record. `telemetry/events.py` lists the kinds of events and their fields."""
         topic, counts = topic_of(event), self.counts
-        if "error" in event and topic != "/plan":  # a plan's error is counted in the ticks that it fails
+        if "error" in event and topic != "/plan":  # a plan's error is counted in the ticks that fail by it
             self._count_error(event)
         if topic in LISTED:
             self._store_event(topic, event)
@@ -193,7 +193,7 @@ class Account:
             case "/instruction":
                 self.run["instruction"] = event["instruction"]
             case "/call" if event["why"] != "safe":
-                self._active_instruction()[f"called {event['called']}"] += 1
+                self._instruction_counter()[f"called {event['called']}"] += 1
             case "/safe":
                 counts["safe_calls"] += event["why"] != "exit" and event.get("in_force", True)
                 counts["fallback_errors"] += "error" in event
@@ -224,8 +224,8 @@ class Account:
             self._count_member(event)
         self._count_skipped(event, k)
         if "member" not in event:
-            of_instruction = {"ticks": 1, "misses": "cause" in event, "skipped": event.get("skipped", 0)}
-            self._active_instruction().update(of_instruction, held=event["kind"] == "held")
+            counted = {"ticks": 1, "misses": "cause" in event, "skipped": event.get("skipped", 0)}
+            self._instruction_counter().update(counted, held=event["kind"] == "held")
         if "cause" in event:
             self._count_miss(k, event["cause"], event.get("subcause"))
         else:
@@ -243,10 +243,10 @@ class Account:
         self._count_passes(event)
         self._add_times(event)
 
-    def _active_instruction(self) -> Counter[str]:
-        """Return the counts of the active instruction."""
+    def _instruction_counter(self) -> Counter[str]:
+        """Return the counter for ticks of the active instruction."""
         text = self.run["instruction"]
-        if text not in self.instructions and len(self.instructions) >= MOST_INSTRUCTIONS:
+        if text not in self.instructions and len(self.instructions) >= MAX_INSTRUCTIONS:
             text = OTHERS
         return self.instructions.setdefault(text, Counter())
 
@@ -257,10 +257,8 @@ class Account:
             self.counts[kind] += 1
             if kind == "held" and "why" in event:
                 self.breakdowns["held_by"][event["why"]] += 1
-                examples = self.breakdowns["unfamiliar"]
-                examples.update(
-                    e for e in event.get("unfamiliar", ())[:1] if e in examples or len(examples) < MAX_EXAMPLES
-                )
+                parts = self.breakdowns["unfamiliar"]
+                parts.update(p for p in event.get("unfamiliar", ())[:1] if p in parts or len(parts) < MAX_EXAMPLES)
         elif kind == "call":
             self._on_time_calls[k] = self.run["instruction"]
             if len(self._on_time_calls) > ACK_WINDOW:
@@ -277,14 +275,14 @@ class Account:
             self.miss_runs.add(k - skipped, k)
 
     def _count_further_call(self, event: Mapping[str, Any]) -> None:
-        """Count a tick's second or later call. It is neither on time nor a miss, and its times are not counted."""
+        """Count a tick's second or later call, which is neither on time nor a miss. Its durations are not counted."""
         if acted := event["outcome"] == "acted":
             self._count_executed(event["n"] + 1)
         self.counts["calls_cut"] += event["outcome"] == "cut" or (acted and "over" in event)
         self._count_passes(event)
 
     def _count_executed(self, number: int) -> None:
-        """Count an executed call, which was call number `number` of its tick (from 1)."""
+        """Count an executed call. `number`: its number within its tick, from 1."""
         self.counts["calls_acted"] += 1
         self.counts["calls_most"] = max(self.counts["calls_most"], number)
 
@@ -301,7 +299,7 @@ class Account:
         self.miss_runs.add(k)
 
     def _count_acknowledgement(self, event: Mapping[str, Any]) -> None:
-        """Count a client's acknowledgement. If the client did not execute the call, its on-time tick becomes a miss."""
+        """Count a client's acknowledgement. If the client did not execute the call, change its tick to a miss."""
         k, status = event["ack"], event["status"]
         self.breakdowns["acknowledged"][status] += 1
         if k in self._on_time_calls and event.get("why") != "safe" and not event.get("n"):
@@ -321,7 +319,7 @@ class Account:
             self.listed[topic].append(dict(entry))
 
     def _count_error(self, event: Mapping[str, Any]) -> None:
-        """Count an error by code location and exception type, or by its text if the location is unknown."""
+        """Count an error. Errors with the same code location and exception type (or the same text) are one entry."""
         where, error = event.get("where"), str(event["error"])
         key = where, error.split(":")[0] if where else error
         if key not in self.errors and len(self.errors) < MAX_ERRORS:
@@ -340,7 +338,7 @@ class Account:
     def _count_member(self, event: Mapping[str, Any]) -> None:
         """Count a tick of a crowd member in `members`."""
         name = event["member"]
-        if name not in self.members and len(self.members) >= MOST_MEMBERS:
+        if name not in self.members and len(self.members) >= MAX_MEMBERS:
             name = OTHERS
         counts = self.members.setdefault(name, Counter())
         skipped, missed = event.get("skipped", 0), "cause" in event
@@ -351,7 +349,7 @@ class Account:
 
 # -- the live view ----------------------------------------------------------------------------------------------------
 
-TICKS, LINES = 256, 20  # maximum number of ticks and log lines in the live view
+LIVE_TICKS, LIVE_LINES = 256, 20  # maximum number of ticks and log lines in the live view
 LIVE_FIELDS = (  # fields of a tick event in the live view
     *("k", "kind", "why", "cause", "subcause", "evidence", "latency_ms", "decide_ms"),
     *("skipped", "skip_cause", "skip_subcause", "skip_evidence"),
@@ -360,24 +358,24 @@ LIVE_COUNTS = ("releases", "ticks", "on_time", "misses", "skipped_releases", "nu
 
 
 class LiveState:
-    """The newest ticks, call, observation and log lines of a run, for live views; `account` has its counts.
+    """The data of live views: the newest ticks, call, observation and log lines of a run, and its `account`.
 
-    Only the recorder's thread calls `add`; any thread may call `snapshot`. `fault` has the text of the first exception
-    in `Account.add`, after which the counts may be wrong; it is None if there was no exception.
+    Only the recorder's thread calls `add`; any thread may call `snapshot`. `fault` is the text of the first exception
+    in `Account.add`, after which the counts may be wrong, or None.
     """
 
     def __init__(self) -> None:
         self.account = Account()
         self.fault: str | None = None
-        self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
-        self._lines: deque[str] = deque(maxlen=LINES)
-        self._ms: deque[float] = deque(maxlen=TICKS)  # latencies of the newest ticks
+        self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=LIVE_TICKS)
+        self._lines: deque[str] = deque(maxlen=LIVE_LINES)
+        self._ms: deque[float] = deque(maxlen=LIVE_TICKS)  # latencies of the newest ticks
         self._observation: Mapping[str, Any] = {}
         self._call: Mapping[str, Any] = {}
         self._approval: dict[str, Any] | None = None
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Count an event, and keep it for live views. Stores an exception in `fault`, so that recording continues."""
+        """Count an event, and store it for live views. Store an exception in `fault` instead of raising it."""
         try:
             self.account.add(event)
         except Exception as error:
@@ -397,11 +395,11 @@ class LiveState:
             self._call = event
 
     def snapshot(self, since: int = 0) -> dict[str, Any]:
-        """Return the current state as JSON data for a live view. Its `ticks` are those with a number above `since`, and
-        its `number` is that of the newest tick (ticks are numbered from 1)."""
-        account, call, seen, ticks = self.account, self._call, self._observation, _copy_of(self._ticks)
+        """Return the current state as JSON data. `ticks`: the ticks with a number (from 1) above `since`. `number`: the
+        number of the newest tick, which the caller passes as `since` in the next call."""
+        account, call, observed, ticks = self.account, self._call, self._observation, _copy_of(self._ticks)
         number = ticks[-1][0] if ticks else 0
-        since = since if since <= number else 0  # `since` is from an earlier run
+        since = since if since <= number else 0  # a larger number is from an earlier run
         latency = Histogram(_copy_of(self._ms)).summary()
         return {
             "number": number,
@@ -413,8 +411,8 @@ class LiveState:
             "latency_ms": {name: latency[name] for name in ("p50", "p99", "max")},
             "call": call.get("call"),
             "confidence": call.get("confidence"),
-            "text": seen.get("observation"),
-            "history": list(seen.get("history", ())),
+            "text": observed.get("observation"),
+            "history": list(observed.get("history", ())),
             "asking": self._approval,
             "log": _copy_of(self._lines),
             **{name: account.counts[name] for name in ("episodes", "successes", "judged")},

@@ -1,6 +1,6 @@
-"""Write the report as one HTML page that needs no network, server or other file.
+"""Convert reports to an HTML page that needs no network, server or other file.
 
-The page has the tables of the report as text, and the data of all ticks, which its scripts draw.
+The page has the tables of the report as text, and the data of all ticks, from which its scripts draw charts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rtcontrol.telemetry.causes import CAUSES, NAMES, advice, stylesheet
+from rtcontrol.telemetry.causes import CAUSES, NAMES, advice, causes_stylesheet
 from rtcontrol.telemetry.recorded import Gate, RecordedRun
-from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, lines
+from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, report_lines
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 from rtcontrol_client.console import printable, throughout
 
@@ -40,8 +40,8 @@ LEGEND = {
 DETAIL_CHARS, MOST_MARKS = 4_000_000, 5_000
 
 
-def render(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
-    """Return an HTML page that shows runs side by side."""
+def render_page(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
+    """Return the HTML text of a page that compares runs."""
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -50,17 +50,17 @@ def render(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
     environment.filters["number"] = lambda value, digits=2: "–" if value is None else f"{value:,.{digits}f}"
     chars = DETAIL_CHARS // len(runs)
     advices = {name: advice(name) for name in (*CAUSES, *NAMES)}
-    shown = [throughout(_run_data(run, chars)) for run in runs]
-    data = {"nines": NINES, "stages": STAGES, "advice": advices, "runs": shown}
-    # Escape `<`, so that no text of a record can end the script element.
+    runs_data = [throughout(_run_data(run, chars)) for run in runs]
+    data = {"nines": NINES, "stages": STAGES, "advice": advices, "runs": runs_data}
+    # Escape `<`, because a text of the record must not end the script element.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return environment.get_template("report.html").render(
         data=packed,
-        styles=[_read_asset("uPlot.min.css"), _read_asset("report.css"), stylesheet()],
+        styles=[_read_asset("uPlot.min.css"), _read_asset("report.css"), causes_stylesheet()],
         scripts=[_read_asset(name) for name in ("uPlot.iife.min.js", "draw.js", "report.js")],
         runs=runs,
         gates=gates,
-        lines=lines,
+        lines=report_lines,
         legend=LEGEND,
         columns=INSTRUCTION_COLUMNS,
         instruction_rows=instruction_rows,
@@ -74,9 +74,9 @@ def _read_asset(name: str) -> str:
 
 
 def _run_data(run: RecordedRun, chars: int) -> dict[str, Any]:
-    """Return the data of a run as columns, in the JSON format that page/draw.js reads."""
+    """Return the data of a run in columns, in the JSON format that page/draw.js reads."""
     t, times = run.timeline, run.timeline.account.times
-    stages = run.stage_times() or {name: times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
+    stages = run.stage_histograms() or {name: times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
     curves = {**stages, "latency": times["latency_ms"], "jitter": times["jitter_ms"]}
     percents = [100 * (1 - 10**-nines) for nines in NINES]
     return {
@@ -101,23 +101,24 @@ def _run_data(run: RecordedRun, chars: int) -> dict[str, Any]:
 
 
 def _miss_details(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
-    """Return the observation and evidence of missed ticks by row number, in at most `chars` characters."""
+    """Return the observation and evidence of missed ticks by row number, until `chars` characters are used."""
     missed: dict[int, dict[str, Any]] = {}
     for row in (row for row, cause in enumerate(t.words["cause"]) if cause):
-        more = {**t.details.get(t.k[row], {}), **({"saw": t.saw[t.k[row]]} if t.k[row] in t.saw else {})}
-        if (chars := chars - len(str(more))) < 0:
+        k = t.k[row]
+        details = {**t.details.get(k, {}), **({"saw": t.observations[k]} if k in t.observations else {})}
+        if (chars := chars - len(str(details))) < 0:
             break
-        missed[row] = more
+        missed[row] = details
     return missed
 
 
 def _encode_words(column: Sequence[str]) -> dict[str, Any]:
-    """Return the distinct words of a column, and the index of each row's word (0 for an empty cell)."""
+    """Encode a column of words as the distinct words and, for each row, the index of its word (0: an empty cell)."""
     numbers = {word: number for number, word in enumerate(dict.fromkeys(("", *column)))}
     kind, code = ("u1", "B") if len(numbers) <= 1 << 8 else ("u4", "I")
     return {"words": [*numbers], "codes": _encode_numbers(kind, array(code, map(numbers.__getitem__, column)))}
 
 
 def _encode_numbers(kind: str, values: array[Any]) -> dict[str, str]:
-    """Return an array as base64 text of its little-endian bytes, with its number format `kind`."""
+    """Encode an array as base64 of its bytes. `kind`: the number format, such as `u4` or `f4`."""
     return {"kind": kind, "data": base64.b64encode(values.tobytes()).decode("ascii")}

@@ -1,4 +1,4 @@
-"""Write the report as a Perfetto trace (TrackEvent) with a track for each thread, and a slice for each step.
+"""Convert runs to a Perfetto trace, with a track for each thread and a slice for each step of a tick.
 
 Open the trace at https://ui.perfetto.dev or with Perfetto's trace processor. Time 0 of the trace is a second before the
 first release.
@@ -28,13 +28,13 @@ LEAD_MS = 1000.0
 TraceEntry = tuple[str, str, float, float | None, Mapping[str, str | int]]
 
 
-def render(runs: Sequence[RecordedRun]) -> bytes:
+def render_trace(runs: Sequence[RecordedRun]) -> bytes:
     """Return the bytes of a trace file that shows each run as a process."""
-    packets = (packet for pid, run in enumerate(runs, 1) for packet in _run_packets(pid, run))
+    packets = (packet for pid, run in enumerate(runs, 1) for packet in _packets_of_run(pid, run))
     return b"".join(Trace(packet=[packet]).SerializeToString() for packet in packets)
 
 
-def _run_packets(pid: int, run: RecordedRun) -> Iterator[TracePacket]:
+def _packets_of_run(pid: int, run: RecordedRun) -> Iterator[TracePacket]:
     process = TrackDescriptor(uuid=100 * pid)
     process.process.pid, process.process.process_name = pid, run.name
     yield TracePacket(trusted_packet_sequence_id=pid, track_descriptor=process)
@@ -43,7 +43,7 @@ def _run_packets(pid: int, run: RecordedRun) -> Iterator[TracePacket]:
         thread = TrackDescriptor(uuid=uuid, parent_uuid=100 * pid)
         thread.thread.pid, thread.thread.tid, thread.thread.thread_name = pid, uuid, track
         yield TracePacket(trusted_packet_sequence_id=pid, track_descriptor=thread)
-    for track, name, start, end, words in sorted(_run_entries(run), key=lambda e: (e[2], -(e[3] or e[2]))):
+    for track, name, start, end, words in sorted(_entries_of_run(run), key=lambda e: (e[2], -(e[3] or e[2]))):
         kind = TrackEvent.TYPE_INSTANT if end is None else TrackEvent.TYPE_SLICE_BEGIN
         event = TrackEvent(track_uuid=uuids[track], type=kind, name=name)
         for word, value in words.items():
@@ -60,11 +60,11 @@ def _track_packet(pid: int, ms: float, event: TrackEvent) -> TracePacket:
     return TracePacket(trusted_packet_sequence_id=pid, timestamp=ns, track_event=event)
 
 
-def _run_entries(run: RecordedRun) -> Iterator[TraceEntry]:
-    """Yield the trace entries of a run. Slices of the same track never overlap."""
+def _entries_of_run(run: RecordedRun) -> Iterator[TraceEntry]:
+    """Yield the trace entries of a run. Shorten or skip slices that would overlap with others of the same track."""
     timeline, free = run.timeline, dict.fromkeys(TRACKS, -math.inf)
     for row in range(len(timeline.k)):
-        for track, name, start, end, words in _tick_entries(timeline, row):
+        for track, name, start, end, words in _entries_of_tick(timeline, row):
             if end is not None:
                 # Parallel ticks and rounded stamps may overlap. Start a slice no earlier than the previous slice ends.
                 start = max(start, free[track])
@@ -76,7 +76,7 @@ def _run_entries(run: RecordedRun) -> Iterator[TraceEntry]:
         yield "events", mark, 1e3 * t_s, None, {}
 
 
-def _tick_entries(timeline: Timeline, row: int) -> Iterator[TraceEntry]:
+def _entries_of_tick(timeline: Timeline, row: int) -> Iterator[TraceEntry]:
     numbers, deadline = timeline.numbers, timeline.header.get("deadline_ms", 0.0)
     k, t_ms, latency = {"k": timeline.k[row]}, 1e3 * numbers["t_s"][row], numbers["latency_ms"][row]
     words = {name: column[row] for name, column in timeline.words.items() if column[row]}

@@ -1,4 +1,4 @@
-"""The causes of missed ticks. The loop, reports, gates, what-if estimates and web pages use this table.
+"""Define the causes of missed ticks, for the loop, reports, gates, what-if estimates and web pages.
 
 `rtcontrol/loop/attribution.py` chooses the cause of a miss. docs/deadlines.md explains the evidence for each cause.
 """
@@ -27,7 +27,7 @@ class Cause(StrEnum):
 
 
 class Advice(NamedTuple):
-    """The meaning of a cause or sub-cause, and a hint that ends it. Both are texts for people."""
+    """The meaning of a cause or sub-cause, and a hint how to avoid such misses. Both are texts for people."""
 
     meaning: str
     hint: str
@@ -35,9 +35,9 @@ class Advice(NamedTuple):
 
 @dataclass(frozen=True)
 class CauseEntry:
-    """A row of the table of causes. `meaning` and `hint` are texts for people, as are those of the sub-causes.
-    `replayed` says how a what-if estimate at another rate treats the miss: `outage` stops the loop for the same time,
-    `always` misses again, and `time` compares the durations of the tick's steps with the deadline."""
+    """A row of the table of causes. `replayed` says how an estimate for another tick rate treats such a miss.
+    `outage`: nothing runs for the same time. `always`: the tick misses again. `time`: the tick misses if the durations
+    of its steps exceed the deadline."""
 
     meaning: str
     hint: str
@@ -55,7 +55,7 @@ _PAUSE = {
         "Look for Ctrl-Z, `kill -STOP`, `docker pause`, and a suspended or overloaded virtual machine.",
     ),
     "stall": Advice(
-        "code in C kept Python's lock, so that no other thread ran",
+        "code in C held Python's lock, so that no other thread ran",
         "Find the slow call in the world or a tool (a regular expression, a large number), and shorten it.",
     ),
     "disk": Advice("the loop's process waited for memory that was on the disk", _FREE_MEMORY),
@@ -73,7 +73,7 @@ _WAKE = {
     "scheduler": Advice("a thread of the loop waited for a processor", _MORE_CPU),
     "disk": Advice("a thread of the loop waited for memory that was on the disk", _FREE_MEMORY),
     "executor": Advice(
-        "a call that was executed held up the loop", "Shorten the tool or `step`: it kept Python's lock meanwhile."
+        "an executing call blocked the loop", "Shorten the tool or `step`: it held Python's lock meanwhile."
     ),
 }
 _NO_OBSERVATION = {
@@ -96,7 +96,7 @@ _DECIDE = {
     ),
     "decoder_stopped": Advice(
         "a signal, a debugger or the machine stopped the decoder's process",
-        "Look for `kill -STOP`, a paused container, and code in C that keeps Python's lock in that process.",
+        "Look for `kill -STOP`, a paused container, and code in C that holds Python's lock in that process.",
     ),
     "decoder_starved": Advice("the decoder's process waited for a processor, or its quota was used up", _MORE_CPU),
     "decoder_slow": Advice(
@@ -124,18 +124,18 @@ _EXECUTE = {
     "refused": Advice("the client refused the call", "Read the client's error: its tools and the agent's must agree."),
     "failed": Advice("the client could not execute the call", "Read the client's error, and its log."),
 }
-_LISTED = "Look at its sub-causes."
+_SEE_BELOW = "Look at its sub-causes."
 CAUSES: Mapping[Cause, CauseEntry] = {
-    Cause.PAUSE: CauseEntry("the loop's process did not run", _LISTED, _PAUSE, "outage"),
-    Cause.HOST: CauseEntry("the decoder was not running", _LISTED, _HOST, "outage"),
-    Cause.WAKE: CauseEntry("the loop was woken late", _LISTED, _WAKE, "outage"),
-    Cause.NO_OBSERVATION: CauseEntry("there was no observation yet", _LISTED, _NO_OBSERVATION, "always"),
-    Cause.STALE_OBSERVATION: CauseEntry("the last observation was too old", _LISTED, _STALE_OBSERVATION, "always"),
-    Cause.DECIDE: CauseEntry("the decision took too long, or failed", _LISTED, _DECIDE),
+    Cause.PAUSE: CauseEntry("the loop's process did not run", _SEE_BELOW, _PAUSE, "outage"),
+    Cause.HOST: CauseEntry("the decoder was not running", _SEE_BELOW, _HOST, "outage"),
+    Cause.WAKE: CauseEntry("the loop was woken late", _SEE_BELOW, _WAKE, "outage"),
+    Cause.NO_OBSERVATION: CauseEntry("there was no observation yet", _SEE_BELOW, _NO_OBSERVATION, "always"),
+    Cause.STALE_OBSERVATION: CauseEntry("the last observation was too old", _SEE_BELOW, _STALE_OBSERVATION, "always"),
+    Cause.DECIDE: CauseEntry("the decision took too long, or failed", _SEE_BELOW, _DECIDE),
     Cause.INVALID: CauseEntry(
         "the decision was not a legal call", "Check that model and tools fit: `rtcontrol tools check`.", {}, "always"
     ),
-    Cause.EXECUTE: CauseEntry("the call was not executed in time", _LISTED, _EXECUTE),
+    Cause.EXECUTE: CauseEntry("the call was not executed in time", _SEE_BELOW, _EXECUTE),
     Cause.UNKNOWN: CauseEntry(
         "no evidence explains at least half of the lateness", "Report it to rtcontrol, with the run's folder."
     ),
@@ -146,7 +146,7 @@ NAMES.remove(Cause.UNKNOWN)
 
 
 def advice(name: str) -> Advice:
-    """Return the advice on a cause, or on a sub-cause such as `decide.queued`. Names of other versions have none."""
+    """Return the advice on a cause, or on a sub-cause such as `decide.queued`. It is empty if the name is unknown."""
     cause, _, subcause = name.partition(".")
     if cause not in CAUSES:
         return Advice("", "")
@@ -154,7 +154,7 @@ def advice(name: str) -> Advice:
     return entry.subcauses.get(subcause, Advice(entry.meaning, entry.hint))
 
 
-# Colour of each cause: on a light page, and on a dark page.
+# Colours of each cause on light and on dark pages.
 COLOURS: Mapping[Cause, tuple[str, str]] = {
     Cause.PAUSE: ("#9a3fb5", "#d58cf0"),
     Cause.HOST: ("#111111", "#f5f5f5"),
@@ -168,12 +168,12 @@ COLOURS: Mapping[Cause, tuple[str, str]] = {
 }
 
 
-def stylesheet() -> str:
+def causes_stylesheet() -> str:
     """Return a stylesheet that defines a CSS variable with the colour of each cause."""
     light, dark = (" ".join(f"--{cause}: {shades[i]};" for cause, shades in COLOURS.items()) for i in (0, 1))
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
-def script() -> str:
-    """Return a JavaScript module that exports the meaning of each cause, for the live pages."""
+def causes_script() -> str:
+    """Return the text of a JavaScript module that exports the meaning of each cause."""
     return f"export const CAUSES = {json.dumps({cause.value: entry.meaning for cause, entry in CAUSES.items()})};\n"

@@ -1,8 +1,8 @@
-"""Define the events of a record: their topics, the JSON Schema of each topic, and how an event becomes JSON.
+"""Define the events of a record: their topics, the JSON Schema of each topic, and their encoding as JSON.
 
-An event is a JSON object. Each kind of event has an identifying key, such as `ack`, from which `topic_of` gets its
-topic. `t_s` is the time in seconds since the first release; names that end in `_ms` are durations in milliseconds. The
-log time of an MCAP message is UTC: the monotonic time plus the header's `clock_anchor`.
+An event is a JSON object. Each kind of event has an identifying key, such as `ack`, which determines its topic.
+`t_s` is the time in seconds since the first release. Names that end in `_ms` are durations in milliseconds. The log
+time of an MCAP message is UTC: the monotonic time plus the header's `clock_anchor`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 SCHEMA_VERSION = 3  # version of the record format; readers reject higher versions
-MOST_NUMBERS = 4096  # of larger arrays, such as camera pictures, only type and shape are recorded
-MOST_BYTES = 1 << 23  # maximum size of an event in bytes; readers reject messages of more than twice this size
+MAX_NUMBERS = 4096  # of larger arrays, such as camera pictures, only type and shape are recorded
+MAX_BYTES = 1 << 23  # maximum size of an event in bytes; readers reject messages of more than twice this size
 
 # Field names by JSON type. Fields that are not listed here are strings.
 _TYPED = {
@@ -84,7 +84,7 @@ def schema_name(topic: str) -> str:
     return f"rtcontrol{topic.replace('/', '.')}"
 
 
-def schema(topic: str) -> dict[str, Any]:
+def topic_schema(topic: str) -> dict[str, Any]:
     """Return the JSON Schema of a topic's messages."""
     names = " ".join(CHANNELS[topic]).split()
     properties = {name: _TYPES.get(name, {"type": "string"}) for name in names}
@@ -99,22 +99,22 @@ def schema(topic: str) -> dict[str, Any]:
 
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
-    """Return an event as JSON text in at most `MOST_BYTES` bytes, whatever data a world or a client supplied.
+    """Encode an event as JSON in at most MAX_BYTES bytes, also if its data (of a world or client) is not JSON.
 
     A value that JSON cannot express becomes a string. If the event is too large, its large fields are shortened.
     """
     try:
         text = _to_bytes(event)
     except Exception:
-        event = {name: jsonable(value) for name, value in event.items()}
+        event = {name: to_jsonable(value) for name, value in event.items()}
         text = _to_bytes(event)
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_BYTES:
         text = _to_bytes({name: _shorten_field(value) for name, value in event.items()})
     return text
 
 
-def jsonable(value: Any) -> Any:
-    """Return a copy of a value that JSON can express, or a dict with the error if the conversion fails."""
+def to_jsonable(value: Any) -> Any:
+    """Convert a value to JSON-compatible data, or to a dict with the error if this fails."""
     try:
         return _convert(value)
     except Exception as error:
@@ -122,17 +122,17 @@ def jsonable(value: Any) -> Any:
 
 
 def _convert(value: Any) -> Any:
-    """Return a JSON-compatible copy of a value. Raises RecursionError, and any exception of the value's own methods."""
+    """Convert a value to JSON-compatible data. Raises RecursionError, and any exception of the value's methods."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):
         return {str(name): _convert(inner) for name, inner in value.items()}
-    if isinstance(value, bytes | bytearray) and len(value) > MOST_NUMBERS:
+    if isinstance(value, bytes | bytearray) and len(value) > MAX_NUMBERS:
         return {"dtype": "bytes", "shape": [len(value)]}
     if (shape := getattr(value, "shape", None)) is not None and hasattr(value, "tolist"):
-        if math.prod(shape) > MOST_NUMBERS:
+        if math.prod(shape) > MAX_NUMBERS:
             return {"dtype": str(value.dtype), "shape": [*shape]}
         return _convert(value.tolist())
     if isinstance(value, list | tuple | set | frozenset | bytes | bytearray):
@@ -145,7 +145,7 @@ def _to_bytes(value: Any) -> bytes:
 
 
 def _shorten_field(value: Any) -> Any:
-    size, max_size = len(_to_bytes(value)), MOST_BYTES // 16
+    size, max_size = len(_to_bytes(value)), MAX_BYTES // 16
     if size <= max_size:
         return value
     return value[: max_size // 8] if isinstance(value, str) else {"unreadable": f"{size} bytes"}

@@ -1,4 +1,4 @@
-"""A histogram of fixed size for latencies, which reports and /metrics use."""
+"""Count durations in a histogram of fixed size, for reports and /metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99_9": 99.9}
 
 
 class Histogram:
-    """A histogram of durations in ms. Percentiles are accurate to 0.25 %; `count`, `total` and `maximum` are exact."""
+    """A histogram of durations in ms. Its percentiles are accurate to 0.25 %; `count`, `total`, `maximum` are exact."""
 
     __slots__ = ("_buckets", "bins", "count", "maximum", "total")
 
@@ -38,8 +38,7 @@ class Histogram:
         self.bins[bisect_left(_BOUNDS_MS, ms)] += 1
 
     def percentile(self, percent: float) -> float:
-        """Return the smallest value that `percent` per cent of the values do not exceed. Raises ValueError if there are
-        no values."""
+        """Return a percentile in ms, such as the median for `percent` 50. Raises ValueError if there are no values."""
         if not self.count:
             raise ValueError("no values")
         rank, below = math.ceil(self.count * percent / 100.0), 0

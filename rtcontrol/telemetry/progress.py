@@ -1,4 +1,4 @@
-"""Progress displays for commands and for functions that are called from Python."""
+"""Display the progress of commands and of functions that are called from Python."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich import progress
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
-SLOW_S = 2.0  # work that takes longer is announced
+SLOW_S = 2.0  # `slow_work` prints its text after this time
 
 
 class Progress:
-    """A progress display on standard error: a bar on a terminal, a line that changes in a notebook, otherwise a line
-    per 10 % of the work.
+    """A progress display on standard error: a bar on a terminal, one changing line in a notebook, otherwise a line for
+    every 10 % of the work.
 
-    `text` may have the placeholders `done`, `total` and `percent`. With `shows` false, nothing is displayed.
+    `text` may have the placeholders `done`, `total` and `percent`. If `shows` is False, nothing is displayed.
     """
 
     def __init__(self, text: str = "", shows: bool = True) -> None:
@@ -44,7 +44,7 @@ class Progress:
         self._tenth = tenth
 
     def say(self, text: str) -> None:
-        """Print a line for people above the bar."""
+        """Print a line of text above the bar."""
         if self._terminal:
             self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
         elif self._shows:

@@ -1,4 +1,4 @@
-"""Read the records of runs from MCAP files, which may be truncated or from other tools, in bounded memory."""
+"""Read the records of runs from MCAP files, in limited memory. A file may be truncated or from another tool."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from rtcontrol.models.errors import UserError, open_input
 from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, schema_name
 from rtcontrol.telemetry.run_folder import find_record, older_parts
 
-# Limits in bytes: of a chunk, packed or unpacked; and of a message (the recorder's limit, `events.MOST_BYTES`, twice).
+# Limits in bytes: of a chunk, packed or unpacked; and of a message (the recorder's limit, `events.MAX_BYTES`, twice).
 MOST_BYTES, MOST_MESSAGE = 1 << 26, 1 << 24
 # A file may unpack to this many bytes, plus a multiple of its size. A record of ours needs a tenth of that.
 UNPACKED_BASE, UNPACKED_PER_BYTE = 1 << 28, 1000
-HINT = "Give the folder of a run (for a server: of one session), or a file record.mcap."
+HINT = "Specify the folder of a run (for a server: of one session), or a file record.mcap."
 
 # The time at which an event was recorded (UTC in ns), and the event.
 TimedEvent = tuple[int, dict[str, Any]]
 
 
 def record_path(folder: Path) -> Path:
-    """Return the path of the record in a run's folder; `folder` may be the record itself. Raises UserError."""
+    """Return the path of the record in a run's folder, or `folder` if it is a file. Raises UserError without record."""
     if folder.is_file():
         return folder
     if (record := find_record(folder)) is not None:
         return record
-    raise UserError(f"No record at {folder}.", HINT)
+    raise UserError(f"{folder} has no record of a run.", HINT)
 
 
 def read_record(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a record in order, from all its files that still exist. A truncated last event is skipped.
+    """Yield the events of a record in order, from all its existing files. A truncated last event is skipped.
 
     Raises UserError if the record does not exist, is damaged before its end, has a newer format version, or is from
     another program.
     """
-    return (event for _, event in read_stamped(path))
+    return (event for _, event in read_timed_events(path))
 
 
-def read_stamped(path: Path) -> Iterator[TimedEvent]:
+def read_timed_events(path: Path) -> Iterator[TimedEvent]:
     """Yield the events that `read_record` yields, each with the time at which it was recorded (UTC in ns)."""
     parts = [*older_parts(path), path]
     for part in parts:
@@ -63,11 +63,11 @@ def read_stamped(path: Path) -> Iterator[TimedEvent]:
         except OSError as error:
             if len(parts) > 1 and isinstance(error, FileNotFoundError):
                 continue  # a live run has just deleted its oldest file, or has not created the newest yet
-            raise UserError(f"No record at {path} ({error.strerror}).", HINT) from error
+            raise UserError(f"The record {path} cannot be read ({error.strerror}).", HINT) from error
 
 
 def _events_of_file(file: BinaryIO, path: Path) -> Iterator[TimedEvent]:
-    """Yield the events of a file. Messages with a topic or schema of another program are skipped."""
+    """Yield the events of a file. Skip messages with the topic or schema of another program."""
     header: Any = None
     try:
         for channel, schema, message in _mcap_messages(file):
@@ -76,7 +76,7 @@ def _events_of_file(file: BinaryIO, path: Path) -> Iterator[TimedEvent]:
             event = _parse_event(message)
             if "header" in event:
                 if header not in (None, event["header"]):
-                    raise ValueError("it has several runs; give the original file of each run")
+                    raise ValueError("it has several runs; use the original file of each run")
                 header = event["header"]
             yield message.log_time, event
     except OSError:
@@ -110,8 +110,8 @@ class BoundedFile:
 def _mcap_messages(file: BinaryIO) -> Iterator[tuple[Channel, str | None, Message]]:
     """Yield each message of an MCAP file with its channel and its schema's name (None without a schema).
 
-    The summary at the end of the file is ignored, since it may be missing or wrong. A truncated last message is
-    skipped. Raises ValueError if the file is not MCAP, or exceeds a limit.
+    Ignore the summary at the end of the file, because it may be missing or wrong, and skip a truncated last message.
+    Raises ValueError if the file is not MCAP, or exceeds a limit.
     """
     if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
         raise ValueError("it is not an MCAP file")
@@ -165,8 +165,8 @@ ROW_WINDOW = 512  # after this many further ticks, nothing can change the row of
 def training_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a training row for each tick whose call was executed in time, in the order in which the ticks ended.
 
-    A row's `call` is null if the model chose to keep the active call. A tick with several calls gives a row per call,
-    with the tick's earlier calls in the history. A row has the observation that the decision answered.
+    A row's `call` is null if the model chose to keep the active call. A tick with several calls has a row per call,
+    whose history ends with the tick's earlier calls. Each row has the observation for which the call was decided.
     """
     header: Mapping[str, Any] = {}
     observed: dict[int, Mapping[str, Any]] = {}  # observation events of recent ticks
@@ -184,7 +184,7 @@ def training_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any
         elif "kind" in event or "further" in event:
             k, n = event.get("further", event.get("k")), event.get("n", 0)
             context = recent.get((k, n - 1)) if n else observed.get(event.get("answers", k))
-            if (row := _row_of_call(event, context, called.pop(k, None), header)) is not None:
+            if (row := _build_row(event, context, called.pop(k, None), header)) is not None:
                 recent[k, n] = row
             if len(recent) > ROW_WINDOW:
                 yield recent.pop(next(iter(recent)))
@@ -193,13 +193,15 @@ def training_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any
     yield from recent.values()
 
 
-def _row_of_call(
+def _build_row(
     event: Mapping[str, Any],
     context: Mapping[str, Any] | None,
     called: Mapping[str, Any] | None,
     header: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-    """Return the row of a call, or None. `context` is the tick's observation event, or the row of its previous call."""
+    """Return the training row of a call, or None if the call was not executed in time.
+
+    `context`: the observation event of the tick or, for a second or later call, the row of the previous call."""
     kind = "call" if event.get("outcome") == "acted" else event.get("kind", event.get("outcome"))
     on_time = "cause" not in event and "over" not in event and kind in ("call", "null")
     if context is None or not on_time or (called is not None) != (kind == "call"):

@@ -1,4 +1,4 @@
-"""Load finished runs from their records, and check gates, which are conditions on numbers of the report."""
+"""Load finished runs from their records, and check gates (conditions such as `miss_rate<=0.005`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rtcontrol.telemetry import whatif
 from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.histogram import Histogram
 from rtcontrol.telemetry.record_reader import read_record, record_path
-from rtcontrol.telemetry.report import build
+from rtcontrol.telemetry.report import build_report
 from rtcontrol.telemetry.timeline import STAGES, Timeline
 
 COMPARISONS = {
@@ -41,8 +41,7 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition on the report: `field` (such as latency_ms.p99), a comparison and a `limit`. The condition does not
-    hold if the number was not measured."""
+    """A condition on a number of the report: its `field` (such as latency_ms.p99), a comparison and a `limit`."""
 
     text: str
     field: str
@@ -50,8 +49,7 @@ class Gate:
     limit: float
 
     def value(self, report: Mapping[str, Any]) -> float | None:
-        """Return the number in the report, or None if it was not measured. Raises UserError if the report has no such
-        field."""
+        """Return the number in the report, or None if it was not measured. Raises UserError for an unknown field."""
         first, _, subfield = self.field.partition(".")
         value: Any = report
         if subfield in COUNTS.get(first, ()):
@@ -69,26 +67,26 @@ class Gate:
         return value is not None and COMPARISONS[self.compare](value, self.limit)
 
 
-def parse(text: str) -> Gate:
-    """Parse a gate, such as the text `miss_rate<=0.005`. Raises UserError if the text has another form."""
+def parse_gate(text: str) -> Gate:
+    """Parse a gate from a text such as `miss_rate<=0.005`. Raises UserError if the text is not a gate."""
     match = GATE.fullmatch(text)
     if match is None:
         problem = f"--gate '{text}' is not a gate."
-        raise UserError(problem, "Give a field, a comparison and a number, such as 'miss_rate<=0.005'.")
+        raise UserError(problem, "Write a field, a comparison and a number, such as 'miss_rate<=0.005'.")
     return Gate("".join(match.groups()), match[1], match[2], float(match[3]))
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A finished run. `name` is the shortest path that distinguishes the run from others of the same command."""
+    """A finished run. `name`: its path, without the folders that all runs of the command share."""
 
     name: str
     record: Path
     report: dict[str, Any]
     timeline: Timeline
 
-    def stage_times(self) -> dict[str, Histogram]:
-        """Return a histogram of durations for each stage of a tick that was measured."""
+    def stage_histograms(self) -> dict[str, Histogram]:
+        """Return the histogram of the durations of each measured stage of a tick."""
         stages = {}
         for stage in STAGES:
             times = (self.timeline.stage_ms(row, stage) for row in range(len(self.timeline.k)))
@@ -97,17 +95,17 @@ class RecordedRun:
                 stages[stage] = series
         return stages
 
-    def derived(self) -> dict[str, Any]:
+    def derived_figures(self) -> dict[str, Any]:
         """Return figures that report.json lacks: the durations of stages, and miss rates at other tick rates."""
-        stages = {name: series.summary() for name, series in self.stage_times().items()}
-        return {"stages_ms": stages, "what_if": whatif.rates_table(self.timeline)}
+        stages = {name: series.summary() for name, series in self.stage_histograms().items()}
+        return {"stages_ms": stages, "what_if": whatif.estimate_rates(self.timeline)}
 
 
-def load(paths: Sequence[Path]) -> list[RecordedRun]:
+def load_runs(paths: Sequence[Path]) -> list[RecordedRun]:
     """Load runs from folders or record files. Raises UserError if a path has no record, or a record has no ticks."""
     records = [record_path(path) for path in paths]
     named = [(record.parent if record.stem == "record" else record).resolve() for record in records]
-    common = Path(os.path.commonpath([path.parent for path in named]))  # names leave out shared folders
+    common = Path(os.path.commonpath([path.parent for path in named]))  # the folder that all paths share
     return [_load_run(record, str(path.relative_to(common))) for record, path in zip(records, named, strict=True)]
 
 
@@ -116,25 +114,27 @@ def _load_run(record: Path, name: str) -> RecordedRun:
     try:
         for event in read_record(record):
             timeline.add(event)
-        run = RecordedRun(name, record, build(timeline.account, record.name), timeline.finish())
+        run = RecordedRun(name, record, build_report(timeline.account, record.name), timeline.finish())
         times = [run.report[field] for field in ("hz", "period_ms", "deadline_ms")]
         ks = run.timeline.k
         if not all(isinstance(each, int | float) for each in times) or (len(ks) and not 0 <= ks[0] <= ks[-1] < 1 << 32):
             raise ValueError("its rate, deadline or tick numbers are missing or invalid")
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         problem = f"{record} is not a record of a run ({type(error).__name__}: {error})."
-        raise UserError(problem, "Give the folder of a run.") from error
-    if not len(ks):  # otherwise every gate on misses would hold
-        problem = f"{record} has no ticks, so there is nothing to report. It was ended by {run.report['ended_by']}."
-        raise UserError(problem, "Give a run that made at least one tick.")
+        raise UserError(problem, "Specify the folder of a run.") from error
+    if not len(ks):  # without ticks, every gate on misses would hold
+        problem = (
+            f"{record} has no ticks, so there is nothing to report. The run was ended by {run.report['ended_by']}."
+        )
+        raise UserError(problem, "Specify a run that had at least one tick.")
     return run
 
 
-def as_json(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
-    """Return the report as JSON text, or a list of reports for several runs. Each report also has the fields `name`,
-    `stages_ms`, `what_if` and `gates`."""
+def format_json(runs: Sequence[RecordedRun], gates: Sequence[Gate]) -> str:
+    """Return the JSON text of one run's report, or of a list of several reports. Each report also has the fields
+    `name`, `stages_ms`, `what_if` and `gates`."""
     reports = []
     for run in runs:
-        judged = [{"gate": g.text, "value": g.value(run.report), "holds": g.holds(run.report)} for g in gates]
-        reports.append({"name": run.name, **run.report, **run.derived(), "gates": judged})
+        gate_results = [{"gate": g.text, "value": g.value(run.report), "holds": g.holds(run.report)} for g in gates]
+        reports.append({"name": run.name, **run.report, **run.derived_figures(), "gates": gate_results})
     return json.dumps(reports[0] if len(reports) == 1 else reports, indent=2, default=str) + "\n"

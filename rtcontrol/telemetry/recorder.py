@@ -1,4 +1,4 @@
-"""Write the events of a run to an MCAP file that stays readable after any crash, and count the events."""
+"""Write the events of a run to an MCAP file that is readable after any crash, and count the events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcap.writer import CompressionType, Writer
 from rtcontrol.envs.remote import RemotePicture
 from rtcontrol.models.files import create_file, part_path
 from rtcontrol.telemetry.account import LiveState
-from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, encode_event, schema, schema_name, topic_of
+from rtcontrol.telemetry.events import CHANNELS, SCHEMA_VERSION, encode_event, schema_name, topic_of, topic_schema
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, remove_empty, unwritable_error
 
 FLUSH_S = 0.25  # write at least this often, so that a killed process loses few events
@@ -37,7 +37,7 @@ TimedEvent = tuple[int, dict[str, Any]]  # time (UTC or monotonic) in ns, and th
 class Encoder:
     """An encoder of events as MCAP. It is also the output stream of the MCAP library, which calls `write` and `tell`.
 
-    `waiting` has the encoded bytes that are not on the disk yet. `chunks` counts completed chunks.
+    `waiting`: encoded bytes that are not on the disk yet. `chunks`: number of completed chunks.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Encoder:
         self._writer.start(profile="", library="rtcontrol")
         self._channels: dict[str, int] = {}
         for topic in CHANNELS:
-            text = json.dumps(schema(topic), separators=(",", ":")).encode()
+            text = json.dumps(topic_schema(topic), separators=(",", ":")).encode()
             number = self._writer.register_schema(schema_name(topic), "jsonschema", text)
             self._channels[topic] = self._writer.register_channel(topic, "json", number)
 
@@ -81,8 +81,8 @@ class Encoder:
 
 @dataclass(slots=True)
 class Part:
-    """A file of a record: its number, the first tick that it may contain, its bytes on the disk, the time of its newest
-    event, and its newest tick."""
+    """A file of a record. `first_k`: the first tick that it may contain. `size`: bytes on the disk. `last_ns`: the time
+    of its newest event. `last_k`: its newest tick."""
 
     number: int = 1
     first_k: int = 0
@@ -92,9 +92,9 @@ class Part:
 
 
 class RecordFile:
-    """A record on the disk, in files (parts) with at most `max_bytes` in total. `path` is the newest part.
+    """A record on the disk in several files (parts), with at most `max_bytes` in total. `path`: the newest part.
 
-    No file is created or deleted before `start_writing` is called, so that a failed start leaves no traces. After an
+    No file is created or deleted before `start_writing` is called, because a failed start must leave no files. After an
     eighth of `max_bytes`, or an hour, a part is renamed to `record.0001.mcap` and so on. If the limit is reached, the
     oldest parts are deleted. While the disk is full, bytes wait in memory, `refused` is True and `error` has the
     reason. `unwritten` and `dropped` count events. Raises UserError if the folder cannot be created.
@@ -122,7 +122,7 @@ class RecordFile:
         return self._parts[0].first_k
 
     def start_writing(self) -> None:
-        """Allow writing to the disk from now on, since the run has started. May be called twice."""
+        """Allow writing to the disk, when the run has started. May be called twice."""
         self._writing = True
 
     def ready(self) -> bool:
@@ -134,7 +134,7 @@ class RecordFile:
         return not self._encoder.waiting or self._write_waiting()
 
     def add(self, events: Sequence[TimedEvent]) -> None:
-        """Encode events, which the next `ready` writes. May be called only if `ready` returned True."""
+        """Encode events. The next call of `ready` writes them. May be called only if `ready` returned True."""
         part = self._parts[-1]
         self.unwritten += len(events)
         for utc_ns, event in events:
@@ -152,8 +152,8 @@ class RecordFile:
             self._start_part()
 
     def close(self, complete: bool) -> None:
-        """Close the file, after the index if the record is `complete`. If no file was created, remove the empty folders
-        that were created for it."""
+        """Close the file. If the record is `complete`, write the index before. If no file was created, remove the empty
+        folders that were created for it."""
         if self.fd < 0:
             remove_empty(self._folders)
             return
@@ -163,7 +163,7 @@ class RecordFile:
         os.close(self.fd)
 
     def _open_file(self) -> bool:
-        """Open the file and delete older parts of an earlier run, unless it is open. Return whether it is open."""
+        """Unless the file is open, open it and delete the parts of an earlier run. Return whether it is open now."""
         if self.fd < 0:
             try:
                 self.fd = create_file(self.path)
@@ -199,7 +199,7 @@ class RecordFile:
         return self._write_waiting()
 
     def _write_waiting(self) -> bool:
-        """Write the waiting bytes, also the rest of an incomplete write. Return whether all bytes are written."""
+        """Write the waiting bytes, after the rest of an incomplete write. Return whether all bytes are written."""
         self._make_room()
         while waiting := self._encoder.waiting:
             try:
@@ -228,21 +228,21 @@ class RecordFile:
 class Recorder:
     """A thread that counts the events of a run in `live_state`, and writes them to `file` in order.
 
-    Any thread may call `write`. A `patient` recorder (for lockstep runs, which are faster than the disk) lets `write`
-    wait for the disk; otherwise `write` never waits. `tell` is called with a message as soon as the disk is full.
-    `header` is the first event. The recorder also writes the pictures that others append to `pictures`.
+    Any thread may call `write`. It waits for the disk if the recorder is `patient` (for lockstep runs, which are faster
+    than the disk), and never otherwise. `notify` is called with a message when the disk is full. `header` is the first
+    event. The recorder also writes the pictures that other threads append to `pictures`.
     """
 
     def __init__(
         self,
         file: RecordFile,
         header: dict[str, Any],
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         patient: bool = False,
         pictures: deque[RemotePicture] | None = None,
     ) -> None:
         self.file, self.live_state = file, LiveState()
-        self._notify, self._patient, self._pictures = tell, patient, deque() if pictures is None else pictures
+        self._notify, self._patient, self._pictures = notify, patient, deque() if pictures is None else pictures
         self._queue: deque[TimedEvent] = deque()  # new events, with CLOCK_MONOTONIC times
         self._waiting: deque[TimedEvent] = deque()  # counted events that are not encoded yet
         self._anchor_ns = time.time_ns() - time.monotonic_ns()
@@ -297,7 +297,7 @@ class Recorder:
         self.file.refused, self.file.error = True, why
 
     def _flush(self) -> None:
-        """Count new events and write them. No event is encoded while the file is not ready."""
+        """Count new events and write them. If the file is not ready, leave them in the queue."""
         self._flushed_ns, first = time.monotonic_ns(), self.file.error is None
         self._count_new_events()
         while self.file.ready() and self._waiting:
@@ -308,8 +308,8 @@ class Recorder:
             self.file.end_part()
         if first and self.file.refused:
             self._notify(
-                f"The disk refuses to write {self.file.path} ({self.file.error}). Events wait in "
-                "memory: free some disk space before the run ends, or these events are lost."
+                f"{self.file.path} cannot be written ({self.file.error}). New events wait in memory. "
+                "Free some disk space before the run ends, or these events are lost."
             )
 
     def _count_new_events(self) -> None:

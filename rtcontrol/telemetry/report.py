@@ -1,4 +1,4 @@
-"""Make the report of a run: report.json from the run's account, and lines of text for people."""
+"""Build the report of a run: the content of report.json from the run's `Account`, and lines of text for people."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from rtcontrol.telemetry.causes import advice
 from rtcontrol.telemetry.histogram import Histogram
 
 SCHEMA_VERSION = 3
-MOST_SHOWN, MOST_ROWS = 5, 20  # maximum number of errors, causes or crowd members, and of instructions to show
+MAX_SHOWN, MAX_ROWS = 5, 20  # maximum number of errors, causes or crowd members, and of instructions in the text
 MANY_HELD = 0.1  # share of decisions held back from which the line `on time` warns of them
 TIME_TITLES = {name: title for name, (_, title) in TIMES.items()}
 STATISTICS = ("p50", "p90", "p99", "p99_9", "max", "mean")
 
 
-def build(
+def build_report(
     account: Account, record: str, lost_lines: int = 0, ended_by: str | None = None, ticks_from: int | None = None
 ) -> dict[str, Any]:
-    """Return the content of report.json for the counts of an account.
+    """Return the content of report.json.
 
-    `record` is the name of the record file, and `lost_lines` the number of events that it lacks. `ticks_from` is the
-    first tick whose events the record still has (by default the first counted tick). `ended_by` is the end of the run
-    if no event has it (by default `killed`).
-    """
+    `record`: name of the record file. `lost_lines`: number of events that it lacks. `ended_by`: what ended the run, if
+    the record does not say it (default: `killed`). `ticks_from`: the first tick in the record, if its oldest events
+    were deleted (default: the first counted tick)."""
     header, info, n = account.header, account.run["start"].get("host_info", {}), account.counts
     end, by, k = account.run["end"], account.breakdowns, max(2, round(header.get("hz", 16)))
     return {
@@ -51,7 +50,7 @@ def build(
         "held_by": dict(by["held_by"]),
         **{name: dict(by[name]) for name in ("misses_by_cause", "misses_by_subcause")},
         **{name: dict(by[name]) for name in ("skipped_by_cause", "skipped_by_subcause")},
-        "advice": _advice(by),
+        "advice": _advice_rows(by),
         "instructions": [_instruction_counts(text, counts) for text, counts in list(account.instructions.items())],
         **{name: n[name] for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
         "acknowledged": dict(by["acknowledged"]),
@@ -87,9 +86,9 @@ def build(
     }
 
 
-def _advice(by: Mapping[str, Counter[Any]]) -> list[dict[str, Any]]:
-    """Return name, count, meaning and hint of each sub-cause of misses and skipped releases, the commonest first.
-    Misses of a cause without sub-causes have the cause's name."""
+def _advice_rows(by: Mapping[str, Counter[Any]]) -> list[dict[str, Any]]:
+    """Return name, count, meaning and hint of each sub-cause of misses and skipped releases, most frequent first.
+    The name is the cause if the cause has no sub-causes."""
     counts = by["misses_by_subcause"] + by["skipped_by_subcause"]
     for cause, n in (by["misses_by_cause"] + by["skipped_by_cause"]).items():
         counts[cause] = n - sum(m for name, m in counts.items() if name.startswith(f"{cause}."))
@@ -97,12 +96,12 @@ def _advice(by: Mapping[str, Counter[Any]]) -> list[dict[str, Any]]:
 
 
 def _instruction_counts(text: str, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the counts of the ticks of an instruction, and the called functions (safe calls are left out)."""
+    """Return the report's entry for an instruction: counts of its ticks, and of calls by function (no safe calls)."""
     counts = dict(counts)
     called = {name.removeprefix("called "): n for name, n in _by_count(counts) if name.startswith("called ")}
     ticks, misses = counts.get("ticks", 0), counts.get("misses", 0)
-    shown = {"instruction": text, "ticks": ticks, "on_time": ticks - misses, "held": counts.get("held", 0)}
-    return {**shown, "misses": misses, "skipped": counts.get("skipped", 0), "called": called}
+    entry = {"instruction": text, "ticks": ticks, "on_time": ticks - misses, "held": counts.get("held", 0)}
+    return {**entry, "misses": misses, "skipped": counts.get("skipped", 0), "called": called}
 
 
 def _series_total(series: Histogram) -> dict[str, float]:
@@ -114,8 +113,9 @@ def _total_mean_max(total: int, count: int, maximum: int) -> dict[str, float]:
 
 
 def _plan_counts(account: Account) -> dict[str, Any]:
-    """Return the counts of plans, or an empty dict if there were no plans. `steps` has the median and the largest
-    number of the plan's step that decided a tick, counted from 0."""
+    """Return the counts of plans (several calls from one decision), or an empty dict if there were no plans.
+
+    `steps`: the median and the maximum of the numbers (from 0) of the plan's steps that decided ticks."""
     plans, steps = account.breakdowns["plans"], sorted(Counter(dict(account.breakdowns["plan_steps"])).elements())
     if not plans and not steps:
         return {}
@@ -131,8 +131,8 @@ def _plan_counts(account: Account) -> dict[str, Any]:
 
 
 def _crowd_counts(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
-    """Return the counts of a crowd (the members that one client drives): of all members, and of each member by name,
-    sorted by descending miss rate. `misses` includes skipped releases."""
+    """Return the counts of a crowd, the members of one client: totals, and each member's counts (`by_member`) by
+    descending miss rate. `misses` includes skipped releases."""
     counted = {name: dict(counts) for name, counts in list(members.items())}
     order = sorted(counted, key=lambda name: -counted[name]["misses"] / counted[name]["releases"])
     return {
@@ -147,7 +147,7 @@ def _crowd_counts(members: Mapping[str, Counter[str]]) -> dict[str, Any]:
 
 
 class Line(NamedTuple):
-    """A line of the report for people. `hint` explains the value, or names a page or command that does."""
+    """A line of the report's text. `hint` explains the value, or names a page or command that explains it."""
 
     label: str
     value: str
@@ -158,8 +158,8 @@ INSTRUCTION_COLUMNS = ("instruction", "ticks", "on time", "held back", "missed",
 
 
 def instruction_rows(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the table of instructions, with at most `MOST_ROWS` rows, as cells of text for INSTRUCTION_COLUMNS."""
-    shown = report["instructions"][:MOST_ROWS]
+    """Return the rows of the table of instructions, at most MAX_ROWS, as texts for INSTRUCTION_COLUMNS."""
+    shown = report["instructions"][:MAX_ROWS]
     numbers = ("ticks", "on_time", "held", "misses", "skipped")
     rows = [(i["instruction"], *(str(i[name]) for name in numbers), _counts_text(i["called"])) for i in shown]
     if more := len(report["instructions"]) - len(rows):
@@ -167,8 +167,8 @@ def instruction_rows(report: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def lines(report: Mapping[str, Any]) -> list[Line]:
-    """Return the lines of a report that have a value. Latencies are not among them: they are a separate table."""
+def report_lines(report: Mapping[str, Any]) -> list[Line]:
+    """Return the lines of a report that have a value. Latencies have a separate table."""
     every = (*_run_lines(report), *_decision_lines(report), *_miss_lines(report), *_other_lines(report))
     return [line for line in every if line.value]
 
@@ -185,7 +185,7 @@ def _run_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     yield Line("on time", share, ", ".join(f"{r[name]} {text}" for name, text in OTHER_KINDS.items() if r[name]))
     changes = [c for c in r["instruction_changes"] if c["instruction"] != r["instruction"] or c["t_s"] > 0]
     refused = {change.get("refused") for change in changes}
-    shown = [change for change in changes if change["instruction"] not in refused][:MOST_SHOWN]
+    shown = [change for change in changes if change["instruction"] not in refused][:MAX_SHOWN]
     later = "".join(
         f', at {c["t_s"]:.1f} s "{c["refused"]}" was refused'
         if "refused" in c
@@ -195,7 +195,7 @@ def _run_lines(r: Mapping[str, Any]) -> Iterator[Line]:
     yield Line("instruction", f'"{r["instruction"]}"{later}')
     if words := [event for event in r.get("understood", ()) if event["by"] != "itself"]:
         goals = [f'"{event["said"]}" as "{event["understood"]}"' for event in words if event["understood"] is not None]
-        value = f"{len(goals)} of {len(words)}: {'; '.join(goals[:MOST_SHOWN])}"
+        value = f"{len(goals)} of {len(words)}: {'; '.join(goals[:MAX_SHOWN])}"
         yield Line("understood", value, _counts_text(Counter(filter(None, (e.get("not_understood") for e in words)))))
 
 
@@ -223,11 +223,11 @@ def _miss_lines(r: Mapping[str, Any]) -> Iterator[Line]:
         worst = r["worst_window"]
         window = f"{r['longest_miss_run']} misses in a row, {worst['m']} of {worst['k']} releases"
         yield Line("worst", window)
-        for each in r["advice"][:MOST_SHOWN]:
+        for each in r["advice"][:MAX_SHOWN]:
             yield Line(f"{each['name']} {each['count']}", f"{each['meaning']}. Do this: {each['hint']}")
         late = f"used {r['late_used']}, dropped {r['late_dropped']}" if r["late_used"] or r["late_dropped"] else ""
         yield Line("late calls", late, "their decisions came after the deadline")
-    for e in r["errors"][:MOST_SHOWN]:
+    for e in r["errors"][:MAX_SHOWN]:
         yield Line(f"{e['count']} x {e['cause']}", f"{e['error']} ({e['where']})" if e["where"] else e["error"])
 
 
@@ -236,13 +236,14 @@ def _other_lines(r: Mapping[str, Any]) -> Iterator[Line]:
         "safe calls": r["safe_calls"],
         "kept by hysteresis": r["steadiness"]["kept_by_hysteresis"],
         "calls cut": r["calls_cut"],
-        "further errors, which report.json lists": max(0, len(r["errors"]) - MOST_SHOWN),
-        "events missing in the record (disk full)": r["record"]["lost_lines"],
+        "further errors, which report.json lists": max(0, len(r["errors"]) - MAX_SHOWN),
+        "events that the record lacks (disk full)": r["record"]["lost_lines"],
         "first tick in the record, which reached record.max": r["record"].get("ticks_from"),
     }
     yield from (Line(label, str(count or "")) for label, count in counted.items())
     if crowd := r.get("crowd"):
-        worst = [f"{name} {one['misses']}" for name, one in crowd["by_member"].items() if one["misses"]][:MOST_SHOWN]
+        members = crowd["by_member"].items()
+        worst = [f"{name} {counts['misses']}" for name, counts in members if counts["misses"]][:MAX_SHOWN]
         yield Line("crowd", f"{crowd['without_a_miss']} of {crowd['members']} without a miss", ", ".join(worst))
     yield Line("people", _counts_text(Counter(event["people"] for event in r["people"])))
     yield Line("calls at the client", _counts_text(r["acknowledged"]))
@@ -252,9 +253,9 @@ def _other_lines(r: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def decoder_name(event: Mapping[str, Any]) -> str:
-    """Return the display name of the decoder that restarted or failed in a host event."""
-    which: str = event.get("decider", "")
-    return {"first": "first decider", "backup": "backup"}.get(which, which or "decoder")
+    """Return the display name of the decoder that a host event (a restart or a loss) is about."""
+    name: str = event.get("decider", "")
+    return {"first": "first decider", "backup": "backup"}.get(name, name or "decoder")
 
 
 def _causes_text(report: Mapping[str, Any], counted: str) -> str:
@@ -282,8 +283,8 @@ def _by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 # -- report.json ------------------------------------------------------------------------------------------------------
 
 
-def write(report: dict[str, Any], path: Path) -> str | None:
-    """Write report.json completely or not at all. Return the reason if it cannot be written, else None."""
+def write_report(report: dict[str, Any], path: Path) -> str | None:
+    """Write report.json atomically. Return the reason if it cannot be written, else None."""
     try:
         replace_file(path, json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
@@ -292,7 +293,7 @@ def write(report: dict[str, Any], path: Path) -> str | None:
 
 
 def is_complete(path: Path) -> bool:
-    """Return whether `path` is a report that the run itself wrote at its end, which may count more than its record."""
+    """Return whether `path` is a report that the run wrote at its end. Such a report may count more than the record."""
     try:
         with open_input(path, pipes=False) as file:
             return bool(json.load(file)["ended_by"] != "killed")

@@ -19,11 +19,11 @@ RECORD = "record.mcap"
 
 
 class RunFolder:
-    """A context manager that reserves the folder `path` for a run, so that no other live run can use it.
+    """A context manager that locks the folder `path`, so that no other running process can use it for a run.
 
-    If `wanted` is the empty path, a new folder is created: `base`, or else `base-2` and so on. The system releases the
-    lock when the process ends. New folders that are still empty on exit are removed. Raises UserError if another run
-    uses the folder, or if the folder has a record and `overwrite` is false.
+    If `wanted` is the empty path, create a new folder: `base`, or `base-2` and so on if `base` exists. The system
+    releases the lock when the process ends. Created folders that are still empty on exit are removed. Raises UserError
+    if another run uses the folder, or if the folder has a record and `overwrite` is False.
     """
 
     def __init__(self, wanted: Path, base: Path, overwrite: bool = False) -> None:
@@ -48,7 +48,7 @@ class RunFolder:
         if not self._overwrite and find_record(self.path) is not None:
             self.__exit__()
             raise UserError(
-                f"{self.path} already has the record of a run.", "Give another --out, or --set record.overwrite=true."
+                f"{self.path} already has the record of a run.", "Use another --out, or --set record.overwrite=true."
             )
         return self
 
@@ -58,7 +58,7 @@ class RunFolder:
 
 
 def find_record(folder: Path) -> Path | None:
-    """Return the path of the record in a run's folder, or None. After a kill, only older parts of it may exist."""
+    """Return the path of the record in a run's folder, or None. It may have only older parts if the run was killed."""
     record = folder / RECORD
     return record if record.exists() or older_parts(record) else None
 
@@ -76,8 +76,8 @@ def older_parts(record: Path) -> list[Path]:
 
 
 def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
-    """Create a folder and its parents, and return the new folders. Raises OSError; with `exclusive`, also if the
-    folder exists."""
+    """Create a folder and its parents. Return the created folders, inner folders first. Raises OSError; if `exclusive`,
+    also if the folder exists."""
     new = [p for p in (path, *path.parents) if not p.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
 
 
 def remove_empty(folders: Iterable[Path]) -> None:
-    """Remove the folders that are still empty. `folders` must list inner folders before outer ones."""
+    """Remove the folders that are empty. `folders` must list inner folders before outer folders."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -96,11 +96,11 @@ def remove_empty(folders: Iterable[Path]) -> None:
 
 def unwritable_error(path: Path, why: str | None) -> UserError:
     """Return the UserError for a path that cannot be written."""
-    return UserError(f"{path} cannot be written ({why}).", "Give another --out.")
+    return UserError(f"{path} cannot be written ({why}).", "Use another --out.")
 
 
 def package_version(package: str) -> str | None:
-    """Return the installed version of a package, or None if it is not installed. The package is not imported."""
+    """Return the installed version of a package, without importing it, or None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Show the report in a terminal, and make tables of measured figures."""
+"""Print the report in a terminal, and format tables of measured figures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, lines
+from rtcontrol.telemetry.report import INSTRUCTION_COLUMNS, STATISTICS, TIME_TITLES, instruction_rows, report_lines
 from rtcontrol_client.console import printable, throughout
 
 
-def show(report: dict[str, Any], console: Console) -> None:
+def print_report(report: dict[str, Any], console: Console) -> None:
     """Print the lines of the report, and the tables of instructions and times."""
     shown = throughout(report)
-    for label, value, hint in lines(shown):
+    for label, value, hint in report_lines(shown):
         text = Text.assemble((label, "bold"), f": {value}", (f" ({hint})" if hint else "", "dim"))
         console.print(text, soft_wrap=True)
     if shown["misses"]:
@@ -36,8 +36,8 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 class Terminal(Console):
-    """A rich console that escapes control characters (except line ends) in texts, tables and bars. So no printed text
-    can set colours or move the cursor."""
+    """A rich console that escapes control characters (except line ends), because a printed text must not set colours or
+    move the cursor."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(_escape_control_characters(text), **options)
@@ -65,15 +65,15 @@ class FigureTable:
     note: str = ""
 
 
-def as_ms(value: float | None) -> str:
+def ms_text(value: float | None) -> str:
     """Return milliseconds as text with two decimals, or `not measured` for None."""
     return NOT_MEASURED if value is None else f"{value:.2f}"
 
 
-def markdown(shown: Sequence[FigureTable]) -> str:
-    """Return tables as Markdown text for a page."""
+def format_markdown(tables: Sequence[FigureTable]) -> str:
+    """Return tables as Markdown text."""
     parts = []
-    for table in shown:
+    for table in tables:
         lines = [
             *([f"**{table.title}**", ""] if table.title else []),
             _markdown_row(table.columns),

@@ -1,4 +1,4 @@
-"""Collect the ticks of a run in columns, for the Perfetto trace, the HTML page and what-if estimates."""
+"""Store the ticks of a run in columns, for the Perfetto trace, the HTML page and what-if estimates."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ MISSING = math.nan
 class Timeline:
     """A table with a row per tick, stored in columns. `finish` sorts the rows by release.
 
-    A missing value is NaN in `numbers`, and empty in `words`. For missed ticks, `saw` has the observation and `details`
-    the evidence, by release. `marks` are (seconds, text) of other events. `account` counts all events.
+    A missing value is NaN in `numbers`, and empty in `words`. By number of a missed tick: `observations` has its
+    observation, `details` its evidence. `marks` has (seconds, text) of other events. `account` counts all events.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Timeline:
         self.k = array("q")
         self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS)}
         self.words: dict[str, list[str]] = {name: [] for name in WORDS}
-        self.saw: dict[int, dict[str, Any]] = {}
+        self.observations: dict[int, dict[str, Any]] = {}
         self.details: dict[int, dict[str, Any]] = {}
         self.marks: list[tuple[float, str]] = []
         self._rows: dict[int, int] = {}
@@ -56,7 +56,7 @@ class Timeline:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Return the first event of the record, the header."""
+        """Return the header, which is the first event of the record."""
         return self.account.header
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -88,8 +88,8 @@ class Timeline:
         return self
 
     def stage_ms(self, row: int, stage: str) -> float:
-        """Return the duration of a stage in ms, or NaN if a stamp is missing. The duration is 0 if the decoder started
-        before the loop took the stamp `submitted`."""
+        """Return the duration of a stage in ms, or NaN if a time stamp is missing. It is 0 if the stamps are in reverse
+        order, because the decoder may start before the loop takes the stamp `submitted`."""
         start, end = STAGES[stage]
         ms = self.numbers[end][row] - (self.numbers[start][row] if start is not None else 0.0)
         return 0.0 if ms < 0 else ms
@@ -104,19 +104,19 @@ class Timeline:
             words.append(sys.intern(event.get(name) or ""))
         self._set_numbers(row, event, NUMBERS)
         if "cause" in event and k in self._observed:
-            self.saw[k] = self._observed.pop(k)
+            self.observations[k] = self._observed.pop(k)
         self._add_details(k, event)
 
     def _is_missed(self, k: int) -> bool:
         return k in self._rows and bool(self.words["cause"][self._rows[k]])
 
     def _add_client_failure(self, event: Mapping[str, Any]) -> None:
-        """Mark a tick as missed, since the client did not execute its call."""
+        """Mark a tick as missed, because the client did not execute its call."""
         k = event["ack"]
         self.words["cause"][self._rows[k]] = "execute"
         self.words["subcause"][self._rows[k]] = event["status"]
         if k in self._observed:
-            self.saw[k] = self._observed.pop(k)
+            self.observations[k] = self._observed.pop(k)
         self._add_details(k, event)
 
     def _add_late_result(self, event: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class Timeline:
         k, names = event["k"], ("observation", "instruction", "history")
         observation = {name: event[name] for name in names if name in event}
         if self._is_missed(k):
-            self.saw[k] = observation
+            self.observations[k] = observation
             return
         self._observed[k] = observation
         if len(self._observed) > ACK_WINDOW:

@@ -119,7 +119,7 @@ def report_of(record: Path) -> dict[str, Any]:
     account = Account()
     for event in read_record(record):
         account.add(event)
-    return report.build(account, record.name)
+    return report.build_report(account, record.name)
 
 
 class Flight:

@@ -22,7 +22,7 @@ from rtcontrol.loop.grid import WallGrid
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.sampling import PauseWatch
 from rtcontrol.loop.warmup import Warmup
-from rtcontrol.telemetry.events import jsonable
+from rtcontrol.telemetry.events import to_jsonable
 
 
 def test_garbage_is_collected_even_without_slack() -> None:
@@ -80,7 +80,7 @@ def test_slow_collection_does_not_keep_old_garbage() -> None:
 
 
 def test_large_array_is_not_kept_in_memory() -> None:
-    assert snapshot({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}, jsonable) == {
+    assert snapshot({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}, to_jsonable) == {
         "camera": {"dtype": "uint8", "shape": [480, 640, 3]},
         "x": 1.0,
     }

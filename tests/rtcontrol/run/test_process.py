@@ -285,8 +285,8 @@ def test_full_disk_is_reported_counted_and_in_the_status(start: Start, tmp_path:
     process = start("--duration", "6", "--hz", "20", "--no-live", preexec_fn=full)
     assert process.stderr is not None
     for line in process.stderr:
-        if "The disk refuses to write" in line:
-            assert process.poll() is None and "free some disk space" in line
+        if "cannot be written" in line:
+            assert process.poll() is None and "Free some disk space" in line
             break
     out, err = process.communicate(timeout=60)
     assert process.returncode == run_module.INCOMPLETE, err

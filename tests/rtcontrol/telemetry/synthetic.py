@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.telemetry.recorded import RecordedRun, load
+from rtcontrol.telemetry.recorded import RecordedRun, load_runs
 from rtcontrol.telemetry.recorder import Recorder, RecordFile
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import until
@@ -113,4 +113,4 @@ def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -
 
 
 def recorded(folder: Path, hz: float = 16, seconds: float = 20, seed: int = 1, **more: Any) -> RecordedRun:
-    return load([written(folder, synthetic(hz, seconds, two_humps(seed), **more))])[0]
+    return load_runs([written(folder, synthetic(hz, seconds, two_humps(seed), **more))])[0]

@@ -89,7 +89,7 @@ def test_file_that_unpacks_without_end_is_refused_in_little_memory(
 
 
 def test_every_event_that_is_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert events.MOST_BYTES <= record_reader.MOST_MESSAGE // 2
+    assert events.MAX_BYTES <= record_reader.MOST_MESSAGE // 2
     monkeypatch.setattr(events, "MOST_BYTES", 1 << 18)
     monkeypatch.setattr(record_reader, "MOST_MESSAGE", 1 << 19)
     encoder, path = Encoder(), tmp_path / "record.mcap"
@@ -99,4 +99,4 @@ def test_every_event_that_is_written_can_be_read(tmp_path: Path, monkeypatch: py
     path.write_bytes(encoder.waiting)
     (event,) = read_record(path)
     assert event["k"] == 3 and event["data"] == {"unreadable": f"{300_000 * 4 + 7} bytes"}
-    assert set(event["observation"]) == {"x"} and len(event["observation"]) < events.MOST_BYTES
+    assert set(event["observation"]) == {"x"} and len(event["observation"]) < events.MAX_BYTES

@@ -36,7 +36,7 @@ def events(ticks: int) -> list[dict[str, Any]]:
 
 
 def counts(account: Account) -> dict[str, Any]:
-    return {name: value for name, value in report.build(account, "").items() if name != "record"}
+    return {name: value for name, value in report.build_report(account, "").items() if name != "record"}
 
 
 def recorded(path: Path, most: int = MOST) -> tuple[Recorder, Account]:

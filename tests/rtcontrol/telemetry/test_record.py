@@ -28,7 +28,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.events import CHANNELS, topic_of
-from rtcontrol.telemetry.record_reader import read_record, read_stamped, training_rows
+from rtcontrol.telemetry.record_reader import read_record, read_timed_events, training_rows
 from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
 from tests.helpers.processes import Program, until
@@ -94,7 +94,7 @@ def test_events_that_a_full_disk_never_took_are_counted(tmp_path: Path, monkeypa
     with full_disk(flight.recorder):
         flight.run()
     assert flight.recorder.lost_events > 25
-    result = report.build(flight.loop.account, "record.mcap", flight.recorder.lost_events)
+    result = report.build_report(flight.loop.account, "record.mcap", flight.recorder.lost_events)
     assert (result["releases"], result["record"]["lost_lines"]) == (25, flight.recorder.lost_events)
     assert result["latency_ms"]["p50"] is not None
 
@@ -252,7 +252,7 @@ def test_recorder_that_breaks_down_reports_it_and_counts_on(tmp_path: Path) -> N
 
 def test_header_joins_the_stamps_of_both_clocks(tmp_path: Path) -> None:
     flight = Flight(tmp_path).run()
-    stamped = [*read_stamped(flight.path)]
+    stamped = [*read_timed_events(flight.path)]
     anchor = stamped[0][1]["header"]["clock_anchor"]["utc_minus_monotonic_ns"]
     origin = next(event["origin_ns"] for _, event in stamped if "origin_ns" in event)
     acted = {t_ns for t_ns, _ in flight.cart.pushes}
@@ -292,7 +292,7 @@ Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
     wait_for_ticks(tmp_path, 21)
     time.sleep(1.2)  # far from the moment at which these were written
     process.kill()
-    *_, (last_ns, _) = read_stamped(tmp_path / "record.mcap")
+    *_, (last_ns, _) = read_timed_events(tmp_path / "record.mcap")
     assert last_ns is not None and time.time_ns() - last_ns < 1e9
     made = report_of(tmp_path / "record.mcap")
     assert made["ticks"] > 20

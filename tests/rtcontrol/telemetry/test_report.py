@@ -22,8 +22,8 @@ from rtcontrol.records import SPANS
 from rtcontrol.telemetry import as_html, as_perfetto, timeline
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES, COLOURS, NAMES, advice
-from rtcontrol.telemetry.recorded import RecordedRun, as_json, load, parse
-from rtcontrol.telemetry.report import lines
+from rtcontrol.telemetry.recorded import RecordedRun, format_json, load_runs, parse_gate
+from rtcontrol.telemetry.report import report_lines
 from rtcontrol_client.console import printable
 from rtcontrol_client.wire.messages import Hello, Program
 from tests.helpers.processes import ROOT
@@ -128,7 +128,7 @@ REPORT: dict[str, Any] = {
     ],
 )
 def test_gate_compares_a_number_of_the_report(text: str, holds: bool) -> None:
-    assert parse(text).holds(REPORT) is holds
+    assert parse_gate(text).holds(REPORT) is holds
 
 
 def test_gates_and_page_know_causes_and_stamps() -> None:
@@ -140,9 +140,9 @@ def test_gates_and_page_know_causes_and_stamps() -> None:
             rows.setdefault(cause, []).extend(cells[2].replace("`", "").split(", "))
     for name, entry in CAUSES.items():
         subcauses = entry.subcauses
-        assert parse(f"misses_by_cause.{name}==0").holds({"misses_by_cause": {}})
+        assert parse_gate(f"misses_by_cause.{name}==0").holds({"misses_by_cause": {}})
         for subcause in subcauses:
-            assert parse(f"misses_by_subcause.{name}.{subcause}==0").holds({"misses_by_subcause": {}})
+            assert parse_gate(f"misses_by_subcause.{name}.{subcause}==0").holds({"misses_by_subcause": {}})
         assert {*filter(None, rows[name])} == {*subcauses}
     assert timeline.SPANS == SPANS
 
@@ -172,9 +172,9 @@ def test_report_has_a_hint_for_each_cause(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert f"decide.decoder_slow 1: {'. Do this: '.join(advice('decide.decoder_slow'))}" in shown
     assert f"unknown 1: {'. Do this: '.join(advice('unknown'))}" in shown
-    (run,) = load([folder])
-    assert json.loads(as_json([run], []))["advice"][0]["hint"] == advice(run.report["advice"][0]["name"]).hint
-    assert advice("decide.decoder_slow").hint in as_html.render([run], [])
+    (run,) = load_runs([folder])
+    assert json.loads(format_json([run], []))["advice"][0]["hint"] == advice(run.report["advice"][0]["name"]).hint
+    assert advice("decide.decoder_slow").hint in as_html.render_page([run], [])
 
 
 def test_each_instruction_has_a_row_of_its_ticks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +185,7 @@ def test_each_instruction_has_a_row_of_its_ticks(tmp_path: Path, capsys: pytest.
     held |= {"kind": "held", "why": "confidence"}
     events.insert(-1, {"called": "stop", "arguments": {}, "k": 31, "why": "safe", "t_s": 2.0})
     events.insert(-1, {"ack": 29, "status": "failed", "why": "fresh", "t_s": 1.9})
-    (run,) = load([written(tmp_path, iter(events))])
+    (run,) = load_runs([written(tmp_path, iter(events))])
     first, second = run.report["instructions"]
     assert first == {"instruction": "go to 0", "ticks": 10, "on_time": 10, "held": 0, "misses": 0, "skipped": 0} | {
         "called": {"push": 10}
@@ -194,11 +194,11 @@ def test_each_instruction_has_a_row_of_its_ticks(tmp_path: Path, capsys: pytest.
     assert second["ticks"] + first["ticks"] == run.report["ticks"] and [*second["called"]] == ["push"]
     assert call("report", str(tmp_path)) == 0
     assert re.search(r"go to 1 +22 +20 +1 +2 +0 +push \d+", capsys.readouterr().out)
-    assert re.search(r">go to 1</th><td>22</td><td>20</td>", as_html.render([run], []))
+    assert re.search(r">go to 1</th><td>22</td><td>20</td>", as_html.render_page([run], []))
 
 
 def test_legend_has_every_mark_of_the_charts(run_shown: RecordedRun) -> None:
-    page = as_html.render([run_shown], [])
+    page = as_html.render_page([run_shown], [])
     style = (ROOT / "rtcontrol/telemetry/page/report.css").read_text()
     for name, text in as_html.LEGEND.items():
         assert f'<i class="{name}"></i>{text}' in page and re.search(rf"\.{name}[ ,]", style)
@@ -206,12 +206,12 @@ def test_legend_has_every_mark_of_the_charts(run_shown: RecordedRun) -> None:
 
 def test_every_format_takes_a_record_without_first_parts(tmp_path: Path) -> None:
     made = synthetic(16, 60, two_humps(3), saw=lambda k: random.Random(k).randbytes(400).hex())
-    (run,) = load([written(tmp_path, made, most=200_000)])
+    (run,) = load_runs([written(tmp_path, made, most=200_000)])
     ticks = run.timeline.k
     assert 0 < run.report["record"]["ticks_from"] == ticks[0] and ticks[-1] - ticks[0] == len(ticks) - 1
-    gates = [parse(f"releases=={len(ticks)}")]
-    assert len(as_html.render([run], gates)) > 1000 and len(as_perfetto.render([run])) > 1000
-    assert json.loads(as_json([run], gates))["gates"][0]["holds"]
+    gates = [parse_gate(f"releases=={len(ticks)}")]
+    assert len(as_html.render_page([run], gates)) > 1000 and len(as_perfetto.render_trace([run])) > 1000
+    assert json.loads(format_json([run], gates))["gates"][0]["holds"]
 
 
 def test_safe_calls_before_the_exit_are_counted() -> None:
@@ -243,7 +243,7 @@ def unpacked(column: dict[str, str]) -> tuple[Any, ...]:
 
 
 def test_trace_has_a_track_a_thread(run_shown: RecordedRun) -> None:
-    trace = Trace.FromString(as_perfetto.render([run_shown]))
+    trace = Trace.FromString(as_perfetto.render_trace([run_shown]))
     names = {
         p.track_descriptor.uuid: p.track_descriptor.thread.thread_name
         for p in trace.packet
@@ -274,7 +274,7 @@ def test_trace_has_a_track_a_thread(run_shown: RecordedRun) -> None:
 
 
 def test_page_contains_every_tick_with_its_cause(run_shown: RecordedRun) -> None:
-    page = as_html.render([run_shown], [parse("misses==0")])
+    page = as_html.render_page([run_shown], [parse_gate("misses==0")])
     (data,) = embedded(page)["runs"]
     assert list(unpacked(data["k"])) == [*run_shown.timeline.k]
     causes = [data["words"]["cause"]["words"][c] for c in unpacked(data["words"]["cause"]["codes"])]
@@ -292,7 +292,7 @@ def test_page_contains_every_tick_with_its_cause(run_shown: RecordedRun) -> None
 
 def test_text_of_a_record_is_never_markup(tmp_path: Path) -> None:
     run_shown = recorded(tmp_path, saw=lambda k: HOSTILE, env=HOSTILE, instruction=HOSTILE)
-    page = as_html.render([run_shown], [])
+    page = as_html.render_page([run_shown], [])
     assert "alert(1)</script>" not in page
     assert page.count("<script") == page.count("</script>") == 4
     missed = next(iter(embedded(page)["runs"][0]["missed"].values()))
@@ -307,9 +307,9 @@ def test_text_of_a_record_is_never_markup(tmp_path: Path) -> None:
 def test_several_runs_are_side_by_side(tmp_path: Path) -> None:
     for hz in (10, 20):
         written(tmp_path / f"{hz}" / "run", synthetic(hz, 5, lambda k: 20.0))
-    runs = load([tmp_path / "10" / "run", tmp_path / "20" / "run" / "record.mcap"])
+    runs = load_runs([tmp_path / "10" / "run", tmp_path / "20" / "run" / "record.mcap"])
     assert [run_shown.name for run_shown in runs] == ["10/run", "20/run"]
-    page = as_html.render(runs, [])
+    page = as_html.render_page(runs, [])
     assert page.count("<article") == 2 and len(embedded(page)["runs"]) == 2
     compared = re.findall(r'<th scope="row">releases</th><td>(\d+)</td><td>(\d+)</td>', page)
     assert compared == [("50", "100")]
@@ -318,9 +318,11 @@ def test_several_runs_are_side_by_side(tmp_path: Path) -> None:
 def test_report_shows_run_that_was_held_throughout(run_shown: RecordedRun) -> None:
     ticks = run_shown.report["ticks"]
     for by, hint in ({"confidence": ticks}, "the instruction is NOT UNDERSTOOD"), ({"confirm": ticks}, ""):
-        held = {line.label: line for line in lines(run_shown.report | {"held": ticks, "held_by": by})}["held back"]
+        held = {line.label: line for line in report_lines(run_shown.report | {"held": ticks, "held_by": by})}[
+            "held back"
+        ]
         assert f"{ticks} of {ticks} decisions" in held.value and held.hint == hint
-        on_time = next(line for line in lines(run_shown.report | {"held": ticks}) if line.label == "on time")
+        on_time = next(line for line in report_lines(run_shown.report | {"held": ticks}) if line.label == "on time")
         assert on_time.value.endswith("BUT 100% of the decisions were held back")
 
 
@@ -333,7 +335,7 @@ def browser(tmp_path: Path) -> Iterator[Chromium]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
-    (folder / "page.html").write_text(as_html.render([recorded(folder, seconds=60)], []))
+    (folder / "page.html").write_text(as_html.render_page([recorded(folder, seconds=60)], []))
     return (folder / "page.html").as_uri()
 
 

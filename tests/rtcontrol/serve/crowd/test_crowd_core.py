@@ -142,7 +142,7 @@ class CrowdBench:
         """End the crowd, and return the report."""
         self.handle(ev.StopRequested("over"))
         self.account.assert_consistent()
-        return report.build(self.account, "record.mcap")
+        return report.build_report(self.account, "record.mcap")
 
 
 @dataclass(frozen=True)
