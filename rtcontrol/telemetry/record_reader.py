@@ -200,7 +200,6 @@ def _build_row(
     header: Mapping[str, Any],
 ) -> dict[str, Any] | None:
     """Return the training row of a call, or None if the call was not executed in time.
-
     `context`: the observation event of the tick or, for a second or later call, the row of the previous call."""
     kind = "call" if event.get("outcome") == "acted" else event.get("kind", event.get("outcome"))
     on_time = "cause" not in event and "over" not in event and kind in ("call", "null")
