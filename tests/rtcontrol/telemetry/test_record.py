@@ -146,9 +146,9 @@ def test_disk_that_does_not_answer_blocks_no_writer(recorder: Recorder) -> None:
 
 def test_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    assert report.write({"a": 1}, path) is None
+    assert report.write_report({"a": 1}, path) is None
     with files_of(5):
-        assert report.write({"b": 2}, path) == "File too large"
+        assert report.write_report({"b": 2}, path) == "File too large"
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
@@ -157,7 +157,7 @@ def test_report_of_an_ended_run_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     assert not report.is_complete(path)
     for ended_by, whole in (("killed", False), ("SIGTERM", True)):
-        report.write({"ended_by": ended_by}, path)
+        report.write_report({"ended_by": ended_by}, path)
         assert report.is_complete(path) == whole
 
 
