@@ -30,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Calls to execute after one observation: the first at once, each later one `step_ns` after the previous."""
+    """Calls to execute after one observation: the first call at once, then a call every `step_ns`."""
 
     calls: tuple[Call, ...]
     step_ns: int
@@ -40,13 +40,13 @@ class Plan:
 class Decision:
     """The result of one decision of the model.
 
-    `call` is None if the model chose the null function, so that the active call stays. `confidence` maps each head
+    `call` is None if the model chose the null function, which keeps the active call. `confidence` maps each head
     (`function`, `arg1`, ...) to the probability of its value among the legal values, in (0, 1]. `tokens` counts the
-    tokens that the model computed, `reused_tokens` those from the cache. `unknown` lists parts of the instruction that
-    are not in the training data; each lowers the function's confidence. `unfamiliar` names what no observation in
-    training had, which lowers it below the gate. If there is a `plan`, `call` is its first call.
-    `kept` maps each head at which hysteresis kept the active value to the text of the value that the model preferred
-    (None: the null token)."""
+    tokens that the model computed, and `reused_tokens` the tokens from the cache. `unknown` lists parts of the
+    instruction that are not in the training data; each lowers the function's confidence. `unfamiliar` lists parts of
+    the observation that are not in the training data; any of them lowers the confidence below the gate. If there is a
+    `plan`, `call` is its first call. If hysteresis kept the active value of a head, `kept` maps the head to the text of
+    the value that the model preferred (None: the null token)."""
 
     call: Call | None
     confidence: Mapping[str, float] = field(default_factory=dict)

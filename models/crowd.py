@@ -35,8 +35,8 @@ class CharacterSequence:
 
 
 class CrowdDecoder:
-    """Decides for many characters in shared forward passes. Each character gets the same result as if it were decided
-    alone. Only `cancel` is thread-safe."""
+    """Decides for many characters in shared forward passes. Sharing a pass does not change a character's decision. Only
+    `cancel` is thread-safe."""
 
     def __init__(self, spec: DeciderSpec, max_sequences: int = MAX_SEQUENCES) -> None:
         self.decider = spec.build()
@@ -49,7 +49,7 @@ class CrowdDecoder:
         return run_to_end(self.decide_in_steps(prompts))
 
     def decide_in_steps(self, prompts: Sequence[CharacterPrompt]) -> Generator[None, None, list[Decision | Exception]]:
-        """Do the same as `decide`, as a generator that yields between forward passes, where the caller may stop."""
+        """Do the same as `decide`, as a generator that yields between forward passes, so that the caller may stop."""
         self._stop.clear()
         batch, decisions = self.decider.runner.caps.batch, list[Decision | Exception]()
         for i in range(0, len(prompts), batch):

@@ -34,10 +34,9 @@ class DeciderSpec:
 
     `history` is the maximum number of executed calls in the prompt. `threads` limits torch's CPU threads (None: one for
     a small model, else torch's default). With `allow_null` the model may decide to make no call (a chat model always
-    makes a call). A value that is generated freely, not chosen from a list, has at most `value_tokens` tokens. The
-    budgets limit the trie nodes of a forward pass (see `Budget`; None: chosen by the measured cost of a pass).
-    `hysteresis` is the margin by which another value must be more probable to replace the active one (ST checkpoints
-    only)."""
+    makes a call). `value_tokens` limits the tokens of a value that is not chosen from a list. The budgets limit the
+    trie nodes of a forward pass (see `Budget`; None: chosen by the measured cost of a pass). `hysteresis` is the margin
+    by which another value must be more probable than the active value to replace it (ST checkpoints only)."""
 
     model: str
     tools: tuple[dict[str, Any], ...]
@@ -143,8 +142,8 @@ class STDecider:
         return self.decoding.start(self.suffix(observation, instruction, history), active_call)
 
     def result_of(self, decode: InFlightDecode, observation: str, instruction: str) -> Decision:
-        """Return a finished decision, or raise its error. Words and numbers of the instruction that are not in the
-        training data lower the function's confidence, and so does an unfamiliar observation."""
+        """Return a finished decision, or raise its error. The function's confidence is lowered by words and numbers of
+        the instruction that were not in the training data, and by an unfamiliar observation."""
         decision, metadata = decode.decision(), self._metadata
         if metadata is None:
             return decision
@@ -192,8 +191,8 @@ Situation = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], Call
 
 
 def decide_together(requests: Sequence[tuple[STDecider, Situation]]) -> list[Decision | Exception]:
-    """Decide for several sessions; sessions with the same model share forward passes. Return for each session the
-    decision, or the exception that it raised."""
+    """Decide for several sessions. Sessions with the same model share forward passes. Return the decision of each
+    session, or the exception that it raised."""
     return run_to_end(decide_together_in_steps(requests))
 
 
@@ -202,7 +201,7 @@ def decide_together_in_steps(
 ) -> Generator[None, None, list[Decision | Exception]]:
     """Do the same as `decide_together`, as a generator that yields between forward passes."""
     if len({id(decider) for decider, _ in requests}) != len(requests):
-        raise ValueError("a session has one decision at a time")
+        raise ValueError("a session may make only one decision at a time")
     decodes = [result_or_error(decider.start, *situation) for decider, situation in requests]
     for runner in dict.fromkeys(decider.runner for decider, _ in requests):
         shared = [decode for (decider, _), decode in zip(requests, decodes, strict=True) if decider.runner is runner]

@@ -1,4 +1,4 @@
-"""Read docstrings, which are the descriptions of tools and the help of commands."""
+"""Read docstrings, which become the descriptions of tools and the help of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UserError, the exception for errors that the user can fix, and functions that read the user's files strictly."""
+"""Define UserError, the exception for errors that the user can fix, and read the user's files strictly."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ WRITER_S = 5.0  # how long to wait for the first data of a pipe
 
 
 def quoted_name(name: object) -> str:
-    """Return a user's name for a message: unchanged, or quoted and escaped if it has characters other than in
-    `a-b.c/d`."""
+    """Return a name that a user chose, for a message. It is quoted and escaped unless it consists of words joined by
+    `-`, `.`, `/` or `_`."""
     text = str(name)
     plain = text and f"_{text}".replace("-", "_").replace(".", "_").replace("/", "_").isidentifier()
     return text[:64] if plain else json.dumps(text[:64], ensure_ascii=not text.isprintable())
@@ -57,7 +57,7 @@ def user_path(path: str) -> Path:
 
 
 def prompt_too_long(context: int, prompt: int | None = None) -> UserError:
-    """Return the UserError for a prompt that leaves no room in the context. Both numbers are tokens."""
+    """Return the UserError for a prompt that does not fit the model's context. Both arguments are numbers of tokens."""
     which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
     return UserError(
         f"{which} leaves no room for the call in the model's context of {context}.",
@@ -66,8 +66,8 @@ def prompt_too_long(context: int, prompt: int | None = None) -> UserError:
 
 
 def strip_byte_order_mark(raw: bytes, where: str | Path) -> bytes:
-    """Return the start of a file without a UTF-8 byte order mark. Raises UserError, which names the file by `where`, if
-    the text is UTF-16 or UTF-32 (has NUL bytes or another mark)."""
+    """Return `raw`, the start of a file, without a UTF-8 byte order mark. Raises UserError, which names the file by
+    `where`, if the text seems to be UTF-16 or UTF-32."""
     if (encoding := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
         problem = f"{where} cannot be read: it is {encoding[:6].upper()}, not UTF-8 text."
         raise UserError(problem, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
@@ -85,7 +85,7 @@ def decode_utf8(raw: bytes, where: str | Path) -> str:
 
 def open_input(path: Path, pipes: bool = True) -> BinaryIO:
     """Open a file for reading; with `pipes`, also a pipe to which a program writes, a terminal, or /dev/null. Raises
-    OSError, also for other devices and for a pipe without data, which would block the reader for ever."""
+    OSError, also for other devices, and for a pipe that has no data for WRITER_S, which would block the reader."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -98,7 +98,7 @@ def open_input(path: Path, pipes: bool = True) -> BinaryIO:
 
 
 def _reason_not_to_read(descriptor: int, pipes: bool) -> str:
-    """Return why an open file is not an input, or an empty text."""
+    """Return why an open file cannot be used as input; an empty text if it can."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return ""
@@ -117,8 +117,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, missing: UserError, hint: str) -> dict[str, Any]:
-    """Read a file with a JSON object. Raises `missing` if there is no such file, and UserError with `hint` if the file
-    has no JSON object."""
+    """Read a file with a JSON object. Raises `missing` if the file does not exist, and UserError with `hint` if it does
+    not contain a JSON object."""
     try:
         value = json.loads(read_text(path))
     except FileNotFoundError:
@@ -141,8 +141,8 @@ def strict_json(text: str) -> Any:
 
 
 def object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict of these pairs, as a hook for `json.loads`. Raises ValueError for a repeated key, because JSON
-    parsers disagree about which of the values to use."""
+    """Return a dict of these pairs; a hook for `json.loads`. Raises ValueError for a repeated key, because JSON parsers
+    differ in which of its values they use."""
     table = dict(pairs)
     if len(table) < len(pairs):
         known: set[str] = set()

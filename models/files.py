@@ -35,7 +35,7 @@ def unlock_folder(descriptor: int) -> None:
 
 
 def _unlock_all_folders() -> None:
-    """Release the locks in a forked process, for example of a user's world, which may outlive this process."""
+    """Release all locks in a forked process: it may outlive this process, and would keep the folders locked."""
     for descriptor in tuple(_locks):
         unlock_folder(descriptor)
 
@@ -60,8 +60,8 @@ def part_path(path: Path) -> Path:
 
 
 def create_file(path: Path) -> int:
-    """Create an empty file in place of an old file, a link, a pipe or a socket of its name. Return a file descriptor
-    for writing. Raises OSError, also for a device."""
+    """Create an empty file, and return a file descriptor for writing. A file, link, pipe or socket with the same path
+    is replaced. Raises OSError, also for a device."""
     _check_no_device(path)
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -73,8 +73,8 @@ def _check_no_device(path: Path) -> None:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file of a program's own folder atomically: after an error the old content is unchanged. A link, pipe or
-    socket of that name is replaced, so that a foreign folder cannot redirect or block the output. Raises OSError."""
+    """Write a file that the program named, atomically: after an error the old content is unchanged. A link, pipe or
+    socket with this path is replaced, so that it cannot redirect or block the output. Raises OSError."""
     _check_no_device(path)
     part = part_path(path)
     try:
@@ -88,8 +88,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def write_output(path: Path, content: str) -> None:
-    """Write a file that a user named, as `replace_file` does, but write to a link, pipe or device instead of replacing
-    it. Raises OSError."""
+    """Write a file that the user named, atomically; but if it is a link, pipe or device, write to it instead of
+    replacing it. Raises OSError."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         with open_output(path) as file:
             if path.is_file():

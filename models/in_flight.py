@@ -1,4 +1,4 @@
-"""Run decisions pass by pass: a decoder core requests the scores of tokens, and a runner (engine) computes them."""
+"""Run decisions pass by pass: decoder cores request the scores of tokens, and a runner (engine) computes them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # how many tokens
 
 @dataclass
 class InFlightDecode:
-    """A decision in progress. `handle` is its sequence in the runner's cache. `reused` tokens of the prompt were
-    cached, `new` tokens are computed. Setting `stop` cancels the decision. `error` is the exception that ended it."""
+    """A decision in progress. `handle` is its sequence in the runner's cache. Of the prompt's tokens, `reused` were
+    cached and `new` must be computed. Setting `stop` cancels the decision. `error` is the exception that ended it."""
 
     steps: Any  # a `DecisionSteps` of the decoder core
     handle: Any
@@ -58,8 +58,8 @@ class InFlightDecode:
 
 
 def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[None, None, None]:
-    """Run forward passes for all decisions together until all are complete, and yield after each pass. An error of one
-    decision is stored in its `error`, and does not affect the others."""
+    """Run shared forward passes until all decisions are complete, and yield after each pass. The error of a decision is
+    stored in its `error`, and does not affect the other decisions."""
     while in_progress := [d for d in decisions if d.in_progress]:
         for i in range(0, len(in_progress), runner.caps.batch):
             batch = in_progress[i : i + runner.caps.batch]
@@ -72,8 +72,8 @@ def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[N
 
 
 def _run_pass(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[Any]:
-    """Return for each decision the runner's answers, or the exception. After an exception, retry with half the batch
-    each time, to find the decision that causes it."""
+    """Return for each decision the runner's answers, or the exception. After an exception, retry each half of the batch
+    separately, to find the decision that causes it."""
     work = [WorkItem(d.handle, d.steps.work, d.stop) for d in decisions if d.steps.work is not None]
     try:
         return runner.run(work)
@@ -85,7 +85,7 @@ def _run_pass(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[A
 
 
 def slice_tokens(runner: Runner) -> int:
-    """Return how many tokens the runner computes in SLICE_S by the last measurement, but at least MIN_SLICE."""
+    """Return how many tokens the runner computed in SLICE_S at the last measurement, but at least MIN_SLICE."""
     return max(_slices.get(runner, 0), MIN_SLICE)
 
 
@@ -95,7 +95,7 @@ def record_slice_time(runner: Runner, tokens: int, seconds: float) -> None:
 
 
 def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
-    """Compute a long prompt in slices, and yield after each. The next pass computes the last slice."""
+    """Compute a long prompt in slices, and yield after each slice. The last slice is left for the next pass."""
     while handle.uncomputed_count > (size := min(slice_tokens(runner), MAX_SLICE)):
         started = time.perf_counter()
         runner.prefill(handle, size)
@@ -104,7 +104,7 @@ def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
 
 
 def run_to_end(steps: Generator[None, None, T]) -> T:
-    """Run a generator to its end, without a pause at its yields, and return its value."""
+    """Run a generator to its end, ignoring what it yields, and return its return value."""
     while True:
         try:
             next(steps)
@@ -133,10 +133,8 @@ class Decoding:
         self._last: InFlightDecode | None = None
 
     def start(self, suffix: Sequence[int], active_call: Call | None = None) -> InFlightDecode:
-        """Start a decision for the prompt prefix + `suffix`; `evaluate` runs it. `active_call` is for hysteresis.
-
-        Raises UserError if the prompt is too long.
-        """
+        """Start a decision for the prompt prefix + `suffix`; the function `evaluate` then runs it. `active_call` is for
+        hysteresis. Raises UserError if the prompt is too long."""
         self._stop.clear()
         self._last = self.start_on_handle(self.handle, suffix, self._drafts, self._stop, active_call)
         return self._last
@@ -163,15 +161,15 @@ class Decoding:
         return InFlightDecode(self.core.start(drafts, suffix, **options), handle, stop, reused, len(prompt) - reused)
 
     def evaluate_in_steps(self, decode: InFlightDecode, in_slices: bool) -> Generator[None, None, None]:
-        """Evaluate a started decision, and yield between forward passes, where the caller may stop. With `in_slices` a
-        long prompt is computed in several passes of a few milliseconds."""
+        """Evaluate a started decision, and yield between forward passes, so that the caller may stop there. With
+        `in_slices`, a long prompt is computed in several passes of a few milliseconds."""
         if in_slices:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [decode])
 
     def decide_all(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
-        """Decide for each prompt (prefix + suffix) in shared passes. Each returned decode ended with a result or an
-        error."""
+        """Decide for each prompt (prefix + suffix) in shared passes. Return the completed decodes, each with a decision
+        or an error."""
         self._stop.clear()
         batch, decodes = self.runner.caps.batch, list[InFlightDecode]()
         while len(self._batch_handles) < min(len(suffixes), batch):

@@ -1,4 +1,4 @@
-"""Confidence intervals of proportions."""
+"""Compute confidence intervals of proportions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def wilson_interval(successes: int, count: int, z: float = Z_95) -> tuple[float,
 
 
 def share_of_right(right: int, count: int) -> dict[str, Any]:
-    """Return a dict for JSON: the counts, the share of right results and its 95 % interval. Without results, the share
-    is None."""
+    """Return a dict for JSON with the counts, the share of right results and its 95 % interval. The share is None if
+    `count` is 0."""
     return {
         "right": right,
         "count": count,

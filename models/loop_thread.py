@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop on a daemon thread, which runs until `end_loop` is called. All methods are thread-safe."""
+    """An asyncio event loop on a daemon thread, which runs until `end_loop` is called. All methods are thread-safe."""
 
     def __init__(self, name: str) -> None:
         self._lock, self._ended = threading.Lock(), False
@@ -25,7 +25,8 @@ class LoopThread:
         return self._ended
 
     def start_work(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> Future[T] | None:
-        """Start the coroutine function `work` on the thread. Return a future of its result; None after `end_loop`."""
+        """Start the coroutine `work(*args, **kwargs)` on the thread. Return a future of its result; None after
+        `end_loop`."""
         with self._lock:
             return None if self._ended else asyncio.run_coroutine_threadsafe(work(*args, **kwargs), self._loop)
 

@@ -1,5 +1,5 @@
-"""Read the numbers of a sentence, in digits or words, with the units after them. All other code reads numbers of
-instructions through this module."""
+"""Read the numbers of a sentence, in digits or words, with the units after them. All code that needs the numbers of
+instructions uses this module."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ MOST_LISTED = 64  # more numbers with the same count of decimals are listed as a
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number of a sentence. `number` is the number as written, and `value` what it means, or None if this is not
-    clear (1,000; 3-5; 1e3; 1/2). `unit` is the short name of the unit after it, such as `km/h`, or empty. `next_word`
-    is the word after the number, and `span` the number's place in the sentence. `in_words`: it has no digits."""
+    """A number of a sentence. `number` is the number as written. `value` is its value, or None if the value is unclear
+    (1,000; 3-5; 1e3; 1/2). `unit` is the short name of the unit after it, such as `km/h`, or empty. `next_word` is the
+    word after the number, and `span` the number's place in the sentence. `in_words` is True if it has no digits."""
 
     number: str
     value: Decimal | None
@@ -100,8 +100,8 @@ def quantities(sentence: str) -> Iterator[Quantity]:
 
 
 def number_of(text: str) -> int | float | None:
-    """Return the number in a text such as `0.7`, `,7` or `-.5`; return None for any other text, and for a number that
-    is ambiguous, such as `1,000`."""
+    """Return the number in a text such as `0.7`, `,7` or `-.5`; None for any other text, and for an ambiguous number
+    such as `1,000`."""
     plain = text.strip()
     read = next(quantities(plain), None)
     if read is None or read.in_words or read.value is None or read.number != plain:
@@ -110,8 +110,9 @@ def number_of(text: str) -> int | float | None:
 
 
 def with_plain_numbers(sentence: str, units: Iterable[str] | None = None, spoken: bool = False) -> str | None:
-    """Return a sentence with its numbers in plain digits (`-0.7` for `\u22120,70`); None if a number in digits is
-    unclear, or a number has a unit that is not in `units` (None: any unit). Numbers in words stay unless `spoken`."""
+    """Return a sentence with its numbers in plain digits (`-0.7` for `\u22120,70`). Numbers in words are only converted
+    with `spoken`. Return None if a number in digits is unclear, or has a unit that is not in `units` (None: any
+    unit)."""
     parts, end = [], 0
     for read in quantities(sentence):
         if read.in_words and (not spoken or read.value is None):
@@ -124,9 +125,9 @@ def with_plain_numbers(sentence: str, units: Iterable[str] | None = None, spoken
 
 
 class TrainedNumbers:
-    """The numbers and units of training sentences. `listed` has texts: `digits` lists numbers as written, `words` the
-    values of numbers in words, both with ranges such as 0.40..1.10 for many numbers of the same decimal places; `units`
-    lists units."""
+    """The numbers and units of training sentences, from three lists of texts: `digits` has numbers as written, `words`
+    the values of numbers in words, and `units` the units. A range such as 0.40..1.10 covers all numbers between its
+    ends with as many decimals."""
 
     def __init__(self, listed: Mapping[str, Iterable[str]]) -> None:
         self._texts = {kind: frozenset(texts) for kind, texts in listed.items()}
@@ -136,8 +137,8 @@ class TrainedNumbers:
         }
 
     def unknown(self, sentence: str, words: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the numbers of a sentence that are unknown or have an unknown unit, each once. A word of `words` right
-        after a number counts as an unknown unit."""
+        """Return the different numbers of a sentence that are unknown or have an unknown unit. A word of `words`
+        directly after a number counts as an unknown unit."""
         strange = (
             q.text for q in quantities(sentence) if not self._is_known(q) or (not q.unit and q.next_word in words)
         )
@@ -158,7 +159,7 @@ class TrainedNumbers:
 
 
 def known_numbers(sentences: Iterable[str]) -> dict[str, list[str]]:
-    """Return the numbers and units of sentences, as TrainedNumbers takes them."""
+    """Return the numbers and units of sentences, in the format that TrainedNumbers reads."""
     read = {replace(q, span=(0, 0), next_word="") for sentence in sentences for q in quantities(sentence)}
     listed = {"units": sorted({q.unit for q in read} - {""})}
     for kind in ("digits", "words"):
@@ -179,7 +180,7 @@ def _listed_text(quantity: Quantity) -> str:
 
 
 def _in_digits(sentence: str, span: tuple[int, int], following: list[str], before: str) -> Quantity:
-    """Return the number of a word with digits, after the word `before`."""
+    """Return the quantity in the word of the sentence at `span`, which has digits and is preceded by `before`."""
     start, end = span
     written = sentence[start:end]
     folded = unicodedata.normalize("NFKC", written).replace("\u2212", "-").lower()
@@ -206,7 +207,7 @@ def _unit_of(words: list[str]) -> str:
 
 
 def _count_spoken(words: list[str], index: int) -> int:
-    """Return the number of words from `index` on that name a number, or 0."""
+    """Return how many words from `index` on are a number in words; 0 if there is none."""
     end = index
     while end < min(len(words), index + MAX_SPOKEN):
         joint = 0  # words between two parts of a number, such as `and` in `two and a half`
@@ -247,7 +248,7 @@ def _value_of(parts: list[str]) -> Decimal | None:
 
 
 def _follows(before: str, ones: Decimal, value: Decimal) -> bool:
-    """Return whether a word for `ones` may follow the word `before` in a number that is `value` so far."""
+    """Return whether a word for `ones` may follow the word `before`, when `value` is the value of the words so far."""
     if before in ("", *_SCALES):
         return True
     return value % 100 == 0 and value > 0 if before == "and" else before in TENS and 0 < ones < 10

@@ -1,4 +1,4 @@
-"""Count the processors that this process may use; a container may have fewer than the machine."""
+"""Count the processors that this process may use, which may be fewer than the machine has."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def usable_processors() -> int:
 
 
 def cpu_quota() -> float | None:
-    """Return the quota of the container (cgroup, version 1 or 2) in processors, such as 1.5, or None without a
-    quota."""
+    """Return the CPU quota of the container (cgroup, version 1 or 2) as a number of processors, such as 1.5; None if
+    there is no limit."""
     folders = [CONTROL_GROUPS, CONTROL_GROUPS / "cpu"]
     with contextlib.suppress(OSError):
         for line in GROUPS.read_text().splitlines():

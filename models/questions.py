@@ -1,8 +1,8 @@
-"""Answer multiple-choice questions about a state text: a probability for every option, from one packed forward pass.
+"""Answer multiple-choice questions about a state text: compute a probability for every option in one forward pass.
 
 The state is the common prompt of all questions. Each question is a branch after this prompt: the question's tokens, the
 token that starts an answer, and a trie (prefix tree) of the options' tokens, each with an end token. An option's
-probability is the product of its softmax probabilities at the branching nodes of its path."""
+probability is the product of the softmax probabilities of its tokens at the branching nodes of its path."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class StateQuestion:
 
 @dataclass(frozen=True, slots=True)
 class QuestionEncoder:
-    """Functions that return token ids: of a state (they start with `prefix`), of a question up to the start of its
-    answer, and of an option. `end` is the id of the token that ends an option."""
+    """Encodes states, questions and options as token ids. Ids of a state start with `prefix`; ids of a question end at
+    the start of its answer. `end` is the id of the token that ends an option."""
 
     tokenizer: STTokenizer
     prefix: list[int]
@@ -80,12 +80,12 @@ def question_encoder(template: PromptTemplate | ChatTemplate, tokenizer: STToken
 
 
 class QuestionBranch:
-    """The token trie (prefix tree) of a question. `chain` has the tokens up to the answer; for a long question only the
-    last of them, and the others are in `prompt_part`. `paths` has each option's tokens, `choices` the tokens that may
-    follow each branching node.
+    """The token trie (prefix tree) of a question. `chain` has the tokens up to the answer. A long question has only its
+    last token in `chain`, and the other tokens in `prompt_part`. `paths` has each option's tokens, and `choices` the
+    tokens that may follow each branching node.
 
-    `branching` counts the trie nodes to evaluate; `nodes` has them, parents first, or is empty if there are more than
-    MAX_NODES. Raises UserError for options with the same tokens."""
+    `branching` is the number of trie nodes to evaluate. `nodes` has these nodes with parents first; it is empty if
+    there are more than MAX_NODES. Raises UserError for options with the same tokens."""
 
     def __init__(self, question: StateQuestion, encoder: QuestionEncoder) -> None:
         chain = encoder.question_ids(question.text)
@@ -110,7 +110,7 @@ class QuestionBranch:
         return len(self.prompt_part) + len(self.chain) + len(self.nodes)
 
     def probabilities(self, scores: Mapping[Path, Sequence[float]]) -> list[float]:
-        """Return the probability of each option, given the finite scores of the `choices` at each node."""
+        """Return the probability of each option. `scores` has the finite scores of the `choices` at each node."""
         shares: dict[Path, dict[int, float]] = {}
         for path, ids in self.choices.items():
             best = max(scores[path])
@@ -119,15 +119,15 @@ class QuestionBranch:
             shares[path] = {i: weight / total for i, weight in zip(ids, weights, strict=True)}
         deep = max(map(len, shares), default=0) + 1
         products = [math.prod(shares[p[:i]][t] for i, t in enumerate(p[:deep]) if p[:i] in shares) for p in self.paths]
-        # Correct rounding until the sum is exactly 1, which takes one or two steps.
+        # Adjust the largest product for rounding errors until the sum is exactly 1, which takes one or two steps.
         while rounding_error := 1.0 - math.fsum(products):
             products[products.index(max(products))] += rounding_error
         return products
 
 
 def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[Path, tuple[Path, int]]]]:
-    """Merge branches into one tree with shared prefixes. Also return, for each choice of each branch, where its scores
-    are in the tree's answers: the token ids of the answer, and the row."""
+    """Merge branches into one tree with shared prefixes. Return the tree and, for each branch, a dict from each
+    branching node to the place of its scores in the answers: (token ids of the query, row)."""
     placed: dict[tuple[int, int], int] = {}
     depths: list[int] = []
 
@@ -164,8 +164,8 @@ MIN_PASS_TOKENS = 128  # a pass may always have this number of tokens, even if i
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The probabilities of each question's options, which sum to 1. `tokens` counts the tokens that the model computed,
-    `kept` those of the state, which stay cached, and `reused_tokens` the tokens that were in the cache before."""
+    """The probabilities of each question's options, which sum to 1. `tokens` counts the tokens that the model computed.
+    Of these, `kept` tokens of the state stay cached. `reused_tokens` counts the tokens that were already cached."""
 
     probabilities: list[list[float]]
     forward_passes: int
@@ -175,8 +175,8 @@ class Answers:
 
 
 class QuestionDecider:
-    """Answers questions about a state with a checkpoint. The last state stays cached; the model's weights are shared
-    with other deciders. Not thread-safe."""
+    """Answers questions about a state with a checkpoint. The tokens of the last state stay cached. The model's weights
+    are shared with other deciders. Not thread-safe."""
 
     def __init__(self, spec: DeciderSpec) -> None:
         started = time.perf_counter()
@@ -194,8 +194,8 @@ class QuestionDecider:
     def answer_in_steps(
         self, state: str, questions: Sequence[StateQuestion], in_slices: bool = True
     ) -> Generator[None, None, Answers]:
-        """Do the same as `answer`, as a generator that yields between passes, where the caller may stop. With
-        `in_slices` a pass takes a few milliseconds, and long states and questions are computed in several passes."""
+        """Do the same as `answer`, as a generator that yields between passes, so that the caller may stop there. With
+        `in_slices`, long states and questions are computed in several passes of a few milliseconds."""
         runner, handle, prompt = self.runner, self.handle, self.encoder.state_ids(state)
         branches: list[QuestionBranch] = []
         for question in questions:
@@ -256,7 +256,7 @@ class QuestionDecider:
 
 
 def _next_batch(branches: Sequence[QuestionBranch], max_nodes: int) -> Sequence[QuestionBranch]:
-    """Return as many of the first branches as have at most `max_nodes` nodes in all, but at least one. A branch with a
+    """Return the first branches with at most `max_nodes` nodes in all, but at least one branch. A branch with a
     `prompt_part` is returned alone."""
     count, nodes = 1, len(branches[0])
     while count < len(branches) and not (branches[0].prompt_part or branches[count].prompt_part):

@@ -1,4 +1,4 @@
-"""An HTTP client for JSON from untrusted servers, with limits for the time and size of an answer.
+"""Send HTTP requests to untrusted servers that answer with JSON, with limits for the time and size of an answer.
 
 Compressed answers are rejected without decompressing them, because 65 kB of zstd can expand to gigabytes. The time
 limit applies to the whole request, so a server that sends an answer byte by byte cannot exceed the limit.
@@ -54,7 +54,7 @@ def compression_of(headers: Mapping[str, str]) -> str | None:
 
 class WebClient:
     """A thread-safe client that sends requests to one URL on persistent connections, from a separate thread. With
-    `proxies` it uses the proxies of the environment variables."""
+    `proxies` it uses the proxies that environment variables name."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class WebClient:
 
     def post(self, body: Any, limit_s: float) -> Future[WebAnswer]:
         """Send a POST request with a JSON body, and return a future of the answer. Cancelling the future cancels the
-        request. The future raises WebError; so does this method after `close`."""
+        request. The future, and this method after `close`, raise WebError."""
         return self._start("POST", limit_s, json=body)
 
     def get(self, limit_s: float) -> Future[WebAnswer]:

@@ -1,7 +1,7 @@
 """Train the model of a bundled world: lander, paddle or driver.
 
-The model learns to imitate the scripted expert in disturbed episodes. After 30 % of the samples, the model itself plays
-the episodes of every second chunk of rows, which the expert labels (DAgger).
+The model learns to imitate the scripted expert in disturbed episodes. After 30 % of the samples, the model plays the
+episodes of every second chunk of rows, and the expert labels them (DAgger).
 
   python models/recipes/bundled_world.py lander                    an hour on one core: runs/lander/checkpoint
 """
@@ -51,8 +51,8 @@ MAX_UNKNOWN_WORDS = 2  # unknown words that an instruction may have (docs/evalua
 
 
 class WorldRecipe:
-    """The training recipe of one world. Its tokenizer has whole tokens for words with word vectors, and splits other
-    words."""
+    """The training recipe of one world. Its tokenizer has one token for each word with a word vector, and splits other
+    words into pieces."""
 
     def __init__(self, world: BundledWorld) -> None:
         self.world, self.plan, self.agent, phrasings = world, world.plan(), world.controller(), world.phrasings()
@@ -62,7 +62,7 @@ class WorldRecipe:
         self.sentences = training_lines(world.name)
         self.nonsense = Nonsense(world.name, phrasings.recognise)
 
-    def build(self, seed: int) -> Learner:
+    def new_learner(self, seed: int) -> Learner:
         tools = self.agent.tools.schemas
         texts = [tools_text(tools), *self.texts, CALL_SHAPE]
         spoken = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
@@ -81,7 +81,7 @@ class WorldRecipe:
 
     def train(self, out: Path, config: TrainConfig) -> Path:
         """Train (or resume in `out`), export to `out/checkpoint`, and return that folder."""
-        learner = self.build(config.seed)
+        learner = self.new_learner(config.seed)
         model, encoder = learner.model, learner.encoder
         plan = compile_plan(self.agent.tools.schemas, encoder.tokenizer)  # without the null call
         policy, chunk_size = TreePolicy(model, encoder.with_plan(plan)), self.plan.chunk
@@ -105,32 +105,32 @@ class WorldRecipe:
         return out / "checkpoint"
 
     def is_early(self, done: float) -> bool:
-        """Return whether rows still have canonical sentences only, when the share `done` of the samples is done."""
+        """Return whether rows have only canonical sentences when the share `done` of the samples is done."""
         return self.plan.early is not None and done < CANONICAL_SHARE
 
     def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
-        """Yield labelled steps of episodes that `policy` plays (None: the expert itself)."""
+        """Yield labelled steps of `parallel` episodes at a time, played by `policy` (None: by the expert)."""
         play = self.plan.early if early and self.plan.early is not None else self.plan.demonstrations
         return play(seed, parallel, policy=policy, beta=0.0 if policy is None else EXPERT_SHARE)
 
     def add_nonsense(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:
-        """Return `rows`, some with a meaningless instruction and a null call; unchanged if `early`, as the model would
-        then take all but canonical sentences for nonsense."""
+        """Return `rows`, some with a meaningless instruction and a null call. If `early`, return them unchanged,
+        because the model would otherwise learn that all sentences but canonical ones are meaningless."""
         return rows if early else with_nonsense(rows, self.nonsense, NONSENSE_SHARE, rng)
 
     def canonical_rows(self, seed: int, count: int) -> list[Row]:
-        """Return rows with canonical sentences, to fit the gate with."""
+        """Return `count` rows with canonical sentences, from which the confidence gate is fitted."""
         steps: Iterable[Demonstration] = itertools.islice(self.plan.demonstrations(seed, min(count, 64)), count)
         return [Row(step.goal.text(), step.observation, None) for step in steps]
 
     def trained_words(self) -> str:
-        """Return all known words, separated by spaces: those of all training sentences, including nonsense, and those
-        whose embeddings start from a word vector."""
+        """Return all known words, separated by spaces: the words of training sentences, including meaningless ones, and
+        all words whose initial embedding is a word vector."""
         sentences = [*self.texts, *self.sentences, *nonsense(held_out=False)]
         return " ".join(sorted({*words(" ".join(sentences)), *whole_words(()), *FILLERS}))
 
     def trained_numbers(self) -> dict[str, list[str]]:
-        """Return the numbers and units of training sentences, without nonsense."""
+        """Return the numbers and units of training sentences, without meaningless sentences."""
         rng, phrasings = random.Random(0), self.world.phrasings()
         goals = [*phrasings.named_goals(), *(phrasings.sample_goal(rng) for _ in range(SENTENCES))]
         spoken = [
@@ -139,7 +139,7 @@ class WorldRecipe:
         return known_numbers([*spoken, *(phrasings.training_instruction(rng, goal) for goal in goals)])
 
     def build_metadata(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
-        """Return the metadata of the new checkpoint, with a gate that is fitted to `decide`."""
+        """Return the metadata of the new checkpoint, with a confidence gate that is fitted to `decide`."""
         seed = -1 - config.seed  # training seeds are not negative
         rows = self.canonical_rows(seed, min(ROWS, config.samples))
         return replace(

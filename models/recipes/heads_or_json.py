@@ -1,5 +1,5 @@
-"""Compare two forms of calls, heads and JSON: train small models from scratch with equal numbers of tokens on a
-synthetic corpus, and count right calls.
+"""Compare two output formats of calls, parallel heads and JSON text: train small models from scratch on a synthetic
+corpus, with equal numbers of tokens, and count right calls.
 
 python models/recipes/heads_or_json.py --seeds 1      two minutes a model on one core; three seeds: docs/evaluation.md
 """
@@ -55,7 +55,7 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t of 97.5 %, by se
 
 
 class FormEncoder:
-    """Encodes rows for `Trainer` in one form: "heads" or "json"."""
+    """Encodes rows for `Trainer` in one output format: "heads" or "json"."""
 
     def __init__(self, heads: RowEncoder, form: str) -> None:
         self.prefix, self.tokenizer = heads.prefix, heads.tokenizer
@@ -77,7 +77,7 @@ class FormEncoder:
 
 @cache
 def vocabulary(form: str) -> Tokenizer:
-    """Return a tokenizer with whole tokens for the words and numbers of the corpus, and for JSON's punctuation."""
+    """Return a tokenizer with one token for each word and number of the corpus, and for JSON's punctuation."""
     texts = [tools_text(tool_schemas(corpus.tools()))]
     sample = take_rows(corpus.rows(0), 4_000)
     texts += [text for row in sample for text in (row.instruction, row.observation)]
@@ -118,8 +118,8 @@ def train_and_evaluate(form: str, tokens: float, seed: int, out: Path, name: str
 
 
 def free_results(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> list[bool]:
-    """Return for each sample whether greedy decoding without constraints gives the right call, that is, whether each
-    token of the right call is the likeliest one after the tokens before it."""
+    """Return for each sample whether unconstrained greedy decoding gives the right call: each of the call's tokens must
+    be the most probable token after the tokens before it."""
     right: list[bool] = []
     model.eval()
     for at in range(0, len(samples), GROUP):
@@ -135,13 +135,13 @@ def free_results(model: Any, encoder: FormEncoder, samples: Sequence[Row]) -> li
 
 
 def constrained_results(decide: TreeDecider, samples: Sequence[Row]) -> list[bool]:
-    """Return for each sample whether decoding that is constrained to legal calls gives the right call."""
+    """Return for each sample whether decoding gives the right call if it is constrained to legal calls."""
     chunks = [samples[at : at + GROUP] for at in range(0, len(samples), GROUP)]
     return [call == row.call for chunk in chunks for call, row in zip(decide(chunk), chunk, strict=True)]
 
 
 def format_shares(counts: Sequence[Sequence[int]]) -> str:
-    """Format the shares of right results in percent: mean, half of its 95 % interval (Student's t), and each seed's."""
+    """Format (right, count) pairs as percentages: mean ± half of its 95 % interval (Student's t), then each seed's."""
     shares = [100 * right / count for right, count in counts]
     percentages = ", ".join(f"{value:.1f}" for value in shares)
     if len(shares) not in T_95:

@@ -1,7 +1,7 @@
-"""Write what the observations of a bundled model's training had in common into its `rtcontrol.json`.
+"""Describe the observations of a bundled model's training in its `rtcontrol.json`, to recognise unfamiliar ones later.
 
-The rows are made again as in the training (models/recipes/bundled_world.py): the expert, and the model itself, play
-disturbed episodes. The weights stay as they are.
+The observations are generated again as in the training (models/recipes/bundled_world.py): the expert and then the model
+play disturbed episodes. The weights do not change.
 
   python models/recipes/known_observations.py lander               five minutes on one core
 """
@@ -29,7 +29,7 @@ CHUNK = 4_096  # rows of each seed
 def add_observations(
     counts: ObservationCounts, recipe: WorldRecipe, rows: int, seed: int, policy: Policy | None
 ) -> None:
-    """Count the observations of new rows, in episodes that `policy` plays (None: the expert itself)."""
+    """Add the observations of `rows` rows to `counts`, from episodes that `policy` plays (None: the expert)."""
     play, share = recipe.plan.demonstrations, 0.0 if policy is None else EXPERT_SHARE
     for first in range(0, rows, CHUNK):
         for step in itertools.islice(play(seed + first, EPISODES, policy=policy, beta=share), CHUNK):

@@ -1,7 +1,7 @@
-"""The synthetic corpus of `heads_or_json.py`: robot tools with up to six arguments, observations and sentences.
+"""Generate the synthetic corpus of `heads_or_json.py`: robot tools with up to six arguments, observations, sentences.
 
-Sentences state values ("with 3 coats"), quote them, or refer to the observation ("as the dial shows"). Rows are
-generated at random. Some orders of clauses, chosen by a checksum, occur only in held-out rows.
+Sentences state values ("with 3 coats"), quote them, or refer to the observation ("as the dial shows"). Rows are random.
+Some orders of clauses, chosen by a checksum, occur only in held-out rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES = ("small", "medium", "large")
 
 @dataclass(frozen=True)
 class Action:
-    """A tool: templates of sentences, schemas of required parameters, schemas and clauses of optional ones."""
+    """A tool, with its sentence templates. `required` has schemas by parameter; `optional` also has clauses."""
 
     name: str
     about: str
@@ -81,7 +81,7 @@ ACTIONS = (
 
 
 def tools() -> list[dict[str, Any]]:
-    """Return the definitions of all tools for prompts."""
+    """Return the definitions of all tools, as dicts with name, description and parameters."""
     definitions = []
     for action in ACTIONS:
         schemas = {**action.required, **{name: schema for name, (schema, _) in action.optional.items()}}
@@ -91,8 +91,8 @@ def tools() -> list[dict[str, Any]]:
 
 
 def rows(seed: int, held_out: bool = False) -> Iterator[Row]:
-    """Yield an endless sequence of random rows, always the same for the same arguments. With `held_out`, the orders of
-    clauses are other ones than in training."""
+    """Yield an endless sequence of random rows, always the same for the same arguments. With `held_out`, clauses have
+    orders that do not occur in training."""
     rng = Random(f"{seed} {held_out}")
     while True:
         count = rng.choices(range(7), [1.0] * 7)[0]

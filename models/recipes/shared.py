@@ -1,7 +1,7 @@
-"""Code that all recipes share: command-line options, errors and progress.
+"""Define what all recipes share: command-line options, error messages and progress.
 
-A run's folder contains the trainer's `state.pt`. The same command resumes from this state; if the run is finished, it
-trains no more.
+A run's folder contains the trainer's `state.pt`, from which the same command resumes. After a finished run, the command
+does not train again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CALL_SHAPE = '{"name": "", "arguments": {}}'
 MARKS = (
     """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
 )
-QUIET_S = 30.0  # time between two lines of progress
+REPORT_INTERVAL_S = 30.0  # time between two lines of progress
 
 
 def base_parser(text: str | None, out: str) -> argparse.ArgumentParser:
@@ -49,12 +49,12 @@ def run_script(parser: argparse.ArgumentParser, work: Callable[[argparse.Namespa
 
 
 def progress_printer(name: str) -> Progress:
-    """Return a callback for the trainer that prints a line of progress every QUIET_S seconds."""
+    """Return a callback for the trainer that prints a line of progress every REPORT_INTERVAL_S seconds."""
     last_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
         nonlocal last_s
-        if time.monotonic() - last_s > QUIET_S:
+        if time.monotonic() - last_s > REPORT_INTERVAL_S:
             last_s = time.monotonic()
             print(f"{name}: {line['samples']:,} samples, loss {line['loss']}, accuracy {line['accuracy']}", flush=True)
 

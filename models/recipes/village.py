@@ -88,7 +88,7 @@ PLAIN_PHRASES = {"wander": _phrases(WANDER), "stay": _phrases(STAY)}
 
 
 def _sentences() -> dict[str, tuple[str, str | None]]:
-    """Return a dict from each sentence to the kind of action and the thing that it is about."""
+    """Return (kind of action, thing that it is about) for each sentence."""
     sentences: dict[str, tuple[str, str | None]] = {}
     for kind, phrases in PHRASES.items():
         sentences |= {phrase.format(thing): (kind, thing) for phrase in phrases for thing in (*PLACES, "fox")}
@@ -104,8 +104,8 @@ _BY_KIND = {kind: [sentence for sentence, (of, _) in SENTENCES.items() if of == 
 _CUT = sorted((*(f"{word} " for word in BEFORE), *(f" {word}" for word in AFTER)), key=len, reverse=True)
 
 
-def situations(rng: random.Random) -> tuple[str, str]:
-    """Return a random (sentence, observation); the observation has direction and distance of each thing."""
+def random_situation(rng: random.Random) -> tuple[str, str]:
+    """Return a random (sentence, observation). The observation has the direction and distance of each thing."""
     sentence = rng.choice(_BY_KIND[rng.choices(list(FREQUENCIES), list(FREQUENCIES.values()))[0]])
     chance = rng.random()
     if chance < 0.12:
@@ -158,7 +158,7 @@ def _known_sentence(instruction: str) -> str:
 def main(args: argparse.Namespace) -> str:
     """Train the model and return a message."""
     fitted = rtcontrol.fit(
-        teacher=right_call, situations=situations, tools=tools, out=args.out, minutes=args.minutes, seed=args.seed
+        teacher=right_call, situations=random_situation, tools=tools, out=args.out, minutes=args.minutes, seed=args.seed
     )
     return f"Model: {fitted.folder}\nHeld-out rows: {fitted.score.message()}"
 

@@ -1,4 +1,4 @@
-"""Initialise the embeddings of everyday words from word vectors, so that words with similar meaning start similar.
+"""Initialise the embeddings of everyday words from word vectors: words with similar meanings get similar embeddings.
 
 The vectors are GloVe's (J. Pennington, R. Socher, C. D. Manning: Global Vectors for Word Representation, EMNLP 2014),
 with 100 dimensions in eight bits, for frequent words and those of the bundled agents' sentences (vectors.NOTICE).
@@ -51,23 +51,23 @@ def common_words() -> str:
 
 @cache
 def word_vectors() -> tuple[dict[str, int], NDArray[np.float32]]:
-    """Return a dict from each word, most frequent first, to its row, and the vectors [words, 100] of length 1."""
+    """Return the word vectors [words, 100], normalised to length 1, and each word's row; frequent words are first."""
     stored = np.load(Path(__file__).with_name("vectors.npz"))
     words, vectors = bytes(stored["words"]).decode().split(), stored["vectors"].astype(np.float32)
     return {word: row for row, word in enumerate(words)}, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def whole_words(texts: Iterable[str]) -> list[str]:
-    """Return the words that should be whole tokens: the most frequent ones, and all words of `texts` that have a
-    vector."""
+    """Return the words that should be whole tokens: the FREQUENT_WORDS most frequent words, and all words of `texts`
+    that have a vector."""
     rows, _ = word_vectors()
     known = sorted({word.lower() for text in texts for word in split_words(text)} & rows.keys())
     return [*dict.fromkeys([*list(rows)[:FREQUENT_WORDS], *known])]
 
 
 def set_embeddings(model: Any, tokenizer: Tokenizer) -> None:
-    """Set the embeddings of a new model's whole words, in place: the words' vectors, projected at random to the model's
-    hidden size and scaled to its initial weights, plus noise."""
+    """Set the embeddings of a new model's whole words, in place. An embedding is the word's vector, projected at random
+    to the model's hidden size and scaled as its initial weights, plus noise."""
     rows, vectors = word_vectors()
     weight = model.get_input_embeddings().weight
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)

@@ -52,7 +52,7 @@ def test_bundled_villagers_obey_instructions() -> None:
     village, rng = recipe("village"), Random(2_000_003)
     learnt = DeciderSpec("village", tuple(village.tools), history=0).build()
     right = count = 0
-    for told, seen in (village.situations(rng) for _ in range(150)):
+    for told, seen in (village.random_situation(rng) for _ in range(150)):
         if village.SENTENCES.get(told, ("flee",))[0] == "flee":  # the model's card says that it did not learn this
             continue
         call = village.right_call(told, seen)

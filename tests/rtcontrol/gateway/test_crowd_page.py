@@ -77,7 +77,7 @@ def test_villagers_texts_use_the_trained_words(village_page: dict[str, Any]) -> 
             assert village.right_call(saying, text)
     words = {word for text in village_page["looks"] for word in text.split()}
     rng = random.Random(0)
-    assert words <= {word for _ in range(500) for word in village.situations(rng)[1].split()}
+    assert words <= {word for _ in range(500) for word in village.random_situation(rng)[1].split()}
 
 
 @under_node
