@@ -41,8 +41,8 @@ def match_results(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int],
     """Return a dict from (message index, index of the call in the message) to the message index of the call's result.
 
     Ids may be missing, and are not unique on all servers: llama.cpp uses one id for all calls, and Kimi restarts its
-    numbers each turn. A result is matched with the oldest pending call that has the same id and, if it has a name, the same
-    name. A result without an id may match any pending call. Calls after the user's last message are matched first.
+    numbers each turn. A result is matched with the oldest pending call that has the same id and, if it has a name, the
+    same name. A result without an id may match any pending call. Calls after the user's last message are matched first.
     Raises UnpairedResult.
     """
     pending_calls: list[tuple[int, int, str | None, str]] = []  # (message index, index of the call, id, name)

@@ -22,9 +22,9 @@ from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 @dataclass(frozen=True)
 class CallSyntax:
     """The syntax of a tool call in one family of chat models. A call is `opening` NAME `arguments` KEY VALUE
-    `separator` KEY VALUE ... `closing`; a call without arguments is `opening` NAME `empty`. `key` formats a key. A
-    string has a `quote` on both sides. `space` precedes each value, and follows separators within a value.
-    `system_text`, in a message of `role`, tells the model to call tools."""
+    `separator` KEY VALUE ... `closing`; a call without arguments is `opening` NAME `empty`. `key` is the format of a
+    key. A string has a `quote` on both sides. `space` precedes each value, and follows separators within a value. A
+    message with the role `role` and the text `system_text` instructs the model to call tools."""
 
     opening: str
     arguments: str
@@ -98,7 +98,7 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
 
 
 def _unknown_form(where: str, calls: str) -> UserError:
-    """Return the error of a template that writes `calls` in an unknown form."""
+    """Return the UserError for a template that writes `calls` in an unknown form."""
     return UserError(
         f"{where}: its chat template writes {calls} in none of the known forms (Qwen 2.5 and 3, Llama 3, Mistral, "
         "FunctionGemma).",
@@ -107,7 +107,7 @@ def _unknown_form(where: str, calls: str) -> UserError:
 
 
 def call_value_text(syntax: CallSyntax, value: Any, inside_quotes: bool) -> str:
-    """Return the text of an argument's value. A string has no closing quote, and no opening one if `inside_quotes`."""
+    """Return the text of an argument's value. A string has no closing quote; with `inside_quotes` no opening quote."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)[1:-1] if syntax.escaped else value
         return text if inside_quotes else f"{syntax.space}{syntax.quote}{text}"
@@ -194,20 +194,20 @@ class ChatTemplate:
         return ""
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """Return the token ids of the prompt's cacheable part: all up to the last control token before the user's
-        text."""
+        """Return the token ids of the prompt's cacheable part, which ends with the last control token or line break
+        before the user's text."""
         system_text = {"role": self.syntax.role, "content": self.syntax.system_text}
         self._turn = self._with_user_turn([system_text], tools)
         return self._turn.prefix
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Return the token ids of the prompt after the prefix, up to where the model starts a call."""
+        """Return the token ids of the prompt after the prefix, up to the place where the model starts a call."""
         calls = "; ".join(history[-HISTORY_LIMIT:])
         content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
         return [*self._tokenizer.encode(f"{self._turn.before}{content}{self._turn.after}"), *self._turn.rest]
 
     def user_turn(self) -> UserTurn:
-        """Return the prompt of a user message alone, without tools or a system message. Raises UserError if the
+        """Return the prompt of a single user message, without tools or a system message. Raises UserError if the
         template cannot render it."""
         return self._with_user_turn([], ())
 
@@ -227,7 +227,7 @@ class ChatTemplate:
         raise UserError(problem, "Set `eos_token` in its tokenizer_config.json.")
 
     def _with_user_turn(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
-        """Return the prompt of the messages `before` and a user message with a gap for its text."""
+        """Return the prompt with the messages `before`, and a user message whose text is left open."""
         place = f"CONTENT{secrets.token_hex(8)}"
         pieces = self._render([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
         if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
@@ -242,7 +242,7 @@ class ChatTemplate:
     def _render(
         self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **options: bool
     ) -> list[int | str]:
-        """Render messages with the template; return ids of control tokens, and the texts between them. Text in tool
+        """Render messages with the template. Return the ids of control tokens and the texts between them. Text in tool
         definitions never becomes a control token."""
         words = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
         try:

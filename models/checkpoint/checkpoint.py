@@ -23,7 +23,7 @@ PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 def check_folder(folder: Path) -> None:
     """Raise UserError if a checkpoint's configuration refers to code, another base model or files outside its folder,
-    or if it has only pickled weights. rtcontrol never runs or opens those, and the model would differ without them."""
+    or if it has only pickled weights. rtcontrol never loads such things, and the model would differ without them."""
     for path in folder.glob("*"):
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise UserError(f"{path} is a pipe, socket or device, not a file.", "Remove it from the checkpoint.")
@@ -48,7 +48,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _rejection(key: str, value: Any) -> str:
-    """Return what a setting refers to that is never loaded, or an empty string."""
+    """Return what a setting refers to if it is never loaded (code, or other files); otherwise an empty string."""
     if key in CODE_KEYS:
         return "code in the checkpoint"
     if key in KERNEL_KEYS and any("/" in str(v) for v in (value.values() if isinstance(value, dict) else [value])):
@@ -125,8 +125,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def is_chat_model(model: str) -> bool:
-    """Return whether a model has a chat template, and a tokenizer without ST tokens. Raises UserError as `resolve`
-    does."""
+    """Return whether a model has a chat template but no ST tokens. Raises UserError as `resolve` does."""
     folder = resolve(model)
     try:
         tokenizer_text = (folder / "tokenizer.json").read_text("utf-8")

@@ -23,8 +23,8 @@ def is_hub_id(model: str) -> bool:
 def fetch(model: str, problem: str, hint: str) -> Path:
     """Return the local folder of the hub id `model`.
 
-    If the cache has all files, the network is not used; otherwise the files are downloaded. Raises UserError if that
-    fails: its text starts with `problem` (where else the model was searched) and `hint` (other ways to name a model).
+    If the cache has all files, the network is not used; otherwise the files are downloaded. Raises UserError if the
+    download fails. The error starts with `problem` (where else the model was searched), and its hint with `hint`.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
 
@@ -63,7 +63,7 @@ def fetch(model: str, problem: str, hint: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    """Return whether a folder has all files of a checkpoint: a download may have been interrupted."""
+    """Return whether a folder has all files of a checkpoint. After an interrupted download some are missing."""
     if not ((folder / "config.json").is_file() and (folder / "tokenizer.json").is_file()):
         return False
     try:

@@ -1,7 +1,7 @@
-"""Describe the observations that a model was trained on, and name what is unfamiliar in another observation.
+"""Describe the observations that a model was trained on, and report what is unfamiliar in another observation.
 
-A text is read as words, numbers and other characters. A number belongs to a field, which is named after the word before
-it and the number's place after that word: `legs 0 1` has the fields `legs#1` and `legs#2`.
+A text is split into words, numbers and other characters. Each number belongs to a field, which is named after the word
+before the number and the number's place after that word: `legs 0 1` has the fields `legs#1` and `legs#2`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOKENS = re.compile(
 
 
 def read_tokens(text: str) -> Iterator[tuple[str, re.Match[str]]]:
-    """Yield the tokens of a text with their matches: words, other characters, and the fields of numbers."""
+    """Yield (token, match) for each word, number and other character of a text. The token of a number is its field."""
     word, place = "", 0
     for match in _TOKENS.finditer(text):
         kind, token = match.lastindex, match[0]
@@ -52,7 +52,7 @@ def is_field(token: str) -> bool:
 
 
 def with_number(text: str, name: str, number: str) -> str | None:
-    """Return the text with another number in the first place of a field; None if the text has no such number."""
+    """Return the text with the first number of the field `name` replaced by `number`; None if it is not found."""
     for token, match in read_tokens(text):
         if token == name and match.lastindex == 1:
             return text[: match.start()] + number + text[match.end() :]
@@ -60,7 +60,7 @@ def with_number(text: str, name: str, number: str) -> str | None:
 
 
 def form_of(number: str) -> str:
-    """Return how a number is written: the count of its decimals, after marks for a plus, leading zeros, an exponent."""
+    """Return how a number is written: `+` for a plus, `0` for leading zeros, then the count of decimals or `e`."""
     whole, _, fraction = number.partition(".")
     digits = whole.lstrip("+-")
     marks = "+" * (whole[0] == "+") + "0" * (digits[0] == "0" and digits[1:2].isdigit())
@@ -68,7 +68,7 @@ def form_of(number: str) -> str:
 
 
 def scaled(number: str, decimals: int) -> int:
-    """Return a number as a count of its last decimal, as 25 for "0.25" or for "0.250" with two decimals."""
+    """Return a number as an integer in units of its last decimal: 25 for "0.25" or "0.250" with two `decimals`."""
     if len(number) < EXACT_LENGTH and "e" not in number and "E" not in number:
         return round(float(number) * 10**decimals)
     return round(Decimal(number).scaleb(decimals))
@@ -76,8 +76,8 @@ def scaled(number: str, decimals: int) -> int:
 
 @dataclass(frozen=True)
 class KnownNumbers:
-    """The numbers of a field in training: their `forms` of writing, and `spans` of values, as "0 to 2, 5, 9". Values in
-    a span are multiples of `step` away from its start. `decimals` is the maximum number of decimals."""
+    """The numbers of a field in training. `forms` has their forms of writing (see `form_of`), and `spans` their values,
+    as "0 to 2, 5, 9". The values of a span have the distance `step`. `decimals` is the maximum number of decimals."""
 
     forms: Sequence[str]
     spans: str
@@ -85,7 +85,7 @@ class KnownNumbers:
     decimals: int
 
     def is_known(self, number: str) -> bool:
-        """Return whether a number is like those in training."""
+        """Return whether a number has a form and a value that numbers in training have."""
         if form_of(number) not in self.forms:
             return False
         lows, highs, step = self._bounds
@@ -101,7 +101,7 @@ class KnownNumbers:
         return lows, highs, max(1, scaled(self.step, self.decimals))
 
     def gaps(self, limit: int) -> list[str]:
-        """Return at most `limit` numbers between the spans, spread evenly over all of them."""
+        """Return at most `limit` numbers from the gaps between the spans, evenly distributed."""
         lows, highs, step = self._bounds
         between = [range(high + step, low, step) for high, low in zip(highs, lows[1:], strict=False)]
         ends = [*itertools.accumulate(map(len, between))]
@@ -111,13 +111,13 @@ class KnownNumbers:
         return [f"{Decimal(value).scaleb(-self.decimals):f}" for value in values]
 
     def beyond(self, steps: int, above: bool) -> str:
-        """Return a number that is some steps below or above all known numbers."""
+        """Return the number that is `steps` steps above (or below) all known numbers."""
         lows, highs, step = self._bounds
         value = highs[-1] + steps * step if above else lows[0] - steps * step
         return f"{Decimal(value).scaleb(-self.decimals):f}"
 
     def message(self) -> str:
-        """Return the spans for people."""
+        """Return the spans as text for messages."""
         spans = [[_short(end) for end in span.split(" to ")] for span in self.spans.split(", ")]
         steps = f" in steps of {self.step}" if self._bounds[2] > 1 else ""
         if len(spans) > MAX_SPANS:
@@ -127,9 +127,9 @@ class KnownNumbers:
 
 @dataclass(frozen=True)
 class KnownObservations:
-    """The observations of a training set. `numbers` has the fields. `counts` has the minimum and maximum count of
-    tokens in a text, as "1", "2+" or "2 to 30". `followers` lists the tokens that followed a token, separated by
-    spaces. Other tokens may occur any number of times, and be followed by any token."""
+    """What the observations of a training set have in common. `numbers` has the known numbers by field. `counts` has,
+    by token, how often it occurs in a text, as "1", "2+" or "2 to 30". `followers` has, by token, the tokens that may
+    follow it, separated by spaces. A token that is not in `counts` or `followers` is not restricted."""
 
     numbers: Mapping[str, KnownNumbers]
     counts: Mapping[str, str]
@@ -149,7 +149,7 @@ class KnownObservations:
         return frozenset().union(self.followers, *self._next.values())
 
     def unfamiliar(self, text: str) -> tuple[str, ...]:
-        """Return what no training observation had, as short texts for people; empty for a familiar observation."""
+        """Return short descriptions of what no training observation had; empty for a familiar observation."""
         unseen: dict[str, None] = {}
         counts: Counter[str] = Counter()
         before = START
@@ -175,14 +175,14 @@ class KnownObservations:
         return f"{_name(token)} at the start" if before == START else f"{_name(token)} after {_name(before)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the observations as a JSON object."""
         names = [part.name for part in fields(KnownNumbers)]
         numbers = {token: {name: getattr(known, name) for name in names} for token, known in self.numbers.items()}
         return {"numbers": numbers, "counts": dict(self.counts), "followers": dict(self.followers)}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """Return the observations of `to_dict`. Raises ValueError, TypeError or KeyError for invalid values."""
+        """Read a result of `to_dict`. Raises ValueError, TypeError or KeyError for invalid values."""
         numbers = {token: KnownNumbers(**known) for token, known in value["numbers"].items()}
         if not all(0 <= known.decimals <= MAX_DECIMALS for known in numbers.values()):
             raise ValueError("a field has too many decimals")
@@ -205,7 +205,7 @@ def _short(number: str) -> str:
 
 
 def _count_reason(token: str, counts: Counter[str]) -> str | None:
-    """Return how the count of a token differs from training; None if another token says the same."""
+    """Describe how the count of a token differs from training; None if the reason of another token includes this."""
     word = token.partition("#")[0]
     if token == LENGTH or (word and is_field(token) and not counts[word]):
         return None

@@ -1,4 +1,4 @@
-"""Prompt templates of ST checkpoints, which combine tools, instruction, history and observation into a prompt.
+"""Fill the prompt templates of ST checkpoints with tools, instruction, history and observation.
 
 The template is in the file `st_template.json` next to the weights: a string with special tokens and variables. The
 variables are `{tools}` (one JSON object per line), `{instruction}`, `{history}`, `{observation}`, and `{environment}`
@@ -41,7 +41,7 @@ SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n"
 
 @dataclass(frozen=True)
 class PromptPart:
-    """A part of a template: the id of a special token, or the text before the next one as literals and variables."""
+    """A part of a template: the id of a special token, or the text between two special tokens as `pieces`."""
 
     special: int | None
     pieces: tuple[tuple[bool, str], ...] = ()  # (True, variable name) or (False, literal)
@@ -84,11 +84,11 @@ class PromptTemplate:
         return cls(read_json(path, missing, RESTORE), tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
-        """Return the token ids of the cacheable part: up to the last special token before anything but the tools."""
+        """Return the token ids of the cacheable part: up to the last special token before the other variables."""
         return self._encode(self.parts[: self._prefix_parts], {"tools": tools_text(tools)})
 
     def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Return the token ids after the prefix, up to where head tokens follow."""
+        """Return the token ids after the prefix, up to the place where head tokens follow."""
         values = {
             "instruction": instruction,
             "observation": observation,
@@ -104,8 +104,8 @@ class PromptTemplate:
         return self._encode(self._split_after_state()[0], {**EMPTY, "observation": state, "environment": state_json})
 
     def question_ids(self, question: str) -> list[int]:
-        """Return the token ids of a question after `state_ids`, up to where head tokens follow. The question takes the
-        place of the instruction, or a new line if the template has the instruction before the state."""
+        """Return the token ids of a question after `state_ids`, up to the place where head tokens follow. The question
+        replaces the instruction; if the instruction is before the state, the question is put on a new line."""
         return self._encode(self._split_after_state()[1], {**EMPTY, "instruction": question})
 
     def _split_after_state(self) -> tuple[list[PromptPart], list[PromptPart]]:

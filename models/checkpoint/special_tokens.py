@@ -1,4 +1,4 @@
-"""The 17 special tokens of the ST format (paper, appendix "Special Token Definitions"; design, section 3)."""
+"""Define the 17 special tokens of the ST format (SimpleTool paper, appendix "Special Token Definitions")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint, which encodes text without ever producing control tokens."""
+"""Encode text with a checkpoint's tokenizer in such a way that text never becomes a control token."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class STTokenizer:
         self._special = {str(t.content): i for i, t in added.items()}
 
     def digest(self) -> str:
-        """Return a hash of settings and vocabulary."""
+        """Return a hash of the tokenizer's settings and vocabulary."""
         return hashlib.sha256(self._text.to_str().encode()).hexdigest()[:16]
 
     @classmethod
     def load(cls, path: Path) -> STTokenizer:
-        """Read a `tokenizer.json`; callers with the same unchanged file share the object. Raises UserError if it is not
-        a tokenizer."""
+        """Read a `tokenizer.json`. Callers with the same unchanged file share one object. Raises UserError if the file
+        is not a tokenizer."""
         try:
             file = path.stat()
             key = (str(path.resolve()), file.st_mtime_ns, file.st_size)
@@ -60,7 +60,7 @@ class STTokenizer:
 
     @property
     def size(self) -> int:
-        """Return the number of tokens, including added ones."""
+        """Return the number of tokens, including added tokens."""
         return int(self._text.get_vocab_size(with_added_tokens=True))
 
     @property
@@ -72,7 +72,7 @@ class STTokenizer:
         return self._special[token]
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; names of control tokens are encoded as plain characters."""
+        """Return the token ids of a text. Names of control tokens in it are encoded as plain characters."""
         try:
             if len(text) < LONG:
                 return list(self._text.encode(text, add_special_tokens=False).ids)
@@ -82,13 +82,13 @@ class STTokenizer:
             return self.encode(text.encode("utf-8", "replace").decode())
 
     def split_added_tokens(self, text: str) -> list[int | str]:
-        """Split trusted text at names of added tokens; return the ids of these tokens, and the texts between them."""
+        """Split trusted text at names of added tokens. Return the ids of these tokens and the texts between them."""
         names = sorted(self._special, key=len, reverse=True)
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
         return [self._special.get(part, part) for part in parts if part]
 
     def encode_marked(self, text: str) -> list[int]:
-        """Return the token ids of trusted text, in which names of added tokens become those tokens."""
+        """Return the token ids of trusted text. The names of added tokens in it become these tokens."""
         return self.encode_pieces(self.split_added_tokens(text))
 
     def encode_pieces(self, pieces: Sequence[int | str]) -> list[int]:
@@ -96,7 +96,7 @@ class STTokenizer:
         return [i for piece in pieces for i in (self.encode(piece) if isinstance(piece, str) else [piece])]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids; special tokens appear by name."""
+        """Return the text of token ids. Special tokens become their names."""
         return str(self._text.decode(list(ids), skip_special_tokens=False))
 
     def to_json(self) -> str:

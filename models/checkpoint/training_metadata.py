@@ -1,4 +1,5 @@
-"""What a checkpoint was trained on (tools, history, words, rate), stored in `rtcontrol.json` next to its weights."""
+"""Read and write `rtcontrol.json` next to a checkpoint's weights: the tools, history, words and rate of its
+training."""
 
 from __future__ import annotations
 
@@ -37,13 +38,13 @@ def words(text: str) -> list[str]:
 
 
 class KnownWords:
-    """A set of words that also matches words with another ending, or with one typing error after the first letter."""
+    """A set of known words. Other forms of a known word, and words with one typing error, also count as known."""
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = frozenset(known)
 
     def unknown(self, text: str) -> tuple[str, ...]:
-        """Return the first MAX_UNKNOWN words of a text that do not match, each once."""
+        """Return the first MAX_UNKNOWN different words of a text that are not known."""
         unknown_words: list[str] = []
         others = [word for word in dict.fromkeys(words(text)) if word not in self._known]
         for n, word in enumerate(others):
@@ -60,8 +61,8 @@ class KnownWords:
 
 
 def _forms(word: str) -> Iterator[str]:
-    """Yield other forms of a word: with or without an ending (`drive` for `driving`), and with one typing error undone
-    (a letter missing, added, swapped or replaced)."""
+    """Yield other forms of a word: with or without an ending (`drive` for `driving`), and with one typing error
+    corrected (a letter missing, added, swapped or replaced)."""
     for ending in ENDINGS:
         yield word + ending
         if word.endswith(ending) and len(stem := word[: -len(ending)]) >= MIN_STEM_LENGTH:
@@ -88,7 +89,7 @@ def comparable(tool: Definition) -> str:
 
 
 def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Definition]]) -> str | None:
-    """Describe the first difference between `tools` and the most similar of the `sets`; None if there are no sets."""
+    """Describe the first difference between `tools` and the most similar tool set in `sets`; None without sets."""
     current = {tool.name: _plain(tool.to_openai()["function"]) for tool in tools}
     known = [{tool["function"]["name"]: _plain(tool["function"]) for tool in tools_of} for tools_of in sets]
     if not known:
@@ -129,11 +130,12 @@ class TrainingMetadata:
     of observations to their units. `rate_hz` are decisions per second. If the function head's confidence is below the
     `gate`, the instruction counts as not understood, and the call is not executed.
 
-    `words` are the known words, separated by spaces. Each other word of an instruction lowers the confidence, so that
-    it is below the gate if there are more than `unknown_words` of them. `numbers` are those of training instructions
-    (see `TrainedNumbers`); any other number or unit puts the confidence below the gate. `observed` describes the
-    observations, as KnownObservations; an unfamiliar one lowers the confidence, too. With `null_keeps`, no call means
-    that the active call stays; else the instruction is not understood. None means that a value is unknown.
+    `words` are the known words, separated by spaces. Each unknown word of an instruction lowers the confidence; more
+    than `unknown_words` of them lower it below the gate. `numbers` are the numbers and units of training instructions
+    (see `TrainedNumbers`); any other number or unit lowers the confidence below the gate. `observed` describes the
+    training observations (see `KnownObservations`); an unfamiliar observation lowers the confidence, too. With
+    `null_keeps`, a decision for no call keeps the active call; otherwise the instruction counts as not understood. None
+    means that a value is unknown.
     """
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
@@ -151,7 +153,7 @@ class TrainingMetadata:
     null_keeps: bool = False
 
     def unfamiliar(self, observation: str) -> tuple[str, ...]:
-        """Return what no training observation had (nothing if those are not stored)."""
+        """Return descriptions of what no training observation had; empty if training observations are not stored."""
         return () if self._known_observations is None else self._known_observations.unfamiliar(observation)
 
     @property
@@ -169,8 +171,8 @@ class TrainingMetadata:
         return None if self.observed is None else KnownObservations.from_dict(self.observed)
 
     def unknown(self, instruction: str) -> tuple[tuple[str, ...], float]:
-        """Return the words and numbers of an instruction that training instructions lack (none if those are not
-        stored), and the factor by which they lower the function head's confidence."""
+        """Return the words and numbers of an instruction that training instructions lack (if these are stored), and the
+        factor by which they lower the function head's confidence."""
         strange = () if self._known_words is None else self._known_words.unknown(instruction)
         numbers = () if self._known_numbers is None else self._known_numbers.unknown(instruction, strange)
         names = [word for word in strange if not any(word in number.lower().split() for number in numbers)]
@@ -198,11 +200,11 @@ class TrainingMetadata:
         return self._matching_set(tools) is not None
 
     def as_trained(self, tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
-        """Return these tools with their keys in the order of training, so that the prompt has the same bytes."""
+        """Return these tools with their keys in the order of training, so that the prompt has the same text."""
         return self._matching_set(tools) or tools
 
     def difference(self, tools: Sequence[ToolSchema]) -> str | None:
-        """Describe the first difference between `tools` and the tools in training; None if those are not stored."""
+        """Describe the first difference between `tools` and the tools in training; None if no tools are stored."""
         return first_difference(tools, [[tool.to_openai() for tool in known] for known, _ in self._known_sets])
 
     def _matching_set(self, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...] | None:
@@ -216,7 +218,7 @@ class TrainingMetadata:
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:
-        """Return the tools in training if there is only one set."""
+        """Return the tools in training if there was only one tool set, else None."""
         return self.tool_sets[0] if len(self.tool_sets) == 1 else None
 
     def write(self, folder: Path) -> None:
@@ -226,8 +228,7 @@ class TrainingMetadata:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Read the metadata of a checkpoint's folder; None if the file is missing. Raises UserError for an invalid
-        file."""
+        """Read the metadata in a checkpoint's folder; None without a file. Raises UserError for an invalid file."""
         path = folder / FILE_NAME
         try:
             changed = path.stat().st_mtime_ns

@@ -1,7 +1,7 @@
 """Decode one call of a chat model. The result equals constrained greedy decoding, but takes fewer forward passes.
 
-A pass evaluates the tokens that are already certain, all values that may come next, and the text between the likeliest
-value and the next one. The interface is the same as in `decode.core`.
+A pass evaluates the tokens that are already certain, all values that may follow them, and the text after the value that
+is guessed. The interface is the same as in `decode.core`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class NextPass:
 
 
 class DecisionNodes:
-    """The nodes that a decision has evaluated, as a tree of tokens. `rows` has the scores at a node, `bests` the best
-    token with its probability. `likely` has the guessed tokens. A pass has at most `total` nodes."""
+    """The nodes that a decision has evaluated, as a tree of tokens. `rows` has scores by node, and `bests` the best
+    token with its probability. `likely` has guessed tokens as a tree. A pass has at most `total` nodes."""
 
     def __init__(self, likely: TokenTree, total: int) -> None:
         self.rows: dict[int, Sequence[float]] = {}
@@ -58,23 +58,23 @@ class DecisionNodes:
         """Return the node after `node` and `token`, or None if it is not evaluated."""
         return self._edges.get((node, token))
 
-    def forget(self, text: Sequence[int], token: int) -> int:
-        """Mark the node after `text` and `token` as not evaluated, and return the node after `text`."""
+    def remove_node(self, text: Sequence[int], token: int) -> int:
+        """Remove the node after `text` and `token`, so that it is evaluated again. Return the node after `text`."""
         at = -1
         for text_token in text:
             at = self._edges[at, text_token]
         del self._edges[at, token]
         return at
 
-    def tree(self, next_pass: NextPass, columns: Sequence[int]) -> Tree:
+    def build_tree(self, next_pass: NextPass, columns: Sequence[int]) -> Tree:
         queries = [ScoreQuery([n - next_pass.base for n in next_pass.scored], columns)] if next_pass.scored else []
         queries += [ScoreQuery([n - next_pass.base], masks=legal[None]) for n, legal in next_pass.masked]
         if not next_pass.tokens:
-            raise RuntimeError("every pass has nodes")
+            raise RuntimeError("a pass has no nodes")
         return Tree(next_pass.tokens, next_pass.parents, self._depths[next_pass.base :], queries)
 
     def store_answers(self, next_pass: NextPass, answers: Sequence[Any]) -> None:
-        """Store the answers to a pass: a row of scores or the best token for each requested node."""
+        """Store the answers of a pass: a row of scores or the best token for each requested node."""
         rest = list(answers)
         if next_pass.scored:
             self.rows.update(zip(next_pass.scored, rest.pop(0), strict=True))
@@ -84,8 +84,8 @@ class DecisionNodes:
     def add_choice(
         self, next_pass: NextPass, at: int, choice: Choice, start: TrieNode, room: int, texts: Texts
     ) -> None:
-        """Add all nodes of a choice below its node `start`, which is at node `at`, to the pass. Append the texts that
-        follow its leaves to `texts`, likely ones first."""
+        """Add to the pass all nodes of a choice below its trie node `start`, which is the evaluated node `at`. Append
+        the texts after its leaves to `texts`, likely texts first."""
         places = {start: at}
         for node in (start, *choice.needed(start, room)):
             if node not in places:
@@ -100,8 +100,8 @@ class DecisionNodes:
                     (texts.appendleft if likely else texts.append)((places[node], [token], (choice, child)))
 
     def add_text(self, next_pass: NextPass, at: int, tokens: list[int], place: Place, room: int, texts: Texts) -> None:
-        """Add to the pass the text up to the next choice, and all nodes of that choice if they fit in `room`. After a
-        likely value the text is added even if the nodes do not fit."""
+        """Add to the pass the text up to the next choice, and all nodes of this choice if they fit in `room`. If they
+        do not fit, add the text only after a likely value."""
         while tokens and (known := self.child(at, tokens[0])) is not None:
             at, tokens = known, tokens[1:]
         while True:  # follow the tokens that are certain from this position on
@@ -133,7 +133,7 @@ class DecisionNodes:
                     texts.append((at, [token], (where, child)))
 
     def node(self, next_pass: NextPass, parent: int, token: int) -> int:
-        """Return the node after `parent` and `token`; add it to the pass if it is new."""
+        """Return the node for `token` after the node `parent`; add it to the pass if it is new."""
         known = self._edges.get((parent, token))
         if known is None:
             known = self._edges[parent, token] = next_pass.base + len(next_pass.tokens)
@@ -159,7 +159,7 @@ class ChatCore:
             grammars.check(free.grammar, limit, plan.where(free))
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
-        """Choose how many nodes a pass looks ahead, by the cost of a pass; return the choice for the report."""
+        """Choose by the cost of a pass how many nodes it evaluates ahead. Return this choice for the report."""
         self.budget = budget or Budget()
         self.ahead = min(self.budget.total, cost().break_even_nodes(choosing=False)) if self.budget.per_head > 1 else 0
         return {"layout": "arguments in sequence", "ahead": self.ahead}
@@ -175,14 +175,14 @@ class ChatCore:
         return 4 * self.budget.total
 
     def start(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> ChatSteps:
-        """Start a decision. `drafts` has the last call as a guess; without `drafts` passes do not look ahead."""
+        """Start a decision. `drafts` has the last call as a guess. Without `drafts`, no text is evaluated ahead."""
         return ChatSteps(self, drafts)
 
 
 @dataclass(eq=False)
 class _Cursor:
-    """The position in a call's text. `text` is evaluated up to node `at` (-1: the prompt's end). The `pending` tokens
-    after it are certain but not evaluated. `place` is the position after them (None: the call is complete)."""
+    """The position in a call's text. `text` has the evaluated tokens up to node `at` (-1: the prompt's end). The next
+    tokens, `pending`, are certain, but not evaluated. `place` is the position after them (None: end of the call)."""
 
     place: Place | None
     pending: list[int]
@@ -193,7 +193,7 @@ class _Cursor:
 
 
 class ChatSteps(DecisionSteps):
-    """A decision in progress by a chat model, which writes the call as text."""
+    """A decision in progress, made by a chat model, which writes the call as text."""
 
     def __init__(self, core: ChatCore, drafts: Drafts | None) -> None:
         self.core, self.plan = core, core.plan
@@ -212,7 +212,7 @@ class ChatSteps(DecisionSteps):
             if cursor.place is None:
                 return self._build_decision(cursor)
             next_pass = self._plan_pass(cursor)
-            self._nodes.store_answers(next_pass, (yield self._nodes.tree(next_pass, self.plan.columns)))
+            self._nodes.store_answers(next_pass, (yield self._nodes.build_tree(next_pass, self.plan.columns)))
 
     # -- advance with the scores that are known ------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class ChatSteps(DecisionSteps):
     def _best_child(
         self, decides: int, children: Sequence[tuple[int, TrieNode]], row: Sequence[float]
     ) -> tuple[int, TrieNode]:
-        """Return the child with the largest score (of equal ones the lowest token id). Raises NotFinite."""
+        """Return the child with the largest score; if several are equal, the lowest token id. Raises NotFinite."""
         scores = [row[self.plan.column[token]] for token, _ in children]
         best, share = best_of(scores)
         self._multiply_confidence(decides, share)
@@ -303,16 +303,17 @@ class ChatSteps(DecisionSteps):
         return True
 
     def _evaluate_again(self, cursor: _Cursor, head: FreeHead) -> None:
-        """Schedule the token before the last choice for evaluation again, now without the illegal token."""
+        """Schedule a second evaluation of the token before the last choice, now without the illegal token."""
         token = cursor.text[cursor.chosen - 1]
         cursor.text, cursor.pending = cursor.text[: cursor.chosen - 1], [token]
-        cursor.at = self._nodes.forget(cursor.text, token)
+        cursor.at = self._nodes.remove_node(cursor.text, token)
         self._append_tokens(cursor, head.chain[min(head.kept, 1) :])
 
     # -- choose the nodes to evaluate ----------------------------------------------------------------------------------
 
     def _plan_pass(self, cursor: _Cursor) -> NextPass:
-        """Return the nodes of the next pass: certain tokens, values of the next choice, and likely text after them."""
+        """Return the nodes of the next pass: certain tokens, the values of the next choice, and likely text after
+        it."""
         next_pass, budget, at = self._nodes.new_pass(), self.core.budget, cursor.at
         for token in cursor.pending[:1] if budget.forced else cursor.pending:
             at = self._nodes.node(next_pass, at, token)

@@ -1,4 +1,4 @@
-"""All legal calls of a chat model as a graph of choices: token tries whose leaves lead to the next choice.
+"""Compile tools to the legal calls of a chat model: a graph of choices, which are tries with leaves to the next choice.
 
 Names, values and the texts between them are encoded separately. The path of a value in its trie ends with the first
 token of the text after the value, which distinguishes 7 from 70.
@@ -28,7 +28,7 @@ class Choice:
     """The alternatives at one position in a call's text, as a trie of tokens.
 
     A leaf has the chosen value, and the position where the text continues: a node of another choice, or None at the end
-    of the call. The choice counts for the confidence of the function (`decides` is 0) or of the k-th parameter (k).
+    of the call. `decides` says whose confidence the choice affects: 0 for the function, k for the k-th parameter.
     `is_value` is True if the alternatives are values, and False if they are texts between two values.
     """
 
@@ -39,8 +39,8 @@ class Choice:
     _sorted: dict[TrieNode, list[tuple[int, TrieNode]]] = field(default_factory=dict)
 
     def insert(self, path: Sequence[int], value: Any, then: Place | None) -> bool:
-        """Add a leaf for `value`, after which the text continues at `then`. Return False, and add nothing, if another
-        leaf's path is the same, a part of this path or a continuation of it."""
+        """Add a leaf for `value`, after which the text continues at `then`. Return False, and add nothing, if the path
+        equals the path of another leaf, or one of them starts with the other."""
         leaf = tuple(path)
         if self.trie.children(leaf) or any(leaf[:end] in self.trie.leaves for end in range(len(leaf) + 1)):
             return False
@@ -55,12 +55,11 @@ class Choice:
         return bool(self.trie.tools(node)[1])
 
     def needed(self, start: TrieNode, limit: int) -> list[TrieNode]:
-        """Return the nodes below `start` whose scores may be needed, parents first, at most `limit` + 1."""
+        """Return at most `limit` + 1 of the nodes below `start` whose scores may be needed, parents first."""
         return self.trie.needed(1, start, limit + 2)[1:]
 
     def children(self, node: TrieNode) -> list[tuple[int, TrieNode]]:
-        """Return the (token, node) pairs of the children, sorted by token id, so that of equal scores the lowest id
-        wins."""
+        """Return the (token, node) pairs of the children, sorted by token id: the first of equal scores is chosen."""
         children = self._sorted.get(node)
         if children is None:
             children = self._sorted[node] = self.trie.legal_children(node, 1)
@@ -69,8 +68,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class FreeText:
-    """A value that is not listed, and is decoded under a `grammar`. It ends before one of the tokens `ends`, which are
-    the first tokens of the choice `then`."""
+    """A value that is not listed, but decoded under a `grammar`. The value ends before one of the tokens `ends`, with
+    which the choice `then` starts."""
 
     tool: int
     decides: int
@@ -112,7 +111,7 @@ class ChatPlan:
         return f"Tool {quoted_name(tool.name)}, parameter {quoted_name(tool.parameters[free.decides - 1].name)}"
 
     def _is_quoted(self, p: Parameter) -> bool:
-        """Return whether all values are strings, so that the quote before a value can be a part of the key's text."""
+        """Return whether all values are strings. The quote before a value is then a part of the key's text."""
         if p.nullable:
             return False
         domain = p.domain

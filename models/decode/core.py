@@ -1,6 +1,6 @@
-"""Decode one call of an ST checkpoint: say which trie nodes to evaluate next, and choose the call from their scores.
+"""Decode one call of an ST checkpoint: request scores of trie nodes, and choose the call from these scores.
 
-`DecoderCore.start` starts a decision. While the decision has `work`, the caller evaluates that tree of tokens after the
+`DecoderCore.start` starts a decision. While the decision has `work`, the caller evaluates this tree of tokens after the
 prompt, and passes the answers to `feed`. The core is independent of the engine: for an engine without tree attention
 the budget is one node per head. Between two steps a decision can wait or be cancelled.
 """
@@ -35,8 +35,8 @@ FreeStart = tuple[int, str, bool]  # head index and grammar of a free value, and
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses for the next decision, from the last one: the `tool`, the `tokens` of free values by (head, tool), and
-    for a chat model the tokens of the call's whole `text` as a tree."""
+    """Guesses for the next decision, taken from the last decision: the `tool`, the `tokens` of free values by (head,
+    tool), and, for a chat model, the tokens of the call's whole `text` as a tree."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class DecisionSteps:
 
 class DecoderCore:
     """A decoder core for the tools of one plan. A free value (generated, not chosen from a list) has at most `limit`
-    tokens. A pass has up to `ahead` nodes for guesses from grammars, and `depth` tokens of a guessed value."""
+    tokens. A pass has at most `ahead` nodes for guesses from grammars, and `depth` tokens of a guessed value."""
 
     depth: int | None = None
     ahead = MAX_AHEAD
@@ -113,7 +113,7 @@ class DecoderCore:
                     self.present_firsts[k, start[1], False] = present.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
-        """Set how many nodes the following passes may have."""
+        """Set how many nodes a pass may have."""
         self.walker = Walker(self.plan, budget)
 
     def where(self, k: int, tool: int) -> str:
@@ -124,7 +124,7 @@ class DecoderCore:
         )
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
-        """Set the budget (None: choose one by the cost of a pass); return the choice and its reasons for the report."""
+        """Set the budget (None: choose it by the cost of a pass). Return the budget and its reasons for the report."""
         chosen, layout = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
         self.set_budget(chosen)
         if self.domains:
@@ -133,7 +133,7 @@ class DecoderCore:
 
     @property
     def reserve(self) -> int:
-        """Return how many nodes must fit after the prompt, if nothing is guessed."""
+        """Return how many nodes must fit after the prompt if no tokens are guessed."""
         return len(self.walker.first)
 
     def free_head(
@@ -145,8 +145,8 @@ class DecoderCore:
         prompt: str = "",
         nullable: bool = True,
     ) -> FreeHead:
-        """Return a new free value for head `k` of a tool; with `guessing`, guess tokens from `values` and `prompt`. If
-        it is not `nullable`, it is not null."""
+        """Return a new free value for head `k` of a tool. With `guessing`, tokens are guessed from `values` and
+        `prompt`. Without `nullable`, the value cannot be null."""
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self.starts[k, tool]
         room = per_head if guessing and (per_head := self.walker.budget.per_head) > 1 else 0
@@ -158,19 +158,19 @@ class DecoderCore:
 
     @property
     def max_nodes(self) -> int:
-        """Return how many nodes may follow the prompt, if tokens are guessed."""
+        """Return how many nodes may follow the prompt if tokens are guessed."""
         return len(self.walker.first) + (self._limit + MAX_GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
     def start(
         self, drafts: Drafts | None = None, prompt: Sequence[int] = (), active_call: Call | None = None
     ) -> HeadSteps:
-        """Start a decision. Free values are guessed from `drafts` (which this decision updates; None: no guesses) and
-        `prompt`; guesses save passes, but never change the call. `active_call` is for hysteresis."""
+        """Start a decision. Tokens of free values are guessed from `prompt` and `drafts`, which the decision updates
+        (None: no guesses). Guesses save passes, but never change the call. `active_call` is for hysteresis."""
         return HeadSteps(self, drafts, prompt, active_call)
 
 
 class HeadSteps(DecisionSteps):
-    """A decision in progress by the heads of an ST checkpoint."""
+    """A decision in progress, made with the heads of an ST checkpoint."""
 
     def __init__(
         self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], active_call: Call | None = None
@@ -211,8 +211,8 @@ class HeadSteps(DecisionSteps):
         return decision
 
     def _walk_to_decision(self) -> tuple[int | None, dict[int, Walk], Decision | None]:
-        """Walk the tries as far as scores are known. Return the tool and the decision as soon as they are known, and
-        the walks. If the arguments may not be combined, restrict a head and walk again. Raises DecodeError."""
+        """Walk the tries as far as scores are known. Return the tool, the walks, and the decision (None: not known
+        yet). If the arguments may not be combined, restrict a head and walk again. Raises DecodeError."""
         while True:
             tool, walks, free = self.core.walker.walk_heads(self.heads, self._walk)
             if tool == NO_TOOL:
@@ -240,8 +240,8 @@ class HeadSteps(DecisionSteps):
         return (self._hysteresis or self.core.walker).walk(head, state, tools)
 
     def _restrict_head(self, tool: int, arguments: Mapping[str, Any]) -> bool:
-        """Restrict the first head whose value no legal combination has with the values before it. Return False if there
-        is none, or its other values are not known."""
+        """Restrict the first head whose value may not be combined with the values of the heads before it. Return False
+        if there is no such head, or its legal values are not known."""
         combinations = self.plan.tools[tool].combinations
         if combinations is None:
             return False
@@ -256,7 +256,7 @@ class HeadSteps(DecisionSteps):
         return False
 
     def _restrict(self, k: int, tool: int, allowed: Callable[[Mapping[str, Any]], Any]) -> bool:
-        """Restrict head `k` to values whose arguments are `allowed`. Return False if none of them is known."""
+        """Restrict head `k` to values for whose arguments `allowed` is true. Return False if no such value is known."""
         head, slot, state = self.plan.heads[k], self.plan.slots[tool][k - 1], self._free.get((k, tool))
         if state is None:
             leaves = {leaf: values[tool] for leaf, values in head.trie.leaves.items() if tool in values}
@@ -275,7 +275,7 @@ class HeadSteps(DecisionSteps):
     def _free_values(self, tool: int) -> dict[int, Any] | None:
         """Return the free values of a call by head. If a value is illegal, retry its last token and return None.
 
-        Raises DecodeError if the retried value is illegal too, or there is no other token.
+        Raises DecodeError if the value after a retry is illegal too, or no other token is legal.
         """
         values: dict[int, Any] = {}
         for k, state in ((k, state) for (k, called), state in self._free.items() if called == tool):
@@ -320,7 +320,7 @@ class HeadSteps(DecisionSteps):
             node = self.heads[k].slots[ROOT]
             known = self.core.present_firsts if k in self._within else self.core.firsts
             firsts = [(node, start, stop) for start, stop in known.items() if start[0] == k]
-            requests += self._build_asks(firsts, self._first_bests)
+            requests += self._build_queries(firsts, self._first_bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
                 with suppress(DecodeError):  # no error, since another tool may be called
                     state = self._new_free_head(k, likely, node)
@@ -329,13 +329,15 @@ class HeadSteps(DecisionSteps):
         for state in self._free.values():
             if not state.done:
                 nodes += state.next_nodes(base + len(nodes))
-                requests += self._build_asks(
+                requests += self._build_queries(
                     [(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests
                 )
         tokens, parents, depths = zip(*nodes, strict=True) if nodes else ((), (), ())
         return Tree(tokens, parents, depths, [query for query, _ in requests]), [handler for _, handler in requests]
 
-    def _build_asks(self, stops: Sequence[tuple[int, Any, ChoicePoint]], bests: dict[Any, Best]) -> Iterator[Request]:
+    def _build_queries(
+        self, stops: Sequence[tuple[int, Any, ChoicePoint]], bests: dict[Any, Best]
+    ) -> Iterator[Request]:
         """Yield a query for each (node, key, choice point): all scores if few tokens are legal, else the best token."""
         base = self.nodes
         if any(node < base for node, _, _ in stops):
@@ -362,7 +364,7 @@ class HeadSteps(DecisionSteps):
             self.heads[k].rows[n] = row
 
     def _new_free_head(self, k: int, tool: int, node: int) -> FreeHead:
-        """Return a new free value, with guesses, whose head token is at `node`."""
+        """Return a new free value whose head token is at `node`, with guesses from the last decision."""
         last = self._drafts.tokens.get((k, tool))
         values = () if last is None else (last,)
         state = self.core.free_head(k, tool, self._guessing, values, self._prompt, k not in self._within)

@@ -1,7 +1,7 @@
-"""Decode a free value (one that is generated, not chosen from a list) in few passes, by guessing tokens ahead.
+"""Decode a free value (generated, not chosen from a list) in few passes, by guessing tokens (speculative decoding).
 
 A pass evaluates the tokens that are certain, followed by a tree of guessed tokens. A right guess saves a pass. Guesses
-never change the value, since each token is still the best legal one.
+never change the value, because a guess is only accepted if it is the best legal token.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Best = tuple[int, float]  # the best legal token (of equal ones the lowest id), 
 
 @dataclass(frozen=True)
 class GuessSources:
-    """Guesses for a free value, and their limits. `values` are token sequences of earlier values, `prompt` is text that
-    the value may repeat, `quote` is the token that ends a string in JSON (None: no JSON). Guesses take up to `room`
-    nodes of a pass (`ahead` of them from the grammar alone), `most` nodes of a decision, and `depth` tokens each."""
+    """Sources of guesses for a free value, and their limits. `values` are token sequences of earlier values, `prompt`
+    is text that the value may repeat, `quote` is the token that ends a string in JSON (None: no JSON). Guesses take at
+    most `room` nodes of a pass (`ahead` of them from the grammar alone), `most` of a decision, and `depth` tokens."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()
@@ -56,8 +56,8 @@ class GuessSources:
 
 @dataclass(frozen=True, eq=False)
 class ChoicePoint:
-    """A position at which a value may continue with several tokens. `legal` is their mask [vocabulary]; `path` are the
-    guessed tokens before the position (empty: directly after the certain tokens)."""
+    """A position at which several tokens may follow, with their mask `legal` [vocabulary]. `path` has the guessed
+    tokens before the position (empty: it is directly after the certain tokens)."""
 
     legal: np.ndarray
     path: Path = ()
@@ -68,7 +68,7 @@ class ChoicePoint:
         return np.flatnonzero(self.legal).tolist() if np.count_nonzero(self.legal) <= FEW else []
 
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
-        """Return the best of the few legal tokens, given the scores of `ids`. Raises NotFinite."""
+        """Return the best legal token, from the scores of the tokens `ids`. Raises NotFinite."""
         by_id = dict(zip(ids, scores, strict=True))
         best, share = best_of([by_id[i] for i in self.few])
         return self.few[best], share
@@ -76,11 +76,11 @@ class ChoicePoint:
 
 @dataclass(slots=True)
 class FreeHead:
-    """A free value that is being decoded, until one of the tokens `ends` or the null token.
+    """The decoding of a free value, which ends with one of the tokens `ends` or with the null token.
 
-    `nodes` are the node numbers of its evaluated tokens, starting with the head token. The next pass evaluates the
+    `nodes` has the node numbers of its evaluated tokens, starting with the head token. The next pass evaluates the
     `chain` of certain tokens, and the guesses of the `tree`, whose node numbers are `places`. At the choice points
-    `stops` it requests the best next token; `bests` are the answers. `guessed` and `right` count guesses.
+    `stops` it requests the best next token; `bests` has the answers. `guessed` and `right` count guesses.
     """
 
     value: FreeValue
@@ -113,7 +113,7 @@ class FreeHead:
         self._continue_after([])
 
     def next_nodes(self, first: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (token, parent, depth) of each node of the next pass; the nodes are numbered from `first` on."""
+        """Yield (token, parent, depth) of each node of the next pass. The first node has the number `first`."""
         number = itertools.count(first)
         for token in self.chain:
             yield token, self.nodes[-1], len(self.nodes)
@@ -124,7 +124,7 @@ class FreeHead:
             self.places[path] = next(number)
 
     def accept_guesses(self) -> None:
-        """Accept the guessed tokens that were the best ones, and the best token after them, as `bests` says."""
+        """Accept the guessed tokens that `bests` confirms as the best tokens, and then the best token after them."""
         bests, stop = self.bests, self.stops[0]
         while (known := self._edges.get((*stop.path, bests[stop.path][0]))) is not None:
             self.confidence *= _probability(bests[stop.path])
@@ -136,7 +136,7 @@ class FreeHead:
         self.accept(bests[stop.path])
 
     def accept(self, best: Best) -> None:
-        """Accept the best token as the next one of the value."""
+        """Append the best token to the value, or end the value with it."""
         self.confidence *= _probability(best)
         self._last_choice = len(self.value.tokens), best[0]
         if self._is_end(best[0]):
@@ -148,13 +148,13 @@ class FreeHead:
 
     @property
     def kept(self) -> int:
-        """Return how many tokens precede the last chosen token."""
+        """Return how many tokens of the value precede the last chosen token."""
         return 0 if self._last_choice is None else self._last_choice[0]
 
     def retry_last_choice(self) -> bool:
-        """Remove the last chosen token of an illegal value, so that another one is chosen; do this at most once.
+        """Remove and exclude the last chosen token of an illegal value, so that another token is chosen; at most once.
 
-        Return False if nothing can be retried. Raises DecodeError if no other token is legal.
+        Return False if the choice cannot be retried. Raises DecodeError if no other token is legal.
         """
         if self.again or self._last_choice is None or (self._last_choice[0] == 0 and self.nodes):
             return False  # the head token would have to be evaluated again
@@ -185,7 +185,7 @@ class FreeHead:
         self.bests = {}  # so that `accept_guesses` is not called again
 
     def _push_forced_tokens(self) -> tuple[list[int], np.ndarray]:
-        """Append the tokens that must follow; return them, and a mask of the tokens that may follow (or end it)."""
+        """Append the tokens without an alternative; return them, and a mask of the tokens that may follow or end it."""
         forced: list[int] = []
         while True:
             if self.value.tokens or self.null_id is None:
@@ -198,7 +198,8 @@ class FreeHead:
             forced.append(token)
 
     def _guess(self, stop: ChoicePoint, tokens: Sequence[int], room: int) -> None:
-        """Add guessed tokens after a choice point to the tree, as far as they are legal and fit in `room` nodes."""
+        """Add guessed tokens after a choice point to the tree, until a token is illegal or the tree has `room`
+        nodes."""
         value, base = self.value, len(self.value.tokens)
         value.push(*stop.path)
         try:
@@ -226,24 +227,25 @@ class FreeHead:
             value.pop(len(value.tokens) - base)
 
     def _look_ahead(self, room: int) -> None:
-        """Guess from the grammar alone: text that must follow, the end of a string, or all legal tokens if few."""
+        """Guess from the grammar alone: forced text, the end of a string, or, if there are few legal tokens, all of
+        them."""
         encode, decode = self.guesses.tokenizer.encode, self.guesses.tokenizer.decode
         for stop in self.stops:  # `_guess` appends to this list
             if len(self.tree) >= room:
                 return
-            if text := self._text_after(stop):
+            if text := self._forced_text(stop):
                 self._guess(stop, encode(text), room)
             for token in stop.few:
                 if decode([token]).startswith(text):
                     self._guess(stop, [token], room)
 
-    def _text_after(self, stop: ChoicePoint) -> str:
+    def _forced_text(self, stop: ChoicePoint) -> str:
         value, base = self.value, len(self.value.tokens)
         value.push(*stop.path)
-        text, quote = value.text_after(), self.guesses.quote
+        text, quote = value.forced_text(), self.guesses.quote
         if not text and quote is not None and stop.legal[quote]:
             value.push(quote)
-            text = f'"{value.text_after()}'
+            text = f'"{value.forced_text()}'
         value.pop(len(value.tokens) - base)
         return text
 

@@ -39,7 +39,7 @@ PLAIN_TEXT, JSON_TEXT = "// a text\n", "// a text of JSON, without its quotes\n"
 
 
 class _TokenizerTables:
-    """A tokenizer in llguidance's format, with tables of its tokens: `unescaped` and `singles`."""
+    """A tokenizer in llguidance's format, a mask of its `unescaped` tokens, and its `singles` (tokens of one byte)."""
 
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
@@ -76,10 +76,10 @@ class Grammars:
         (self.quote, *_) = tokenizer.encode('"')
 
     def compile(self, domain: FreeDomain, where: str, quoted: bool = False, space: str = "") -> str:
-        """Return the grammar of a domain. Raises UserError (`where` names tool and argument) if its schema has none.
+        """Return the grammar of a domain. Raises UserError (`where` names tool and argument) if it cannot be compiled.
 
-        A `quoted` value is a string within JSON quotes, and has no characters that need an escape. `space` precedes
-        JSON values and follows their separators. `parse_free` checks the rules that the grammar does not enforce.
+        A `quoted` value is a string within JSON quotes, without characters that need an escape. `space` precedes JSON
+        values and follows their separators. `parse_free` checks the rules that the grammar does not enforce.
         """
         schema, fault = domain.schema, ""
         if domain.is_string and schema.keys().isdisjoint(PATTERN_KEYS) and schema.get("format") not in FORMATS:
@@ -102,16 +102,16 @@ class Grammars:
         return engine_error(ahead) if ahead.is_error() else ""
 
     def check(self, grammar: str, limit: int, where: str) -> None:
-        """Raise UserError if every value of the grammar has more than `limit` tokens. JSON may have MAX_ENDING more."""
+        """Raise UserError if every value of the grammar has more than `limit` tokens (for JSON plus MAX_ENDING)."""
         text = grammar.startswith((PLAIN_TEXT, JSON_TEXT))
-        end = self.start(grammar, limit, where).end(limit + MAX_ENDING * (not text))
+        end = self.start(grammar, limit, where).find_ending(limit + MAX_ENDING * (not text))
         # For JSON with a pattern the search for an end is not exhaustive, so raise no error.
         if end is None and (text or '"pattern' not in grammar):
             problem = f"{where}: no value of at most {limit} tokens satisfies its schema."
             raise UserError(problem, "Relax the schema, give its properties shorter names, or allow more tokens.")
 
     def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
-        """Return an empty value of at most `limit` tokens plus those that end it. `where` names it in errors."""
+        """Return an empty value, which may get `limit` tokens plus tokens that end it. `where` names it in errors."""
         machine = self.tables
         inside = grammar.startswith(JSON_TEXT)
         return FreeValue(self, grammar, limit, where, machine.unescaped if inside else None)
@@ -129,8 +129,8 @@ class Grammars:
         return self._library.LLMatcher(self.tables.tokens, grammar)
 
     def without_repeats(self, grammar: str, tokens: Sequence[int]) -> tuple[str, Any] | None:
-        """Return the grammar in which no item of an array of unique items repeats one of the complete items in
-        `tokens`, with a matcher after these tokens; None if the grammar is the same, or does not have these tokens."""
+        """Return a stricter grammar, in which no item of an array of unique items repeats a complete item of `tokens`,
+        and its matcher after these tokens. Return None if the grammar would be the same, or rejects these tokens."""
         before, _, written = grammar.partition("%json ")
         text = bytes(self.tables.tokens.decode_bytes(list(tokens)))
         try:
@@ -144,8 +144,8 @@ class Grammars:
         return (narrowed, matcher) if matcher.try_consume_tokens(list(tokens)) == len(tokens) else None
 
     def bounded_matchers(self, grammar: str, tokens: Sequence[int]) -> Iterator[tuple[str, Any]]:
-        """Yield stricter grammars, in which strings with a pattern or format have a maximal length, from short to long,
-        with matchers after these tokens. Without such a bound a string may never end."""
+        """Yield stricter grammars, each with its matcher after these tokens. Strings with a pattern or format have a
+        maximum length in them, which increases from grammar to grammar. Without this limit a string may never end."""
         before, _, written = grammar.partition("%json ")
         inside = grammar.startswith(JSON_TEXT)
         if '"pattern"' not in written and '"format"' not in written:
@@ -163,7 +163,7 @@ class Grammars:
 class FreeValue:
     """A free value in progress: its tokens so far, and a matcher for the tokens that may follow.
 
-    If a mask `unescaped` is given, the value is a JSON string without quotes, and may end where a quote may follow.
+    If `unescaped` is not None, the value is a JSON string without its quotes, and may end where a quote may follow.
     """
 
     def __init__(
@@ -189,8 +189,8 @@ class FreeValue:
         return bool(matcher.validate_tokens([self._grammars.quote]) == 1)
 
     def legal(self, ends: Any, null_id: int | None) -> np.ndarray:
-        """Return a mask [vocabulary] of the tokens that may follow: those of the grammar, `ends` if the value may end,
-        and `null_id` (if not None) at the start of the value.
+        """Return a mask [vocabulary] of the tokens that may follow: tokens that the grammar allows, `ends` if the value
+        may end, and `null_id` (if not None) at the start of the value.
 
         After `limit` tokens only `ends` are legal. Raises DecodeError if no token is legal.
         """
@@ -233,36 +233,36 @@ class FreeValue:
             del self.tokens[rest:]
 
     def push_forced(self) -> list[int]:
-        """Append the tokens that must follow (none if the value may end), or complete a value that has reached its
-        limit. Return the appended tokens."""
+        """Append the tokens without an alternative (none if the value may end), or complete a value that has reached
+        its limit. Return the appended tokens."""
         before = len(self.tokens)
         if before < self._limit and not self._may_end(self._matcher):
-            self.push(*self._must_follow(self._matcher))
+            self.push(*self._forced_tokens(self._matcher))
         if len(self.tokens) >= self._limit and not self._may_end(self._matcher):
-            self.push(*(self.end(MAX_ENDING) or ()))
+            self.push(*(self.find_ending(MAX_ENDING) or ()))
         return self.tokens[before:]
 
-    def _must_follow(self, matcher: Any) -> list[int]:
-        """Return the tokens that must follow."""
+    def _forced_tokens(self, matcher: Any) -> list[int]:
+        """Return the tokens that must follow, because there is no alternative."""
         if self._unescaped is None:
             return list(matcher.compute_ff_tokens())
-        tokens = self._grammars.tokenizer.encode(self._text_after(matcher))
+        tokens = self._grammars.tokenizer.encode(self._forced_text(matcher))
         return tokens if matcher.validate_tokens(tokens) == len(tokens) else []
 
-    def text_after(self) -> str:
+    def forced_text(self) -> str:
         """Return the text that must follow; empty if the value may end."""
-        return self._text_after(self._matcher)
+        return self._forced_text(self._matcher)
 
-    def _text_after(self, matcher: Any) -> str:
+    def _forced_text(self, matcher: Any) -> str:
         if self._may_end(matcher):
             return ""
         text = str(matcher.compute_ff_bytes(), "utf-8", "ignore")
         return text if self._unescaped is None else re.split(r'["\\]', text)[0]
 
-    def end(self, max_tokens: int) -> list[int] | None:
+    def find_ending(self, max_tokens: int) -> list[int] | None:
         """Return at most `max_tokens` tokens that end the value, or None if the search fails.
 
-        llguidance does not tell how a value can end, so closing characters are tried first, then others.
+        llguidance does not report how a value can end, so characters are tried in the order ENDING_ORDER.
         """
         bounded = self._grammars.bounded_matchers(self._grammar, self.tokens)
         for grammar, matcher in chain([(self._grammar, self._matcher)], bounded):
@@ -279,7 +279,7 @@ class FreeValue:
             legal = (i for i in self._grammars.tables.singles if self._matcher.validate_tokens([i]) == 1)
             if self._unescaped is not None:
                 legal = (i for i in legal if self._unescaped[i])
-            more = [*self._must_follow(self._matcher)] or [*islice(legal, 1)]
+            more = [*self._forced_tokens(self._matcher)] or [*islice(legal, 1)]
             if not more:
                 return False
             self.push(*more)
@@ -320,8 +320,8 @@ def _float(digits: str) -> float:
 
 
 def parse_free(domain: FreeDomain, text: str) -> Any:
-    """Return the typed value of decoded text. Duplicates in lists of unique items are dropped. Raises DecodeError if
-    the text does not parse, or violates a rule of the schema that the grammar does not enforce."""
+    """Parse decoded text, and return its typed value. Duplicates in lists of unique items are dropped. Raises
+    DecodeError if the text is not JSON, or violates a rule of the schema that the grammar does not enforce."""
     value: Any = text
     if not domain.is_string:
         try:
@@ -338,7 +338,7 @@ def parse_free(domain: FreeDomain, text: str) -> Any:
 
 
 def _drop_duplicates(value: Any, schema: Any) -> Any:
-    """Drop duplicates in all lists whose schema has `uniqueItems`."""
+    """Return a value without duplicates in all lists whose schema has `uniqueItems`."""
     if not isinstance(schema, Mapping):
         return value
     for arm in (*schema.get("anyOf", ()), *schema.get("allOf", ())):

@@ -1,4 +1,4 @@
-"""Hysteresis: keep the values of the active call until other values are more probable by a margin."""
+"""Apply hysteresis: keep the values of the active call until other values are more probable by a margin."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ VALUE_ERRORS = (ArithmeticError, AttributeError, LookupError, StopIteration, Typ
 
 
 def margin_of(text: str) -> float:
-    """Parse the setting `margin=NUMBER`, a difference of probabilities above 0 and at most 1, and return the number.
-    Raises UserError for another text."""
+    """Parse the setting `margin=NUMBER`, and return the number: a difference of probabilities above 0 and at most 1.
+    Raises UserError for any other text."""
     name, _, number = (part.strip() for part in text.partition("="))
     if name != "margin" or not _NUMBER.fullmatch(number) or not 0 < float(number) <= 1:
         hint = "Give a difference of probabilities, such as margin=0.2 (above 0, at most 1), or remove loop.hysteresis."
@@ -27,8 +27,8 @@ def margin_of(text: str) -> float:
 
 
 class HysteresisWalk:
-    """Walks the tries of one decision, and prefers the values of the active call. Arguments are compared only if the
-    same function is called again. Hysteresis does not apply to the null function and to free values."""
+    """Walks the tries of one decision, and prefers the values of the active call: arguments only if the same function
+    is called again. Hysteresis applies neither to the null function nor to free values."""
 
     def __init__(self, walker: Walker, tokenizer: STTokenizer, margin: float, active_call: Call) -> None:
         self._walker, self._plan, self._margin = walker, walker.plan, margin
@@ -37,8 +37,8 @@ class HysteresisWalk:
         self.kept: dict[str, str | None] = {}  # see `Decision.kept`
 
     def walk(self, head: int, state: HeadState, tools: int) -> Walk:
-        """Return the walk to the best value, or to the active value if the best one is not better by the margin. Head 0
-        (the function) must be walked first, and resets `kept`. Raises NotFinite."""
+        """Return the walk to the active value, or to the best value if that is more probable by the margin. Head 0 (the
+        function) must be walked first, and resets `kept`. Raises NotFinite."""
         if head == 0:
             self.kept = {}
         best = self._walker.walk(head, state, tools)
@@ -66,8 +66,8 @@ class HysteresisWalk:
 
 
 def active_leaves(plan: SchemaPlan, tokenizer: STTokenizer, call: Call) -> tuple[int, dict[int, TrieNode]]:
-    """Return the index of the call's tool (NO_TOOL if unknown), and by head the trie leaf of the call's value. Values
-    outside the tool's domains are left out."""
+    """Return the index of the call's tool (NO_TOOL if it is unknown), and the trie leaf of the call's value by head.
+    Values outside the tool's domains are left out."""
     index = next((i for i, tool in enumerate(plan.tools) if tool.name == call.name), None)
     if index is None:
         return NO_TOOL, {}

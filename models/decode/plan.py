@@ -21,8 +21,8 @@ MAX_CACHED = 4096  # entries of the caches of `Walker`
 
 
 class TokenTrie:
-    """A trie of the token sequences of values. A set of tools is a bit mask. A leaf has the typed value of each tool
-    that has this token sequence, so no value is parsed from text."""
+    """A trie of the token sequences of values. Sets of tools are bit masks. A leaf has a typed value for each tool, so
+    values are never parsed from text."""
 
     def __init__(self, head_token: int) -> None:
         self._head = head_token
@@ -56,7 +56,7 @@ class TokenTrie:
         return node[-1] if node else self._head
 
     def tools(self, node: TrieNode) -> tuple[int, int]:
-        """Return two bit masks: the tools with at least one value below a node, and the tools with several."""
+        """Return two bit masks for a node: the tools with at least one value below it, and the tools with several."""
         return self._tools.get(node, (0, 0))
 
     def children(self, node: TrieNode) -> dict[int, TrieNode]:
@@ -69,7 +69,7 @@ class TokenTrie:
 
     @property
     def choices(self) -> set[int]:
-        """Return all tokens that are an alternative at some node."""
+        """Return all tokens that have a sibling at some node."""
         return {t for c in self._children.values() if len(c) > 1 for t in c}
 
     def legal_children(self, node: TrieNode, tools: int) -> list[tuple[int, TrieNode]]:
@@ -77,8 +77,8 @@ class TokenTrie:
         return sorted((t, c) for t, c in self.children(node).items() if self.tools(c)[0] & tools)
 
     def needed(self, tools: int, start: TrieNode = ROOT, limit: int | None = None) -> list[TrieNode]:
-        """Return `start` and the nodes below whose logits a walk for these tools may need: nodes that branch, and nodes
-        that lead to those. The order is breadth-first; at most `limit` nodes are returned."""
+        """Return at most `limit` of the nodes from `start` on whose logits a walk for these tools may need: branching
+        nodes and their ancestors, breadth-first."""
         order = [start] if self.tools(start)[1] & tools else []
         for node in order:
             if limit is not None and len(order) >= limit:
@@ -94,8 +94,8 @@ ANY_TOOL = 0  # the index under which all leaves of the function head are stored
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """The trie of one head, and its special tokens. `free` has the domains that cannot be listed in a trie, by tool
-    index."""
+    """The trie of one head, and its special tokens. `free` has, by tool index, the domains that cannot be listed in a
+    trie."""
 
     name: str
     head_id: int
@@ -123,9 +123,9 @@ class SchemaPlan:
         return self.heads[0]
 
     def head_values(self, call: Call | None) -> list[tuple[HeadPlan, str | None]]:
-        """Return for each head the text that it writes for a call (None: the null token), as a target of training.
+        """Return for each head the text that it should write for a call (None: the null token), as a training target.
 
-        If the call is None, only the function head is returned. Heads beyond the tool's parameters are null.
+        If the call is None, only the function head is returned. Heads that the tool does not use are null.
         """
         if call is None:
             return [(self.function, None)]
@@ -155,7 +155,7 @@ class SchemaPlan:
 def compile_plan(
     tools: Sequence[ToolSchema], tokenizer: STTokenizer, allow_null: bool = False, overflow: Overflow = "merge"
 ) -> SchemaPlan:
-    """Compile the tools of an agent for one tokenizer. With `allow_null` no function may be chosen.
+    """Compile the tools of an agent for one tokenizer. With `allow_null`, the null function may be chosen.
 
     Raises UserError for two values with the same tokens, and for too many or too long values.
     """

@@ -23,26 +23,27 @@ class PassCost:
     choice_ms: float = 0.0
 
     def total_ms(self, passes: int, tokens: int) -> float:
-        """Return the milliseconds of so many passes with so many tokens in all."""
+        """Return the milliseconds that `passes` passes with `tokens` tokens in all take."""
         return passes * self.fixed_ms + tokens * self.token_ms
 
     def break_even_nodes(self, choosing: bool = True) -> int:
-        """Return how many guessed nodes take as long as another pass. With `choosing`, each node needs the best token
-        of the whole vocabulary."""
+        """Return how many guessed nodes in a pass take as long as an additional pass. With `choosing`, each node needs
+        the best token of the whole vocabulary."""
         node_ms = max(self.token_ms + self.choice_ms * choosing, 1e-3)
         return int((self.fixed_ms + node_ms) / node_ms)
 
 
 def measure_pass_cost(
-    pass_of: Callable[[int], None], prepare: Callable[[int], object], sizes: Sequence[int]
+    run_pass: Callable[[int], None], prepare: Callable[[int], object], sizes: Sequence[int]
 ) -> PassCost:
-    """Measure `pass_of(size)` for each size ROUNDS times, each time after `prepare(size)`; fit and return the cost."""
+    """Time `run_pass(size)` ROUNDS times for each size, after `prepare(size)`. Return the cost that fits these
+    times."""
     best = dict.fromkeys(sizes, float("inf"))
     for _ in range(ROUNDS):
         for size in sizes:
             prepare(size)
             started = time.perf_counter()
-            pass_of(size)
+            run_pass(size)
             best[size] = min(best[size], (time.perf_counter() - started) * 1e3)
     counts, ms = np.array(list(best), float), np.array(list(best.values()))
     token = max(float(np.polyfit(counts, ms, 1)[0]), 0.0)
@@ -51,8 +52,8 @@ def measure_pass_cost(
 
 @dataclass(frozen=True, slots=True)
 class ScoreQuery:
-    """A request for scores at `nodes` (indices in the tree). The answer has for each node a row with the scores of the
-    token `ids`, or, if there are `masks` [nodes, vocabulary], the best legal token and its probability."""
+    """A request for scores at `nodes` (indices in the tree). For each node the answer has the scores of the tokens
+    `ids`, or, with legal-token `masks` [nodes, vocabulary], the best legal token and its probability."""
 
     nodes: Sequence[int]
     ids: Sequence[int] = ()
@@ -61,8 +62,8 @@ class ScoreQuery:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree of tokens to evaluate after the prompt, parents before children. `parents` are numbers of nodes, counted
-    over all trees of the decision; -1 is the prompt's end. A node of depth 0 follows the prompt's last token."""
+    """A tree of tokens to evaluate after the prompt, parents before children. `parents` are node numbers, which are
+    counted over all trees of the decision (-1: the prompt's end). A node of depth 0 follows the prompt's last token."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
@@ -89,8 +90,8 @@ class NotFinite(DecodeError):
 class Budget:
     """The limits for the trie nodes of a pass: `per_head` (including the head token) and in `total`. One node per head
     is ordinary constrained decoding. With `function_first`, argument heads are evaluated only after the function is
-    decided. With `forced`, tokens that must follow are evaluated too, one token a pass (a baseline for benchmarks).
-    With `paths`, all nodes on the way to a wanted node are evaluated in the same pass, regardless of the budget."""
+    decided. With `forced`, tokens without an alternative are evaluated too, one per pass (a baseline for benchmarks).
+    With `paths`, all ancestors of a node are evaluated in the same pass as the node, regardless of the limits."""
 
     per_head: int = 64
     total: int = 128
@@ -105,8 +106,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """Where the KV cache of a prompt prefix is from: `source` is "computed", "disk" or "memory" (of another session).
-    `note` is the reason why a copy on disk was not used or not written."""
+    """How the KV cache of a prompt prefix was obtained. `source` is "computed", "disk" or "memory" (copied from another
+    session). `note` is the reason why a copy on disk was not used or not written."""
 
     tokens: int
     source: str
@@ -130,14 +131,14 @@ class Caps:
     weights: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the known figures for the report."""
+        """Return the capabilities for the report, without unknown ones."""
         return {k: v for k, v in asdict(self).items() if k != "vocabulary" and v is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """A work item of a batch: the next tree of a decision, to be evaluated after the prompt of its `handle`. Setting
-    `stop` cancels the decision; the runner may then return Cancelled instead of answers."""
+    """An item of a batch: the next tree of a decision, to be evaluated after the prompt of its `handle`. Setting `stop`
+    cancels the decision; the runner may then return Cancelled instead of answers."""
 
     handle: Any
     tree: Tree
@@ -145,10 +146,10 @@ class WorkItem:
 
 
 class Runner(Protocol):
-    """A loaded model with many handles. A handle is a cached prompt, followed by the nodes of its current decision: see
-    `runners.handle.Handle`. `slots` is the maximum number of tokens of a handle.
+    """A loaded model with many handles. A handle has a cached prompt, followed by the nodes of the current decision
+    (see `runners.handle.Handle`). `slots` is the maximum number of tokens of a handle.
 
-    Runners are not thread-safe. An optional attribute `figures` is added to the report.
+    Runners are not thread-safe. If a runner has a dict `figures`, it is added to the report.
     """
 
     caps: Caps
@@ -161,7 +162,7 @@ class Runner(Protocol):
         """Return another handle for the same prefix."""
 
     def cost(self, handle: Any) -> PassCost:
-        """Return the measured cost of a pass after a prompt about as long as the handle's."""
+        """Return the measured cost of a pass after a prompt of about the handle's length."""
 
     def prefill(self, handle: Any, count: int) -> None:
         """Compute the next `count` tokens of the handle's prompt."""

@@ -1,4 +1,4 @@
-"""Walk down the token tries along the best logits, to a value or to a node whose logits the next pass must evaluate."""
+"""Walk down token tries to the best child at each node, until a value, or a node whose logits are not computed yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HeadNode = tuple[int, TrieNode]  # (index of a head, node of its trie)
 
 @dataclass
 class HeadState:
-    """The evaluated trie nodes of one head: the number (`slots`) and the logits (`rows`) of each node."""
+    """The evaluated trie nodes of one head. `slots` has the number of each node, and `rows` its logits."""
 
     slots: dict[TrieNode, int] = field(default_factory=dict)
     rows: dict[TrieNode, Sequence[float]] = field(default_factory=dict)
@@ -25,8 +25,8 @@ class HeadState:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The result of a walk. `node` is a leaf, or, if `pending`, a branching node whose logits are not known yet.
-    `visited` are the branching nodes on the way."""
+    """The result of a walk. `node` is a leaf, or, if `pending` is True, a branching node whose logits are not computed
+    yet. `visited` has the branching nodes between the root and `node`."""
 
     node: TrieNode = ROOT
     pending: bool = True
@@ -35,8 +35,8 @@ class Walk:
 
 
 def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, float]:
-    """Return the index of the largest score (the first of equal ones), or `place` if it is not None, and the softmax
-    probability of this index. Raises NotFinite."""
+    """Return the index of the first largest score (or `place` if it is not None), and the softmax probability of this
+    index. Raises NotFinite."""
     if not math.isfinite(sum(scores)):
         raise NotFinite
     maximum = max(scores)
@@ -45,8 +45,8 @@ def best_of(scores: Sequence[float], place: int | None = None) -> tuple[int, flo
 
 
 class Walker:
-    """Walks the tries of one plan greedily, and lists the nodes that the next pass evaluates within a budget. `first`
-    has the nodes of a decision's first pass. `column` maps a token id to its column in a row of logits."""
+    """Walks the tries of one plan greedily, and chooses the nodes that the next pass evaluates, within a budget.
+    `first` has the nodes of a decision's first pass. `column` maps a token id to its column in a row of logits."""
 
     def __init__(self, plan: SchemaPlan, budget: Budget) -> None:
         self.plan, self.budget = plan, budget
@@ -68,12 +68,11 @@ class Walker:
         leaf: TrieNode | None = None,
         within: Collection[TrieNode] | None = None,
     ) -> Walk:
-        """Walk from the head token to the best legal child at each node (of equal ones the lowest token id). `tools` is
-        the mask of tools whose values are legal.
+        """Walk from the head token to the best legal child at each node. If scores are equal, take the lowest token id.
+        `tools` is the mask of tools whose values are legal.
 
-        With a `leaf`, walk to this leaf even if others are better, to get its probability. With `within`, walk to the
-        best of these nodes, with its probability among all of the tools. Raises NotFinite.
-        """
+        With a `leaf`, walk to this leaf, to get its probability. With `within`, walk only over these nodes, but compute
+        the probability among all legal values. Raises NotFinite."""
         node, confidence = ROOT, 1.0
         visited: list[TrieNode] = []
         while node != leaf:
@@ -99,8 +98,8 @@ class Walker:
     def walk_heads(
         self, heads: Sequence[HeadState], walk: Callable[[int, HeadState, int], Walk] | None = None
     ) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
-        """Walk all heads with `walk` (None: greedily), the function head first. Return the tool if it is decided, the
-        walks by head, and the heads whose value for that tool is free."""
+        """Walk all heads with `walk` (None: greedily), starting with the function head. Return the tool (None: it is
+        not decided), the walks by head, and the heads whose value for the tool is free."""
         walk = walk or self.walk
         walks = {0: walk(0, heads[0], FUNCTION_BIT)}
         if walks[0].pending:
@@ -119,7 +118,7 @@ class Walker:
         return tool, walks, free
 
     def next_nodes(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[HeadNode]:
-        """Return the (head, trie node) pairs that the next pass evaluates, parents first, within the budget."""
+        """Return the (head, trie node) pairs that the next pass evaluates within the budget, parents first."""
         lists: list[list[HeadNode]] = []
         called = self.possible_tools(walks.get(0, Walk()).node) if tool is None else 1 << tool
         for k, head in enumerate(self.plan.heads):
@@ -137,8 +136,8 @@ class Walker:
         return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
     def nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
-        """Return the nodes to evaluate so that a walk that is pending at `node` can continue: the nodes that lead
-        there, then those below that may be needed, breadth-first."""
+        """Return the nodes to evaluate so that a walk that is pending at `node` can continue: the ancestors of `node`,
+        then the nodes from `node` on that may be needed, breadth-first."""
         while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:
             (node,) = only
         above = [node[:end] for end in range(len(node))]
@@ -167,8 +166,8 @@ EQUAL_RATIO = 1.02  # costs whose ratio is smaller count as equal
 
 
 def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
-    """Return the maximum number of passes for a call of the tool, and about how many nodes these passes evaluate. Free
-    values are not counted, except their head tokens."""
+    """Return the maximum number of passes for a call of the tool, and about how many nodes these passes evaluate. Of
+    free values, only the head tokens are counted."""
     first, per_head = {*walker.first}, walker.budget.per_head
     function = next(leaf for leaf, values in walker.plan.function.trie.leaves.items() if values.get(ANY_TOOL) == tool)
     choices = [end for end in range(len(function)) if len(walker.choices(0, function[:end], FUNCTION_BIT)[1]) > 1]
@@ -193,13 +192,13 @@ def _passes_after(trie: TokenTrie, tool: int, evaluated_nodes: Sequence[TrieNode
     return max((1 + _passes_after(trie, tool, trie.needed(1 << tool, n, per_head), per_head) for n in waits), default=0)
 
 
-def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
+def choose_layout(plan: SchemaPlan, limit: Budget, measure: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
     """Choose between evaluating all heads at once and evaluating the function first. Return the budget with the lower
     mean cost over all tools (unless its worst call costs much more), and the figures of this choice."""
     walkers = [Walker(plan, budget) for budget in (limit, replace(limit, function_first=True))]
     if walkers[0].first == walkers[1].first:
         return limit, {"layout": "everything"}
-    cost, weighed = measured(), []
+    cost, weighed = measure(), []
     for walker in walkers:
         spent = [worst_call(walker, tool) for tool in range(len(plan.tools))]
         costs = [cost.total_ms(*s) for s in spent]

@@ -235,7 +235,7 @@ def test_removed_item_of_a_set_may_be_written_again(grammars: Grammars) -> None:
     value.pop(len(items))
     assert (value.legal([], None) == legal).all()
     value.push(*items)
-    end = value.end(64)
+    end = value.find_ending(64)
     assert end is not None and value.tokens == items
     assert len({*json.loads(grammars.tokenizer.decode([*items, *end]))}) >= 3
 

@@ -24,7 +24,7 @@ def test_world_recipe_has_the_tokens_and_words_of_the_bundled_model(name: str) -
     made = recipe("bundled_world").RECIPES[name]
     learnt = TrainingMetadata.load(resolve(name))
     assert learnt is not None and learnt.words == made.trained_words()
-    assert STTokenizer(made.build(0).tokenizer).digest() == Checkpoint.open(name).tokenizer.digest()
+    assert STTokenizer(made.new_learner(0).tokenizer).digest() == Checkpoint.open(name).tokenizer.digest()
 
 
 def test_world_recipe_trains_and_exports(tmp_path: Path) -> None:
