@@ -243,7 +243,7 @@ class FreeValue:
         return self.tokens[before:]
 
     def _forced_tokens(self, matcher: Any) -> list[int]:
-        """Return the tokens that must follow, because there is no alternative."""
+        """Return the tokens that must follow, because no other token is legal."""
         if self._unescaped is None:
             return list(matcher.compute_ff_tokens())
         tokens = self._grammars.tokenizer.encode(self._forced_text(matcher))

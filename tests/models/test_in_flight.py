@@ -220,7 +220,7 @@ def test_sessions_of_two_models_use_their_own_model(folder: Path, tmp_path: Path
         assert before.call == after.call
         assert before.confidence == pytest.approx(after.confidence, rel=1e-3)
     assert decide_together([]) == []
-    with pytest.raises(ValueError, match="has one decision"):
+    with pytest.raises(ValueError, match="only one decision"):
         decide_together([(deciders[0], ("", "", ()))] * 2)
 
 
