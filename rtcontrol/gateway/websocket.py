@@ -108,4 +108,4 @@ class WebSockets:
                 raise WireError(Code.MALFORMED, "The WebSocket message is binary.", "Send each message as JSON text.")
             return decode_json(text)
 
-        self._sessions.receive(connection, decode)
+        self._sessions.receive(connection, decode, len(text or ""))

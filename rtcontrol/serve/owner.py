@@ -16,7 +16,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.paused import PausedRobots, default_folder
 from rtcontrol.serve.runs import ServerTotals
 from rtcontrol.serve.session_core import SessionCore
-from rtcontrol.serve.sessions import DecoderNeed, Session
+from rtcontrol.serve.sessions import FLOODED, DecoderNeed, Session
 from rtcontrol_client.wire import Code, WireError
 
 MAX_OPENING = 2  # sessions that may compile schemas and open decoders at the same time
@@ -107,6 +107,7 @@ ACTION_HANDLERS: dict[type, Callable[[SessionOwner, Any], Any]] = {
     ev.ReturnValue: lambda self, action: action,
     ev.SendMessage: lambda self, action: action.connection.send(action.message),
     ev.CloseConnection: lambda self, action: action.connection.close(),
+    ev.DisconnectClient: lambda self, action: ev.ConnectionLost(action.connection, FLOODED),
     ev.WriteLogLine: lambda self, action: self.log_line(action.line),
     ev.StartSession: SessionOwner._start_session,
     ev.DeliverMessage: SessionOwner._deliver_message,

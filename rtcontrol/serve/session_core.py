@@ -16,11 +16,15 @@ from typing import Any
 from rtcontrol.serve import refusals
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.sessions import (
+    BYTE_NS,
     CLIENT_BYE,
     CLIENT_LOST,
     COMMON_SHARE,
+    FLOODED,
     HELLOS_PER_S,
+    MESSAGE_NS,
     PERSON_STOPPED,
+    REFUSED_SHARE,
     SERVER_LEAVING,
     SERVER_STOPPED,
     SESSIONS_SHARE,
@@ -144,12 +148,19 @@ class SessionStep:
         peer = self._peer_of(event.connection)
         if peer.disconnected:
             return
+        cost_ns = MESSAGE_NS + BYTE_NS * event.size
         if not peer.messages.take(self.now_ns):
-            self._refuse(peer, refusals.rate_error(f"{self.rules.messages_per_s:g} messages a second", "Send fewer."))
+            refusal = refusals.rate_error(f"{self.rules.messages_per_s:g} messages a second", "Send fewer.")
         elif self._has_time_for_message(peer):
+            peer.charged_budget.charge(cost_ns)
             self.out.append(ev.ReturnValue(True))
+            return
         else:
-            self._refuse(peer, refusals.rate_error("this client's share of the server's time", READING_HINT))
+            refusal = refusals.rate_error("this client's share of the server's time", READING_HINT)
+        self._refuse(peer, refusal)
+        peer.refused_budget.charge(cost_ns)
+        if not peer.refused_budget.admits(REFUSED_SHARE, self.now_ns):
+            self.out.append(ev.DisconnectClient(peer.connection))
 
     def _has_time_for_message(self, peer: Peer) -> bool:
         """Return whether the session's or the shared budget has time for a message. Store it as `charged_budget`."""
@@ -185,8 +196,9 @@ class SessionStep:
 
     def _on_disconnected(self, event: ev.ConnectionLost) -> None:
         peer = self.core.peers.get(event.connection)
-        if peer is not None and event.revoked:
-            self.out.append(ev.WriteLogLine(f"{event.connection.peer}: the client's key was revoked"))
+        if peer is not None and event.reason:
+            if event.reason != FLOODED or self.core.log_limit.take(self.now_ns):
+                self.out.append(ev.WriteLogLine(f"{event.connection.peer}: {event.reason}"))
             self._close_connection(peer)
         elif peer is not None:
             self._connection_lost(peer)

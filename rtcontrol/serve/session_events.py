@@ -27,10 +27,12 @@ class WithSession:
 # -- events of a connection -------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class MessageArrived(WithConnection):
-    """The event that a message arrived, before it is decoded. `ReturnValue`: True if the server may process it."""
+    """The event that a message of `size` bytes arrived, before it is decoded. `ReturnValue`: True if the server may
+    process it."""
 
-    __slots__ = ()
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -57,9 +59,9 @@ class MessageRefused(WithConnection):
 
 @dataclass(slots=True)
 class ConnectionLost(WithConnection):
-    """The event that the connection was lost, or that the client's CURVE key was `revoked`."""
+    """The event that the connection was lost, or that the server closes it for a `reason`."""
 
-    revoked: bool = False
+    reason: str = ""
 
 
 # -- events of a session ----------------------------------------------------------------------------------------------
@@ -199,7 +201,13 @@ class SendMessage(WithConnection):
 
 
 class CloseConnection(WithConnection):
-    """The action to close the connection after the queued messages were sent."""
+    """The action to close the connection."""
+
+    __slots__ = ()
+
+
+class DisconnectClient(WithConnection):
+    """The action to disconnect a client that sends too much. The result is a `ConnectionLost` event."""
 
     __slots__ = ()
 

@@ -51,10 +51,10 @@ class SessionManager(SessionOwner):
             core, options, pool, watch, log_line, lambda s, me: (CrowdSession if s.crowd else create_thread)(s, me)
         )
 
-    def receive(self, connection: Connection, decode: Callable[[], Message]) -> None:
-        """Process a message of a connection, unless the client exceeds a limit of rate or time. `decode` returns the
+    def receive(self, connection: Connection, decode: Callable[[], Message], size: int = 0) -> None:
+        """Process a message of `size` bytes, unless the client exceeds a limit of rate or time. `decode` returns the
         decoded message, or raises WireError. Errors are sent to the client."""
-        if not self.handle(ev.MessageArrived(connection)):
+        if not self.handle(ev.MessageArrived(connection, size)):
             return
         message: Message | None = None
         started_ns = time.thread_time_ns()
@@ -70,9 +70,9 @@ class SessionManager(SessionOwner):
         finally:
             self.handle(ev.TimeSpent(connection, time.thread_time_ns() - started_ns))
 
-    def disconnected(self, connection: Connection, revoked: bool = False) -> None:
-        """Park the session of a connection that was lost. `revoked`: the client's CURVE key was revoked."""
-        self.handle(ev.ConnectionLost(connection, revoked))
+    def disconnected(self, connection: Connection, reason: str = "") -> None:
+        """Park the session of a connection that was lost, or that the server closes for a `reason`."""
+        self.handle(ev.ConnectionLost(connection, reason))
 
     def threads(self) -> list[SessionThread]:
         """Return the threads of all sessions that have not ended."""

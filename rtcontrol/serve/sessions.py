@@ -20,8 +20,13 @@ MAX_ENDING = 16  # maximum number of sessions that are ending, in addition to th
 # connections without a session, and for sessions that have used up their part.
 SESSIONS_SHARE, COMMON_SHARE = 0.5, 0.25
 TIME_BURST_NS = 100_000_000  # maximum unused time that a budget can accumulate
+# The time to receive a message that is not read. A client whose refused messages take more than this is disconnected.
+MESSAGE_NS, BYTE_NS = 10_000, 2
+REFUSED_SHARE, REFUSED_BURST_NS = 0.02, 4_000_000
 GRACE_S = 30.0  # how long a session is kept for its lost client
 MAX_STOPPED = 256  # maximum number of stored tokens of sessions that a person stopped
+KEY_REVOKED = "the client's key was revoked"
+FLOODED = "disconnected, because it continues to send more than the server reads; send fewer or smaller messages"
 CLIENT_LOST, CLIENT_BYE, SERVER_STOPPED = "client lost", "client said bye", "server stopped"
 PERSON_STOPPED = "a person stopped it"
 SERVER_LEAVING = "the server is shutting down: connect again"
@@ -40,7 +45,7 @@ class Connection(Protocol):
         lost, drop and count the message. After a loss, the transport calls `SessionManager.disconnected`."""
 
     def close(self) -> None:
-        """Close the connection after the queued messages were sent; any thread may call this."""
+        """Close the connection, perhaps after the queued messages were sent; any thread may call this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +86,17 @@ class TokenBucket:
 
 class TimeBudget:
     """A budget of processor time for reading messages. A message is charged after it was read, so the budget may become
-    negative; it then admits no message."""
+    negative; it then admits no message. It accumulates at most `burst_ns`, and at most the time of one second."""
 
-    __slots__ = ("_filled_ns", "_left_ns")
+    __slots__ = ("_burst_ns", "_filled_ns", "_left_ns")
 
-    def __init__(self, now_ns: int) -> None:
-        self._left_ns, self._filled_ns = TIME_BURST_NS, now_ns
+    def __init__(self, now_ns: int, burst_ns: int = TIME_BURST_NS) -> None:
+        self._left_ns, self._filled_ns, self._burst_ns = burst_ns, now_ns, burst_ns
 
     def admits(self, share: float, now_ns: int) -> bool:
         """Add the fraction `share` of the time since the last call to the budget. Return whether time is left."""
-        self._left_ns = min(TIME_BURST_NS, self._left_ns + int(share * (now_ns - self._filled_ns)))
+        most_ns = min(self._burst_ns, int(share * 1e9))
+        self._left_ns = min(most_ns, self._left_ns + int(share * (now_ns - self._filled_ns)))
         self._filled_ns = now_ns
         return self._left_ns > 0
 
@@ -236,6 +242,7 @@ class Peer:
     hellos: TokenBucket
     errors: TokenBucket
     budget: TimeBudget  # the reading time of the connection's session
+    refused_budget: TimeBudget  # for messages that are received and not read
     charged_budget: TimeBudget  # the budget that is charged for the current message
     received_ns: int  # when the last message was received
     sent_ns: int  # when the last message was sent
@@ -251,8 +258,8 @@ class Peer:
         messages = TokenBucket(rules.messages_per_s, rules.messages_per_s, now_ns)
         hellos = TokenBucket(HELLOS_PER_S, HELLO_BURST, now_ns)
         errors = TokenBucket(rules.errors_per_s, 2 * rules.errors_per_s, now_ns)
-        budget = TimeBudget(now_ns)
-        return cls(connection, messages, hellos, errors, budget, budget, now_ns, now_ns)
+        budget, refused = TimeBudget(now_ns), TimeBudget(now_ns, REFUSED_BURST_NS)
+        return cls(connection, messages, hellos, errors, budget, refused, budget, now_ns, now_ns)
 
     def join(self, session: Session) -> None:
         """Make this the session's connection, in place of its previous connection. The welcome must be sent again."""

@@ -26,7 +26,7 @@ from rtcontrol_client.wire.endpoint import ENDPOINT_FORMS, Endpoint, EndpointErr
 DOMAIN = "rtcontrol"
 REREAD_S = 0.25
 # The maximum numbers of messages that libzmq queues per client. Received messages are few, because each may have 1 MiB.
-SENT_WAITING, RECEIVED_WAITING = 64, 8
+SENT_WAITING, RECEIVED_WAITING = 64, 2
 BACKLOG, HANDSHAKE_MS = 256, 2_000
 log = logging.getLogger(__name__)
 
@@ -81,20 +81,17 @@ class ZmqAuth:
             socket.curve_secretkey = self._pair.secret.encode()
         return socket
 
-    def receive(self, socket: zmq.Socket[bytes]) -> tuple[bytes, str | None, list[bytes]] | None:
-        """Return the next message's routing id, client key and parts, or None if no message is queued."""
+    def receive(self, socket: zmq.Socket[bytes]) -> tuple[bytes, str | None, list[zmq.Frame]] | None:
+        """Return the next message's routing id, client key and frames, or None if no message is queued."""
         try:
-            if self._folder is None:
-                identity, *parts = socket.recv_multipart(zmq.NOBLOCK)
-                return identity, None, parts
-            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            identity, *frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
         key: str | None = None
-        with contextlib.suppress(zmq.ZMQError):  # the frame has no User-Id (the public key of an admitted client)
-            key = str(frames[-1].get("User-Id"))
-        identity, *parts = (frame.bytes for frame in frames)
-        return identity, key, parts
+        if self._folder is not None:
+            with contextlib.suppress(zmq.ZMQError):  # the frame has no User-Id (the public key of an admitted client)
+                key = str(frames[-1].get("User-Id"))
+        return identity.bytes, key, frames
 
     def is_allowed(self, key: str | None) -> bool:
         """Return whether a client with this public key (Z85) may stay connected. A removed key file takes effect within

@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import select
+import socket
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from pathlib import Path
 import zmq
 
 from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.sessions import KEY_REVOKED
 from rtcontrol.serve.zmq_auth import ZmqAuth, bind
 from rtcontrol_client.wire import Message, decode_msgpack, encode_msgpack
 
@@ -31,11 +33,27 @@ MAX_QUEUED = 16_384  # maximum number of messages in the send queue; further mes
 LAST_SEND_S, LINGER_MS = 0.1, 300
 
 
+class ClientStream:
+    """The TCP or Unix stream of a ZeroMQ connection, by its file descriptor, which belongs to libzmq. A ROUTER cannot
+    disconnect a client, which could go on sending; libzmq closes a stream that was shut down."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self._inode = fd, 0
+        with contextlib.suppress(OSError):  # closed meanwhile
+            self._inode = os.fstat(fd).st_ino
+
+    def shut(self) -> None:
+        """Shut the stream down, unless its descriptor belongs to another file by now."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as stream:
+            if os.fstat(stream.fileno()).st_ino == self._inode:
+                stream.shutdown(socket.SHUT_RDWR)
+
+
 class RouterConnection:
     """A connection to the DEALER socket of one client. `identity` is the routing id that libzmq assigns."""
 
-    def __init__(self, router: Router, identity: bytes, key: str | None, peer: str) -> None:
-        self._router, self.identity, self.key, self.peer = router, identity, key, peer
+    def __init__(self, router: Router, identity: bytes, key: str | None, peer: str, stream: ClientStream) -> None:
+        self._router, self.identity, self.key, self.peer, self._stream = router, identity, key, peer, stream
         self.closed = False
 
     def send(self, message: Message) -> None:
@@ -46,6 +64,7 @@ class RouterConnection:
         if not self.closed:
             self.closed = True
             self._router.connections.pop(self.identity, None)
+            self._stream.shut()
 
 
 class Router:
@@ -105,7 +124,7 @@ class Router:
         """Close the connections whose keys are no longer on the allow-list."""
         for connection in list(self.connections.values()):
             if not self._auth.is_allowed(connection.key):
-                self._sessions.disconnected(connection, revoked=True)
+                self._sessions.disconnected(connection, KEY_REVOKED)
 
     def close(self) -> None:
         self._stopping = True
@@ -142,11 +161,14 @@ class Router:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)
 
-    def _deliver(self, identity: bytes, key: str | None, parts: list[bytes]) -> None:
+    def _deliver(self, identity: bytes, key: str | None, frames: list[zmq.Frame]) -> None:
         connection = self.connections.get(identity)
         if connection is None and not self._auth.is_allowed(key):
             return  # ignore messages of a connected client whose key was revoked
         if connection is None:
             name = self._auth.client_name(key) or f"zmq-{next(self._numbers)}"
-            connection = self.connections[identity] = RouterConnection(self, identity, key, name)
-        self._sessions.receive(connection, lambda: decode_msgpack(parts, self._sessions.options.limits))
+            stream = ClientStream(int(frames[-1].get(zmq.SRCFD)))
+            connection = self.connections[identity] = RouterConnection(self, identity, key, name, stream)
+        limits = self._sessions.options.limits
+        size = sum(map(len, frames))
+        self._sessions.receive(connection, lambda: decode_msgpack([frame.bytes for frame in frames], limits), size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import threading
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.serve import key_files
-from rtcontrol.serve.sessions import DecoderNeed, overload_error
+from rtcontrol.serve.sessions import KEY_REVOKED, DecoderNeed, overload_error
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.wire.messages import Bye, Welcome
@@ -34,6 +36,18 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("server", "arm", "leg"):
         key_files.create_key_pair(folder, name)
     return folder
+
+
+def test_flooding_client_is_disconnected_and_others_stay(running: Any) -> None:
+    honest, hostile = running.enter(pacing="client"), running.peer()
+    monitor = hostile.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    give_up = time.monotonic() + 30
+    while not monitor.poll(0) and time.monotonic() < give_up:
+        with contextlib.suppress(zmq.Again):
+            hostile.socket.send(bytes(1_000_000), zmq.NOBLOCK)
+    assert monitor.poll(0)
+    hostile.socket.disable_monitor()
+    assert honest.ask().status == "fresh"
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +224,7 @@ def test_hostile_hellos_block_no_opening_or_resuming_client(running: Any) -> Non
     reading = [running.peer() for _ in range(3)]
     for number, peer in enumerate(reading):
         peer.hello(tools=[large(number)], instruction="go", safe_call=None)
-    running.sessions.disconnected(next(iter(running.sessions.core.peers)), revoked=True)
+    running.sessions.disconnected(next(iter(running.sessions.core.peers)), KEY_REVOKED)
     until(lambda: running.sessions.health()["sessions"]["parked"] == 1)
     honest, again = running.peer(), running.peer()
     honest.enter(pacing="client")

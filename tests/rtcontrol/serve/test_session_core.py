@@ -12,7 +12,7 @@ import pytest
 from rtcontrol.serve import session_events as ev
 from rtcontrol.serve.paused import PausedRobots
 from rtcontrol.serve.session_core import MAX_IDLE_CONNECTIONS, MAX_WELCOMES
-from rtcontrol.serve.sessions import MAX_ENDING, SERVER_LEAVING, DecoderNeed, Peer, Session
+from rtcontrol.serve.sessions import KEY_REVOKED, MAX_ENDING, SERVER_LEAVING, DecoderNeed, Peer, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -401,6 +401,35 @@ def test_time_budget_in_debt_recovers(bench: Bench) -> None:
     assert read(bench, wire, 1, 1) == 1
 
 
+def test_client_that_floods_is_disconnected(bench: Bench) -> None:
+    robot, _ = bench.enter()
+    for size, needed in ((1 << 20, 110), (0, 5_600)):  # with a session: first its share and its rate are used up
+        wire, session = bench.enter()
+        assert sent_until_closed(bench, wire, size) < needed and session.life.state == "parked"
+        sent_until_closed(bench, Wire(), 1 << 20)  # uses up the time for all others
+        assert sent_until_closed(bench, Wire(), 1 << 20) == 2
+        bench.now += 10 * S
+    assert not robot.closed and "send more than the server reads" in bench.lines[-1]
+
+
+def test_client_over_its_rate_at_times_stays_connected(bench: Bench) -> None:
+    wire, _ = bench.enter()
+    for _ in range(50):
+        for _ in range(5_100):
+            bench.handle(ev.MessageArrived(wire, 200))
+        bench.now += S
+    assert not wire.closed and bench.core.refused["rate"] > 4_000
+
+
+def sent_until_closed(bench: Bench, wire: Wire, size: int) -> int:
+    """Let messages arrive at once until the server closes the connection. Return their number."""
+    count = 0
+    while not wire.closed and count < 10_000:
+        bench.handle(ev.MessageArrived(wire, size))
+        count += 1
+    return count
+
+
 def test_errors_are_rate_limited_and_unsent_ones_counted(bench: Bench) -> None:
     wire, _ = bench.enter()
     garbage = WireError(Code.MALFORMED, "No message.")
@@ -448,7 +477,7 @@ def test_excess_connections_drop_the_longest_silent(bench: Bench) -> None:
 
 def test_late_message_does_not_revive_dropped_connection(bench: Bench) -> None:
     wire, session = bench.enter()
-    bench.handle(ev.ConnectionLost(wire, revoked=True))
+    bench.handle(ev.ConnectionLost(wire, KEY_REVOKED))
     assert wire.closed and bench.lines[1] == "a peer: the client's key was revoked" and session.life.state == "parked"
     assert not bench.handle(ev.MessageArrived(wire))
     bench.send(wire, observe(session.token))

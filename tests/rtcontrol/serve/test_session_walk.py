@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.serve import session_events as ev
-from rtcontrol.serve.sessions import MAX_ENDING, Session
+from rtcontrol.serve.sessions import KEY_REVOKED, MAX_ENDING, Session
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -111,7 +111,7 @@ class Walk:
     def revoke(self) -> None:
         if self.random.random() < 0.3:
             wire = self.wire()
-            self.bench.handle(ev.ConnectionLost(wire, revoked=True))
+            self.bench.handle(ev.ConnectionLost(wire, KEY_REVOKED))
             self.wires.remove(wire)
 
     def pass_time(self) -> None:
