@@ -45,7 +45,7 @@ def match_results(messages: Sequence[ConversationTurn]) -> dict[tuple[int, int],
     same name. A result without an id may match any pending call. Calls after the user's last message are matched first.
     Raises UnpairedResult.
     """
-    pending_calls: list[tuple[int, int, str | None, str]] = []  # (message index, index of the call, id, name)
+    pending_calls: list[tuple[int, int, str | None, str]] = []  # (index of the message, call's index in it, id, name)
     results: dict[tuple[int, int], int] = {}
     last_user_message = -1
     for index, message in enumerate(messages):

@@ -13,7 +13,7 @@ from rtcontrol.models.decider import DeciderSpec, result_or_error
 from rtcontrol.models.decode.core import Drafts
 from rtcontrol.models.in_flight import InFlightDecode, evaluate, run_to_end
 
-MAX_SEQUENCES = 256  # maximum number of cached prompts; an evicted prompt is computed again, except its shared prefix
+MAX_SEQUENCES = 256  # maximum number of cached prompts; an evicted prompt is computed again after the shared prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class CrowdDecoder:
     def __init__(self, spec: DeciderSpec, max_sequences: int = MAX_SEQUENCES) -> None:
         self.decider = spec.build()
         self._max_sequences = max(max_sequences, self.decider.runner.caps.batch)
-        self._sequences: OrderedDict[str, CharacterSequence] = OrderedDict()  # least recently used first
+        self._sequences: OrderedDict[str, CharacterSequence] = OrderedDict()  # by character, least recently used first
         self._stop = threading.Event()
 
     def decide(self, prompts: Sequence[CharacterPrompt]) -> list[Decision | Exception]:

@@ -95,15 +95,15 @@ class STDecider:
         self.checkpoint, self.runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         metadata = TrainingMetadata.load(self.checkpoint.folder)
-        # A prompt with more history than any prompt in training would change the calls unpredictably.
+        # The model was not trained on prompts with more history, so its calls would be unpredictable.
         self._history = spec.history if metadata is None else min(spec.history, metadata.history)
         tools = tool_schemas(spec.tools)
         self._metadata = metadata if metadata is not None and metadata.knows(tools) else None
         if self._metadata is not None:
             tools = self._metadata.as_trained(tools)
-            self._unknown = lru_cache(maxsize=4)(self._metadata.unknown)  # the instruction rarely changes
+            self._unknown = lru_cache(maxsize=4)(self._metadata.unknown)  # cached: the instruction rarely changes
         prefix, slots = self.template.prefix_ids(tools), self.runner.slots
-        if len(prefix) >= slots:  # check now: to compile a plan of such long values takes minutes and gigabytes
+        if len(prefix) >= slots:  # check before compiling, which would take minutes and gigabytes
             raise prompt_too_long(slots, len(prefix))
         core = build_core(spec, self.checkpoint, self.runner.caps.vocabulary, tools)
         self.plan: Any = core.plan

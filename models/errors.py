@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any, BinaryIO
 
-WRITER_S = 5.0  # how long to wait for the first data of a pipe
+WRITER_S = 5.0  # seconds to wait until another process writes to a pipe
 
 
 def quoted_name(name: object) -> str:
@@ -130,7 +130,7 @@ def read_json(path: Path, missing: UserError, hint: str) -> dict[str, Any]:
     return value
 
 
-# Python's json module accepts NaN, reads 1e400 as infinity, and ignores repeated keys. These functions raise errors.
+# Python's json module accepts NaN, infinite numbers (1e400) and repeated keys. The functions below reject these.
 
 
 def strict_json(text: str) -> Any:

@@ -40,7 +40,7 @@ def _unlock_all_folders() -> None:
         unlock_folder(descriptor)
 
 
-_locks: set[int] = set()  # file descriptors
+_locks: set[int] = set()  # file descriptors of the locked folders
 os.register_at_fork(after_in_child=_unlock_all_folders)
 
 

@@ -16,7 +16,7 @@ from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runne
 from rtcontrol.models.decode.walk import HeadNode
 
 T = TypeVar("T")
-# A long prompt is computed in slices of at most MAX_SLICE tokens, and fewer if a slice takes longer than SLICE_S.
+# A long prompt is computed in slices of at most MAX_SLICE tokens, or fewer if a slice takes over SLICE_S seconds.
 MAX_SLICE, MIN_SLICE, SLICE_S = 64, 4, 0.008
 _slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # how many tokens each runner computes in SLICE_S
 
@@ -45,7 +45,7 @@ class InFlightDecode:
         except Exception as error:
             self.error = error
             if isinstance(error, NotFinite):
-                self.handle.invalidate()  # the cached keys and values may have NaN, too
+                self.handle.invalidate()  # the cached keys and values may also be NaN
 
     def decision(self) -> Decision:
         """Return the finished decision, or raise the error that ended it."""
@@ -126,8 +126,8 @@ class Decoding:
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
-        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # of a pass, for the report
-        self._batch_handles: list[Any] = []  # for `decide_all`
+        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # layout of a pass, for the report
+        self._batch_handles: list[Any] = []  # handles for `decide_all`
         self._stop = threading.Event()
         self._drafts = Drafts()
         self._last: InFlightDecode | None = None

@@ -14,11 +14,11 @@ from decimal import Decimal
 ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
         "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-# Words with a value only together with the next word.
+# Words that are numbers only together with the next word, as in `second two`.
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "dozen")
 _NOT_FINITE = ("nan", "inf", "infinity", "infinite")
-_BEFORE_VALUES = ("at", "to", "of", "x", "y", "speed", "height", "minus", "plus")  # nan may be a grandmother
-# Units, each with its other names.
+_BEFORE_VALUES = ("at", "to", "of", "x", "y", "speed", "height", "minus", "plus")  # elsewhere `nan` may be a person
+# One unit per field: its name, then its other names.
 _NAMES = """
 m metre metres meter meters|km kilometre kilometres kilometer kilometers k's|cm centimetre centimetres|mm|mi mile miles
 km/h kmh kph kmph|mph|m/s mps|kn knot knots kt kts|ft foot feet|inch inches|yd yard yards|%|percent pct
@@ -35,18 +35,18 @@ _SHARES = {"half": Decimal("0.5"), "quarter": Decimal("0.25"), "quarters": Decim
 _SIGNS = frozenset({"minus", "negative"})
 _COUNTED = frozenset({*_VALUES, *_SCALES, *_SHARES})
 _SPOKEN = frozenset({*_COUNTED, *_SIGNS, "point", "decimal"})
-# Marks that are not part of a number: a dot or comma before other than a digit, or after a letter; a comma after a
-# decimal point, as in 0.3,0.7.
+# Matches punctuation that is not part of a number: a dot or comma that no digit follows, or that follows a letter;
+# and a comma after decimals, as in 0.3,0.7.
 _MARKS = re.compile(
     r"[=;()\[\]{}\"!?]|[.,:](?!\d)|(?<=[^\W\d])[.,:]|(?<!\d):|(?:(?<=\.\d)|(?<=\.\d\d)),(?=[-+\u2212]?\d)"
 )
 _DIGITS = re.compile(r"([-+]?)(\d+(?:[.,]\d+)?|[.,]\d+)([^\W\d_]\D*|[%°]\D*)?")
-_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")  # ambiguous: 1,000 may be a thousand or one
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:[.,]\d{3})+")  # ambiguous: 1,000 may be 1000 or 1.000
 _RATE = re.compile(r"[^\W\d]+/[^\W\d]+")
-_SYMBOLS = re.compile(r"[^\w\s]+")  # a number after such a word may be negative, a bound or a price
+_SYMBOLS = re.compile(r"[^\w\s]+")  # after a symbol, a number is not certain: it may be negative, a bound or a price
 _PLAIN = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
-MAX_UNKNOWN, MAX_SPOKEN = 8, 12  # unknown numbers of a sentence, and words of a number
-MOST_LISTED = 64  # more numbers with the same count of decimals are listed as a range
+MAX_UNKNOWN, MAX_SPOKEN = 8, 12  # maximum number of reported unknown numbers, and of words in one number
+MOST_LISTED = 64  # if more numbers have the same count of decimals, they are stored as ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _count_spoken(words: list[str], index: int) -> int:
     """Return how many words from `index` on are a number in words; 0 if there is none."""
     end = index
     while end < min(len(words), index + MAX_SPOKEN):
-        joint = 0  # words between two parts of a number, such as `and` in `two and a half`
+        joint = 0  # number of words between two parts of a number: 2 (`and a`) in `two and a half`
         while end > index and joint < 2 and words[end + joint : end + joint + 1] in (["and"], ["a"]):
             joint += 1
         word = "".join(words[end + joint : end + joint + 1])
@@ -223,7 +223,7 @@ def _count_spoken(words: list[str], index: int) -> int:
 
 def _value_of(parts: list[str]) -> Decimal | None:
     """Return the value of a number in words, such as `minus two and a half`; None if it is unclear."""
-    if len(parts) > 1 and all(_VALUES.get(part, 10) < 10 for part in parts):  # seven zero
+    if len(parts) > 1 and all(_VALUES.get(part, 10) < 10 for part in parts):  # digits, such as `seven zero`
         return Decimal("".join(str(_VALUES[part]) for part in parts))
     negative = parts[0] in _SIGNS
     plain = " ".join(part for part in parts[negative:] if part != "a").replace("decimal", "point")
@@ -242,7 +242,7 @@ def _value_of(parts: list[str]) -> Decimal | None:
     digits = [_VALUES.get(word, Decimal(-1)) for word in decimals.split()]
     if (point and not digits) or min(digits, default=Decimal(0)) < 0:
         return None
-    pair = len(digits) == 2 and digits[0] >= 20 > 10 > digits[1]  # point seventy five
+    pair = len(digits) == 2 and digits[0] >= 20 > 10 > digits[1]  # such as `point seventy five`
     value += Decimal("0." + (str(sum(digits)) if pair else "".join(map(str, digits)))) if digits else 0
     return -value if negative else value
 

@@ -27,7 +27,7 @@ def cpu_quota() -> float | None:
             folders.append(CONTROL_GROUPS / ("cpu" if "cpu" in controllers.split(",") else "") / path.lstrip("/"))
     quotas = []
     for folder in folders:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or no limit: "max"
+        with contextlib.suppress(OSError, ValueError):  # the file is missing, or the quota is "max" (no limit)
             quota, period = (folder / "cpu.max").read_text().split()
             quotas.append(int(quota) / int(period))
         with contextlib.suppress(OSError, ValueError):

@@ -19,7 +19,7 @@ from rtcontrol.models.runners.torch_runner import ONE_THREAD_BYTES
 
 SCHEMES = ("awq", "gptq", "int8")
 PYTHON = "RTCONTROL_QUANT_PYTHON"
-GROUP_SIZES = (128, 64, 32)  # numbers of inputs that may share a scale, the preferred one first
+GROUP_SIZES = (128, 64, 32)  # numbers of inputs that share a scale; the first that fits is used
 COPIED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "st_template.json")
 INSTALL = (
     "llmcompressor needs other package versions than rtcontrol, so install it in another environment: `python -m venv "
@@ -67,7 +67,7 @@ def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]],
         file.write_text(json.dumps(job))
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         if weight_bytes(folder) < ONE_THREAD_BYTES:
-            env.setdefault("OMP_NUM_THREADS", "1")  # 20 s instead of 203 s on two busy cores
+            env.setdefault("OMP_NUM_THREADS", "1")  # one thread: 20 s instead of 203 s on two busy cores
         program = Path(__file__).with_name("quantizer.py")
         process = subprocess.run([str(python), str(program), str(file)], env=env, capture_output=True, text=True)
         if process.returncode:

@@ -39,7 +39,7 @@ def main(model: str, out: str, scheme: str, ids: list[list[int]], group: int) ->
     if not torch.accelerator.is_available():
         from llmcompressor.pipelines.cache import IntermediatesCache
 
-        # Without a GPU torch cannot pin memory, but llmcompressor 0.14 tries to.
+        # llmcompressor 0.14 always pins memory, which torch cannot do without a GPU.
         IntermediatesCache.pin_memory = lambda *_, **__: None
     data = Dataset.from_dict({"input_ids": ids, "attention_mask": [[1] * len(i) for i in ids]})
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=False, use_safetensors=True)

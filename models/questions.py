@@ -24,10 +24,10 @@ from rtcontrol.models.decode.protocol import NotFinite, ScoreQuery, Tree, WorkIt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import prefill_in_slices, record_slice_time, run_to_end, slice_tokens
 
-LONG_TOKENS = 256  # a question with more tokens is evaluated alone, with its text in the prompt instead of the tree
-MAX_NODES = 2048  # maximum trie nodes of a question's options, because other sessions wait for their evaluation
+LONG_TOKENS = 256  # a longer question gets a separate pass, with its text in the prompt, not in the tree
+MAX_NODES = 2048  # maximum nodes of the trie of a question's options; other sessions wait during a pass
 ANSWER = "Answer with one of these options, and nothing else."
-Path = tuple[int, ...]  # the tokens of an answer so far
+Path = tuple[int, ...]  # the first tokens of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class QuestionBranch:
         if len(set(self.paths)) < len(self.paths):
             repeated = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
             raise UserError(f"Two options have the same tokens as {repeated[:80]!r}.", "Rename one of them.")
-        # In sorted order, each path shares its longest common prefix with a neighbour.
+        # After sorting, each path has its longest common prefix with the path before or after it.
         ordered = sorted(self.paths)
         ends = [0, *map(common_prefix_length, ordered, ordered[1:]), 0]
         self.branching = sum(max(0, b - a) for a, b in pairwise(ends))
@@ -157,9 +157,9 @@ def pack_branches(branches: Sequence[QuestionBranch]) -> tuple[Tree, list[dict[P
     )
 
 
-MAX_CACHED = 1024  # encoded questions
+MAX_CACHED = 1024  # maximum number of cached encoded questions
 SHORT_CHARACTERS = 2048  # questions with more characters are not cached
-MIN_PASS_TOKENS = 128  # a pass may always have this number of tokens, even if it takes long
+MIN_PASS_TOKENS = 128  # a pass may always have this number of tokens, even if it is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class QuestionDecider:
                 yield from prefill_in_slices(runner, handle)
             started, count = time.perf_counter(), handle.uncomputed_count + len(tree.tokens)
             (answers,) = runner.run([WorkItem(handle, tree)])
-            if count >= MIN_PASS_TOKENS:  # a smaller pass has mostly fixed costs
+            if count >= MIN_PASS_TOKENS:  # most time of a smaller pass is a fixed cost, so it is not recorded
                 record_slice_time(runner, count, time.perf_counter() - started)
             by_ids = {query.ids: answer for query, answer in zip(tree.queries, answers, strict=True)}
             for branch, places in zip(batch, rows, strict=True):

@@ -42,7 +42,7 @@ class WebAnswer:
 
     def json(self) -> Any:
         """Parse the body as JSON. Raises ValueError for invalid or too deeply nested JSON."""
-        # json.loads would overflow the stack for deeply nested JSON.
+        # Do not use json.loads, which fails for deeply nested JSON.
         return from_json(self.body)
 
 

@@ -70,9 +70,9 @@ GEMMA = CallSyntax(
     quote="<escape>",
     space="",
     role="developer",
-    system_text="You are a model that can do function calling with the following functions",  # required by the model
+    system_text="You are a model that can do function calling with the following functions",  # the model requires it
 )
-# (string in the chat template, syntax of the family that this string identifies); more specific strings come first.
+# Pairs of a string in a chat template and the call syntax of the models with such templates. The first match is used.
 FAMILIES = (
     ("<start_function_call>", GEMMA),
     ("[ARGS]", MISTRAL_NAMED),
@@ -81,9 +81,9 @@ FAMILIES = (
     ("<tool_call>", HERMES),
     ('"parameters":', LLAMA3),
 )
-# An example call, and how a template that only dumps a message starts it.
+# An example call. RAW_CALLS is how its text starts if the template only writes the message as JSON.
 NAME, KEY, VALUE, RAW_CALLS = "a_tool", "its_argument", "the value", '[{"id":'
-OTHER_FORMS = ("<function=", "<arg_key>", "<tool_sep>")  # of Qwen3-Coder, GLM 4.5, Hunyuan
+OTHER_FORMS = ("<function=", "<arg_key>", "<tool_sep>")  # call syntax of Qwen3-Coder, GLM 4.5 and Hunyuan
 
 
 def syntax_of(chat_template: str, where: str) -> CallSyntax:
@@ -121,8 +121,8 @@ def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[
     return tokenizer.encode(text)
 
 
-# Some templates insert today's date. A fixed date is used instead, so that the prompt does not change during a run.
-DATE = "26 Jul 2024"  # the default of Llama 3
+# Some templates insert today's date. This fixed date replaces it, because the prompt must not change during a run.
+DATE = "26 Jul 2024"  # the default date of Llama 3's template
 FIXED_DATE = (
     f"{{%- macro strftime_now(form) -%}}{{{{ '2024-07-26' if form.startswith('%Y') else '{DATE}' }}}}{{%- endmacro %}}"
 )
@@ -152,7 +152,7 @@ class ChatTemplate:
             files = sorted([*folder.glob("tokenizer*"), *folder.glob("chat_template*")])
             self._renderer = _load_renderer(folder, tuple((p.name, p.stat().st_mtime_ns) for p in files))
             template = self._renderer.chat_template and self._renderer.get_chat_template()
-        except Exception as error:  # a template may raise anything
+        except Exception as error:  # a template may raise any error
             template, reason = None, str(error).partition("\n")[0][:200]
         if not template:
             raise UserError(
@@ -188,7 +188,7 @@ class ChatTemplate:
                 text = self._render_text([user, {**answer, "content": VALUE}], tools)
                 written = self._render_text([user, {**answer, "tool_calls": [call]}], tools)
                 first = next((i for i, (a, b) in enumerate(zip(text, written, strict=False)) if a != b), len(text))
-                written = written[first:].lstrip()  # without the header of the turn
+                written = written[first:].lstrip()  # drop the text that starts every message of this role
                 if NAME in written:
                     return written
         return ""
@@ -234,7 +234,7 @@ class ChatTemplate:
             raise self._unusable_error("leaves out the user's message")
         at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and place in piece)
         text, _, after = str(pieces[at]).partition(place)
-        # Cut after a line break, which is a separate token, so that the text before it (Llama 3: the tools) is cached.
+        # A line break is a separate token. Cut after it, so that the text before it (Llama 3: the tools) can be cached.
         cut = text.rfind("\n") + 1
         encode = self._tokenizer.encode_pieces
         return UserTurn(encode([*pieces[:at], text[:cut]]), text[cut:], after, encode(pieces[at + 1 :]))

@@ -118,7 +118,7 @@ def resolve(model: str) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return `config.json` as a dict. Raises UserError if the folder is not a checkpoint."""
     hint = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
-    if (folder / "model" / "config.json").is_file():  # the result of `models train`
+    if (folder / "model" / "config.json").is_file():  # `rtcontrol models train` writes this folder
         hint = f"Give the trained model in it: {folder / 'model'}."
     missing = UserError(f"{folder} is not a checkpoint: it has no config.json.", hint)
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")

@@ -31,11 +31,11 @@ def fetch(model: str, problem: str, hint: str) -> Path:
     match = HUB_ID.fullmatch(model)
     assert match is not None, "the caller has checked this"
     repository, subfolder = match[1], match[2] or ""
-    # Download only one folder of a repository with several checkpoints: the named one, or the root.
+    # A repository may have several checkpoints. Download only the named folder, or only the root if no folder is named.
     allowed = [f"{subfolder}/*.{kind}" if subfolder else f"*.{kind}" for kind in FILE_TYPES]
     ignored = [f"{subfolder}/*/*" if subfolder else "*/*"]
     patterns: dict[str, Any] = {"allow_patterns": allowed, "ignore_patterns": ignored}
-    with contextlib.suppress(Exception):  # the download reports any error
+    with contextlib.suppress(Exception):  # if the files are not cached, they are downloaded below
         folder = Path(snapshot_download(repository, local_files_only=True, **patterns)) / subfolder
         if _complete(folder):
             return folder

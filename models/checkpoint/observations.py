@@ -17,15 +17,15 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, Self
 
-START, END = "<start>", "<end>"  # stand for the start and the end of a text among its tokens
-LENGTH = "<length>"  # the number of all tokens, among the counts of tokens
-MAX_PLACE = 8  # numbers at later places after a word share a field
-MAX_NAME = 40  # maximum number of characters of a word in a reason
-MAX_REASONS = 4  # maximum number of reasons that are named
-MAX_SPANS = 6  # maximum number of spans in a reason
+START, END = "<start>", "<end>"  # pseudo-tokens at the start and the end of each text
+LENGTH = "<length>"  # key of the total number of tokens in the counts by token
+MAX_PLACE = 8  # all numbers from the 8th after a word on count as one field
+MAX_NAME = 40  # longer words are cut in messages
+MAX_REASONS = 4  # maximum number of reasons in a message
+MAX_SPANS = 6  # maximum number of value ranges in a message
 MAX_DECIMALS = 24
-EXACT_LENGTH = 15  # numbers with fewer characters are exact as floats
-BREAK, SPACES = "<break>", "<spaces>"  # a line break or tab, and several spaces, between tokens
+EXACT_LENGTH = 15  # numbers with fewer characters are represented exactly by floats
+BREAK, SPACES = "<break>", "<spaces>"  # pseudo-tokens: BREAK for a line break or tab, SPACES for several spaces
 _TOKENS = re.compile(
     r"([+-]?[0-9]{1,24}(?:\.[0-9]{1,24})?(?:[eE][+-]?[0-9]{1,3})?)|([^\W\d]\w*)|(?<=\S)(\s{2,}|[^\S ])(?=\S)|\S"
 )
@@ -187,7 +187,7 @@ class KnownObservations:
         if not all(0 <= known.decimals <= MAX_DECIMALS for known in numbers.values()):
             raise ValueError("a field has too many decimals")
         known = cls(numbers, value["counts"], value["followers"])
-        known.unfamiliar(" ".join(f"{token.partition('#')[0]} 0" for token in numbers))  # reads all values
+        known.unfamiliar(" ".join(f"{token.partition('#')[0]} 0" for token in numbers))  # raises if a value is invalid
         return known
 
 

@@ -33,7 +33,7 @@ SIMPLETOOL_V1_TURNS = (
     "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
     "<|im_start|>assistant\n"
 )
-# In version 2 the observation is a part of the query, before the instruction.
+# In version 2 of the template, the observation comes directly before the instruction.
 SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n", "").replace(
     "{instruction}", "{observation}\n\n{instruction}"
 )
@@ -44,7 +44,7 @@ class PromptPart:
     """A part of a template: the id of a special token, or the text between two special tokens as `pieces`."""
 
     special: int | None
-    pieces: tuple[tuple[bool, str], ...] = ()  # (True, variable name) or (False, literal)
+    pieces: tuple[tuple[bool, str], ...] = ()  # each is (True, name of a variable) or (False, literal text)
 
     def uses_only(self, variables: Sequence[str]) -> bool:
         """Return whether all variables in this part are among `variables`."""
@@ -128,7 +128,7 @@ class PromptTemplate:
     def _encode_text(self, part: PromptPart, text: str) -> list[int]:
         if not part.uses_only(("instruction", "history")):
             return self._tokenizer.encode(text)
-        cached = self._cached_ids.get(part)  # instruction and history rarely change
+        cached = self._cached_ids.get(part)  # the ids are cached, because instruction and history rarely change
         if cached is None or cached[0] != text:
             cached = self._cached_ids[part] = (text, self._tokenizer.encode(text))
         return cached[1]

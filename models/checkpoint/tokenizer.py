@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from rtcontrol.models.errors import UserError
 
-LONG = 4096  # characters; while longer texts are encoded, other threads can run
+LONG = 4096  # characters; encoding longer texts releases the GIL
 
 
 class STTokenizer:
@@ -50,10 +50,10 @@ class STTokenizer:
             tokenizer = _loaded.get(key)
             if tokenizer is None:
                 tokenizer = cls.__new__(cls)
-                tokenizer._configure(Tokenizer.from_file(str(path)))  # a vocabulary of 150,000 takes a second to copy
+                tokenizer._configure(Tokenizer.from_file(str(path)))  # no copy: it takes a second for 150,000 tokens
                 _loaded[key] = tokenizer
             return tokenizer
-        except Exception as error:  # the library raises plain Exception
+        except Exception as error:  # the tokenizers library raises the class Exception itself
             raise UserError(
                 f"{path} is not a tokenizer file ({error}).", "Give --model a complete checkpoint folder."
             ) from error
@@ -76,7 +76,7 @@ class STTokenizer:
         try:
             if len(text) < LONG:
                 return list(self._text.encode(text, add_special_tokens=False).ids)
-            # encode_batch releases the GIL, as encoding a megabyte takes a second.
+            # Encoding a megabyte takes a second. Unlike `encode`, `encode_batch` releases the GIL during this time.
             return list(self._text.encode_batch([text], add_special_tokens=False)[0].ids)
         except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may contain, has no UTF-8 form
             return self.encode(text.encode("utf-8", "replace").decode())

@@ -21,10 +21,10 @@ _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # scripts without spaces, in w
 _WORD = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W\d_])+(?:['\u2019][^\W\d_]+)*")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ENDINGS = ("s", "es", "ed", "d", "ing", "ly", "'s")
-MIN_TYPO_LENGTH, MIN_STEM_LENGTH = 4, 3  # letters that a word needs to match with a typing error, or by its stem
-# Limits of the work for one sentence, so that a hostile sentence does not take long.
+MIN_TYPO_LENGTH, MIN_STEM_LENGTH = 4, 3  # letters; shorter words must match exactly
+# Limits on unknown words, checked words and word length. They bound the time for one (possibly hostile) sentence.
 MAX_UNKNOWN, MAX_CHECKED, MAX_WORD_LENGTH = 8, 64, 32
-# Words that reverse the meaning of a sentence. They never count as forms or misspellings of other words.
+# Words that change the meaning of a sentence. They never count as forms or misspellings of other words.
 _NEGATIONS = """
 not no non nor never none nothing neither without except unless until instead avoid both all every each any only dont
 wont cant don't won't can't doesn't isn't shouldn't mustn't
@@ -79,7 +79,7 @@ def _forms(word: str) -> Iterator[str]:
                 yield word[:i] + letter + word[i + 1 :]
 
 
-MAX_NAME_LENGTH = 60  # characters of a tool's name in a message
+MAX_NAME_LENGTH = 60  # characters; longer names of tools are cut in messages
 Definition = Mapping[str, Any]
 
 
@@ -116,9 +116,9 @@ def _plain(value: Any, key: str = "") -> Any:
 
 FILE_NAME = "rtcontrol.json"
 FORMAT = 1
-EMPTY = "(an empty instruction)"  # the unknown part of an instruction without words
-DEFAULT_WORD_FACTOR = 0.5  # factor of the confidence for each unknown word, if the checkpoint has no gate
-GATE_MARGIN = 0.99  # with one unknown word too many, the confidence is at most this share of the gate
+EMPTY = "(an empty instruction)"  # reported as the unknown word of an instruction that has no words
+DEFAULT_WORD_FACTOR = 0.5  # without a gate, each unknown word multiplies the confidence by this
+GATE_MARGIN = 0.99  # with too many unknown words, the confidence is at most 0.99 times the gate
 RESTORE_HINT = "Restore the file that came with the weights, or remove it to run without training metadata."
 
 
@@ -237,7 +237,7 @@ class TrainingMetadata:
         return cls._read(path.resolve(), changed)
 
     @classmethod
-    @lru_cache(maxsize=64)  # every session reads this file
+    @lru_cache(maxsize=64)  # every session reads this file, so it is cached
     def _read(cls, path: Path, changed_ns: int) -> Self:
         fields = read_json(path, UserError(f"{path} was removed.", RESTORE_HINT), RESTORE_HINT)
         if fields.pop("format", None) != FORMAT:

@@ -17,7 +17,7 @@ from rtcontrol.models.schema.definition import read_definition
 CONTEXT_ROLES = ("system", "developer")
 RESULT_ROLES = ("tool", "function")
 TEXT_TYPES = ("text", "input_text", "output_text")
-CALL_MARKERS = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # start of a call that is part of an answer's text
+CALL_MARKERS = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # these mark a call inside the text of an answer
 WRONG_SHAPE = "a line that is not a chat with tools"
 Message = Mapping[str, Any]
 

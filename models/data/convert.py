@@ -223,7 +223,7 @@ def balance_rows(rows: Sequence[Row], shares: Mapping[int, float], seed: int, ta
     total = min(len(indices) / shares[count] for count, indices in classes.items() if shares[count])
     rng = random.Random(seed)
     for count, indices in sorted(classes.items()):
-        # Round down, but not because of a rounding error just below an integer.
+        # Round down. The tiny addend keeps products that are integers except for a rounding error.
         chosen |= set(rng.sample(indices, min(len(indices), math.floor(total * shares[count] + 1e-9))))
     for index in sorted({*range(len(rows))} - chosen):
         tally.drop(DroppedSample(OVER_SHARE, rows[index].id, "", rows[index].source))

@@ -172,7 +172,7 @@ def _parse_tools(tools: list[dict[str, Any]], where: str) -> Tools:
         raise UserError(f"{where}: {error.what}", error.remedy) from None
 
 
-@lru_cache(maxsize=1024)  # so that rows with the same tools share one tuple
+@lru_cache(maxsize=1024)  # cached, so that rows with the same tools share one tuple
 def _parse_tools_json(text: str) -> Tools:
     return tool_schemas(json.loads(text))
 

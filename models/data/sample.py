@@ -10,7 +10,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 
 LONE_SURROGATE = "half a character (a lone surrogate)"
-# Exceptions from reading a sample whose shape is not that of its data set.
+# Exceptions that reading a sample may raise if the sample does not have the format of its data set.
 SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
 MAX_EXAMPLES = 3
 
@@ -85,7 +85,7 @@ class Tally:
         places = self.places.setdefault(key, [])
         if len(places) < MAX_EXAMPLES:
             place = f"{sample.where}{f' ({sample.detail})' if sample.detail else ''}"
-            places.append(place.encode(errors="backslashreplace").decode())  # a terminal cannot print lone surrogates
+            places.append(place.encode(errors="backslashreplace").decode())  # lone surrogates cannot be printed
 
     def to_dict(self) -> dict[str, Any]:
         """Return all counts as a JSON object."""

@@ -46,7 +46,7 @@ def locate(place: str, name: str) -> Path:
         raise UserError(f"There is no {place}.", f"Give the file or folder of {name}, or a hub id OWNER/NAME.")
     from huggingface_hub import snapshot_download
 
-    try:  # without a network this returns the copy in the cache
+    try:  # without a network, this returns the cached copy
         return Path(snapshot_download(place, repo_type="dataset", allow_patterns=list(FILE_PATTERNS)))
     except Exception as error:
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
@@ -154,7 +154,7 @@ def openfunctions(_: str, place: str) -> Samples:
         parameters = dict(function.get("parameters") or {})
         if not parameters.get("properties"):
             raise UnusableSample("a function without parameters", str(function.get("api_call")))
-        if "required" in function:  # one sample has this field next to the parameters instead of in them
+        if "required" in function:  # one sample has "required" outside of "parameters"
             parameters.setdefault("required", function["required"])
         shown = types.tool_definition(function["api_call"], function.get("description"), parameters)
         call = types.parse_call(value["model_answer"])
@@ -183,9 +183,9 @@ def xlam(_: str, place: str) -> Samples:
 def _xlam_tool(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool definition. Without a field `required`, a parameter is optional if its annotation says so or it has
     a default."""
-    body = value.get("function") or value  # some copies of the set have the format of chat APIs
+    body = value.get("function") or value  # some copies of the data set have the format of chat APIs
     parameters = body.get("parameters") or {}
-    if isinstance(parameters.get("type"), str):  # a JSON schema, since a parameter named "type" would be an object
+    if isinstance(parameters.get("type"), str):  # a JSON schema; a parameter named "type" would have an object here
         return types.tool_definition(body["name"], body.get("description"), parameters)
     properties, required = {}, []
     for name, parameter in parameters.items():
@@ -204,7 +204,7 @@ def _xlam_tool(value: Mapping[str, Any]) -> dict[str, Any]:
 SEAL_FILES = {"in-domain": "test_in_domain", "out-domain": "test_out_domain", "dev": "dev", "train": "train"}
 SEVERAL = "-several"
 SEAL_PARTS = tuple(f"{name}{end}" for name in SEAL_FILES for end in ("", SEVERAL))
-SINGLE_CALL = "-easy-"  # part of the id of a sample with one call
+SINGLE_CALL = "-easy-"  # ids of samples with only one call contain this
 TOOLS_SHOWN = 5
 RESULT_REFERENCE = "API_call_"
 
@@ -272,7 +272,7 @@ def _seal_tool(api: Mapping[str, Any]) -> dict[str, Any]:
     return types.tool_definition(api["api_name"], api.get("api_description"), schema)
 
 
-# A parameter's text, such as "Required. string. One of: [a, b]. Name of the city."
+# Matches the text of a parameter, such as "Required. string. One of: [a, b]. Name of the city."
 PARAMETER = re.compile(r"\s*(?P<required>Required\.)?\s*(?P<type>[A-Za-z]+(?:\[.*\]|\{.*\})?)\.?\s*(?P<rest>.*)", re.S)
 CHOICES = re.compile(r"One of:\s*\[([^\]]*)\]")
 NOT_A_FUNCTION = "components"

@@ -22,7 +22,7 @@ from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
 SOURCE = "templates"
-TRIES = 50  # attempts for a new row, before the tools count as exhausted
+TRIES = 50  # after this number of attempts without a new row, the tools count as exhausted
 SENTENCES = ("{What}: {args}.", "{What} with {args}.", "Please {what}. Take {args}.", "Do this: {about} ({args}).")
 BARE_SENTENCES = ("{What}.", "Please {what}.", "{What}, please.", "Do this: {about}.")
 PAIR_FORMS = ("{name} {value}", "{value} as the {name}", "{name}: {value}", "{name} = {value}")
@@ -32,7 +32,7 @@ nickel orchid paper quartz raven river saffron silver summit thunder valley velv
 Lisbon Oslo Nairobi Kyoto Lima Quebec Ada Bruno Chen Dalia Emeka Farid
 """
 WORDS = _WORDS.split()
-DEFAULT_RANGE = 100  # size of the range of a number without bounds
+DEFAULT_RANGE = 100  # values of a number without bounds are sampled from a range of this size
 NOT_SAMPLED = "a parameter whose values cannot be sampled"
 LIST_HINT = "Write a list of OpenAI-style definitions."
 

@@ -23,8 +23,8 @@ from rtcontrol.models.decode.plan import TrieNode
 from rtcontrol.models.decode.protocol import Budget, DecodeError, PassCost, ScoreQuery, Tree
 from rtcontrol.models.decode.walk import best_of
 
-TokenTree = dict[int, "TokenTree"]  # likely continuations, as a trie of tokens
-Texts = deque[tuple[int, list[int], Place]]  # (node, tokens that follow it, position that they lead to)
+TokenTree = dict[int, "TokenTree"]  # a trie of likely next tokens
+Texts = deque[tuple[int, list[int], Place]]  # (node, tokens after it, position after these tokens)
 
 
 @dataclass(eq=False)
@@ -104,7 +104,7 @@ class DecisionNodes:
         do not fit, add the text only after a likely value."""
         while tokens and (known := self.child(at, tokens[0])) is not None:
             at, tokens = known, tokens[1:]
-        while True:  # follow the tokens that are certain from this position on
+        while True:  # follow all tokens that are certain
             where, node = place
             if isinstance(where, FreeText):
                 return
@@ -188,8 +188,8 @@ class _Cursor:
     pending: list[int]
     at: int = -1
     text: list[int] = field(default_factory=list)
-    head: FreeHead | None = None  # the free value in progress
-    chosen: int = 0  # tokens of `text` before the last chosen token
+    head: FreeHead | None = None  # the value that is being generated token by token
+    chosen: int = 0  # number of tokens in `text` before the last chosen token
 
 
 class ChatSteps(DecisionSteps):
@@ -214,7 +214,7 @@ class ChatSteps(DecisionSteps):
             next_pass = self._plan_pass(cursor)
             self._nodes.store_answers(next_pass, (yield self._nodes.build_tree(next_pass, self.plan.columns)))
 
-    # -- advance with the scores that are known ------------------------------------------------------------------------
+    # -- advance the cursor with known scores --------------------------------------------------------------------------
 
     def _skip_evaluated(self, cursor: _Cursor) -> None:
         """Move the cursor over pending tokens that are already evaluated."""
@@ -248,7 +248,7 @@ class ChatSteps(DecisionSteps):
             else:
                 ((token, child),) = children
                 if self.core.budget.forced and (cursor.pending or cursor.at not in self._nodes.rows):
-                    return  # with `forced` each token takes a pass
+                    return  # with `forced`, each token is evaluated in a separate pass
             self._append_tokens(cursor, [token])
             cursor.place = where, child
 

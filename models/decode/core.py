@@ -27,10 +27,10 @@ from rtcontrol.models.errors import UserError, quoted_name
 from rtcontrol.models.schema.combinations import Row
 from rtcontrol.models.schema.tool_schema import ABSENT
 
-MAX_AHEAD = 24  # nodes of a pass for guesses from the grammar alone
-MAX_GUESSED = 256  # guessed nodes of a decision, for each free value (one that is generated, not chosen from a list)
+MAX_AHEAD = 24  # maximum number of nodes per pass that are guessed from the grammar alone
+MAX_GUESSED = 256  # maximum guessed nodes per decision, for each free value (generated, not chosen from a list)
 Request = tuple[ScoreQuery, Callable[[Any], None]]  # a query, and the function that stores its answer
-FreeStart = tuple[int, str, bool]  # head index and grammar of a free value, and whether it may be null
+FreeStart = tuple[int, str, bool]  # (index of a head, grammar of its free value, whether null is legal)
 
 
 @dataclass(slots=True)
@@ -86,12 +86,12 @@ class DecoderCore:
         self.plan, self.tokenizer, self._limit = plan, tokenizer, limit
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
         free = {tool for _, tool in self.domains}
-        self.only_free = free.pop() if len(free) == 1 else None  # the tool with free values if there is only one
+        self.only_free = free.pop() if len(free) == 1 else None  # the tool with free values, if there is only one
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
         self.set_budget(budget or Budget())
         self.starts: dict[tuple[int, int], FreeStart] = {}  # by head and tool
-        self.firsts: dict[FreeStart, ChoicePoint] = {}  # the legal first tokens, unless the first token is certain
-        self.present_firsts: dict[FreeStart, ChoicePoint] = {}  # the same without null, where rules may exclude null
+        self.firsts: dict[FreeStart, ChoicePoint] = {}  # legal first tokens; no entry if the first token is certain
+        self.present_firsts: dict[FreeStart, ChoicePoint] = {}  # the same without null, if rules may exclude null
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
@@ -180,12 +180,12 @@ class HeadSteps(DecisionSteps):
         if core.hysteresis is not None and active_call is not None:
             self._hysteresis = HysteresisWalk(core.walker, core.tokenizer, core.hysteresis, active_call)
         self.heads = [HeadState() for _ in self.plan.heads]
-        self.visited: list[HeadNode] = []  # the choices that led to the decision
+        self.visited: list[HeadNode] = []  # the nodes at which a token was chosen
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
         self._first_bests: dict[FreeStart, Best] = {}
-        # Restrictions by the tool's rules: the allowed trie nodes by head; of a free value only null is not allowed.
+        # Trie nodes that the tool's rules allow, by head. For the head of a free value, rules only exclude null.
         self._within: dict[int, Collection[tuple[int, ...]]] = {}
         self._steps = self._decide()
         self._advance(None)
@@ -225,7 +225,7 @@ class HeadSteps(DecisionSteps):
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
             if values is None:
                 if complete and all(s.done for s in self._free.values()):
-                    continue  # a retried value ended without another pass
+                    continue  # the retried values are complete, so check the rules again
                 return tool, walks, None
             arguments, rules = self._arguments(tool, walks, values), self.plan.tools[tool].rules
             fault = None if rules is None else rules.violation(arguments)
@@ -264,11 +264,11 @@ class HeadSteps(DecisionSteps):
             self._within[k] = {leaf[:end] for leaf in legal for end in range(len(leaf) + 1)}
             return bool(legal)
         if not state.null and slot.null and allowed({} if slot.null[0] is ABSENT else slot.arguments(None)):
-            state.end, state.confidence = head.null_id, 1 - state.confidence  # null is at most as probable
+            state.end, state.confidence = head.null_id, 1 - state.confidence  # the probability of null is at most this
             return True
         if not state.null or k in self._within:
             return False
-        self._within[k] = ()  # evaluate the head token again, for the best token that is not null
+        self._within[k] = ()  # evaluate the head token again to get the best token other than null
         del self._free[k, tool], self.heads[k].slots[ROOT]
         return True
 
@@ -292,7 +292,7 @@ class HeadSteps(DecisionSteps):
             try:
                 if state.bests:
                     state.accept_guesses()
-            except DecodeError as error:  # ignore it if the value is guessed for a tool that is not decided yet
+            except DecodeError as error:  # if the tool is not decided, the value was only a guess: ignore the error
                 if tool is not None or isinstance(error, NotFinite):
                     raise
                 del self._free[at]
@@ -302,7 +302,7 @@ class HeadSteps(DecisionSteps):
     def _build_tree(self, wanted: Sequence[HeadNode]) -> tuple[Tree, list[Callable[[Any], None]]]:
         """Return the tree of the next pass (`wanted` trie nodes, tokens of free values) and handlers of its answers."""
         base, heads = self.nodes, self.plan.heads
-        # The tool whose free values are guessed before the function is decided.
+        # Until the function is decided, only the free values of this tool are guessed.
         likely = self.core.only_free if self._drafts.tool is None else self._drafts.tool
         nodes: list[tuple[int, int, int]] = []  # token, parent and depth
         requests: list[Request] = []
@@ -322,9 +322,9 @@ class HeadSteps(DecisionSteps):
             firsts = [(node, start, stop) for start, stop in known.items() if start[0] == k]
             requests += self._build_queries(firsts, self._first_bests)
             if self._guessing and likely is not None and likely in heads[k].free and not base:
-                with suppress(DecodeError):  # no error, since another tool may be called
+                with suppress(DecodeError):  # not an error yet, because another tool may be called
                     state = self._new_free_head(k, likely, node)
-                    if state.chain or state.tree:  # otherwise `firsts` requests the first token
+                    if state.chain or state.tree:  # otherwise the first token is requested with `firsts`
                         self._free[k, likely] = state
         for state in self._free.values():
             if not state.done:
@@ -408,7 +408,7 @@ class HeadSteps(DecisionSteps):
 def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     """Return the length of the common prefix of two sequences."""
     low, high = 0, min(len(a), len(b))
-    while low < high:  # bisection, since comparing slices is much faster than a loop over tokens
+    while low < high:  # bisection: comparing slices is much faster than comparing tokens in a loop
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
             low = middle

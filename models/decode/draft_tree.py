@@ -20,11 +20,11 @@ from rtcontrol.models.decode.grammar import FreeValue
 from rtcontrol.models.decode.protocol import DecodeError, NotFinite
 from rtcontrol.models.decode.walk import best_of
 
-FEW = 24  # if at most so many tokens are legal, all of them are guessed
-MAX_COPIED = 32  # characters of the prompt that are guessed after a matching word
-MAX_MATCHES = 2  # matching words in the prompt
-Path = tuple[int, ...]  # guessed tokens after the certain ones
-Best = tuple[int, float]  # the best legal token (of equal ones the lowest id), and its probability among legal tokens
+FEW = 24  # if at most 24 tokens are legal, all of them are guessed
+MAX_COPIED = 32  # maximum characters that are copied from the prompt as a guess, after a matching word
+MAX_MATCHES = 2  # maximum number of matching words in the prompt that are used for guesses
+Path = tuple[int, ...]  # guessed tokens after the certain tokens
+Best = tuple[int, float]  # (best legal token, its probability among legal tokens); the lowest id among equals
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class FreeHead:
     end: int | None = None  # the token that ended the value
     guessed: int = 0
     right: int = 0
-    again: bool = False  # True if a complete value was illegal, and its last choice is retried
+    again: bool = False  # True if the complete value was illegal and its last choice was repeated
     _last_choice: tuple[int, int] | None = None  # (number of tokens before the last chosen token, this token)
-    _edges: dict[Path, ChoicePoint] = field(default_factory=dict)  # by the path of a choice point and a token
+    _edges: dict[Path, ChoicePoint] = field(default_factory=dict)  # next choice points, by path and next token
 
     @property
     def done(self) -> bool:
@@ -157,12 +157,12 @@ class FreeHead:
         Return False if the choice cannot be retried. Raises DecodeError if no other token is legal.
         """
         if self.again or self._last_choice is None or (self._last_choice[0] == 0 and self.nodes):
-            return False  # the head token would have to be evaluated again
+            return False  # a retry would evaluate the head token again, which is not supported
         self.again, self.end = True, None
         length, token = self._last_choice
         self.value.pop(len(self.value.tokens) - length)
         self.value.exclude(token)
-        del self.nodes[length:]  # the token before the choice is evaluated again
+        del self.nodes[length:]  # evaluate the token before the choice again
         self._continue_after(self.value.tokens[-1:])
         return True
 
@@ -182,7 +182,7 @@ class FreeHead:
 
     def _end_value(self, token: int) -> None:
         self.end, self.tree, self.stops = token, [], []
-        self.bests = {}  # so that `accept_guesses` is not called again
+        self.bests = {}  # without answers, `accept_guesses` is not called again
 
     def _push_forced_tokens(self) -> tuple[list[int], np.ndarray]:
         """Append the tokens without an alternative; return them, and a mask of the tokens that may follow or end it."""
@@ -211,7 +211,7 @@ class FreeHead:
                     more, legal = self._push_forced_tokens()
                     known = ChoicePoint(legal, (*path, *more))
                     if np.count_nonzero(legal) == 1 or len(self.tree) + len(known.path) - len(stop.path) > room:
-                        return  # the value would end here, or the tree is full
+                        return  # the guessed value ends here, or the tree is full
                     self.tree += [known.path[:end] for end in range(len(path), len(known.path) + 1)]
                     self._edges[path] = known
                     self.stops.append(known)
@@ -222,7 +222,7 @@ class FreeHead:
                     return
                 stop, tokens = known, tokens[len(run) :]
         except DecodeError:
-            return  # with this guess the value would be too long
+            return  # the guessed value is too long
         finally:
             value.pop(len(value.tokens) - base)
 

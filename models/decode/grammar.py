@@ -24,17 +24,17 @@ from rtcontrol.models.schema.mask import FORMATS, MAX_COUNT, UNIQUE, compile_mas
 from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER, engine_error
 
 MAX_TOKENS = 64  # default limit for the tokens of a free value
-MAX_ENDING = 256  # further tokens that may complete a JSON value which has reached its limit
-# Characters that are tried to end a value, in this order: first closing ones (a letter before brackets, since a string
-# may contain brackets), then digits and letters that many patterns accept, then opening ones.
+MAX_ENDING = 256  # tokens beyond the limit that may be used to complete a JSON value
+# Characters that are tried, in this order, to complete a value: first quote and closing brackets (a letter before "]",
+# since strings may contain brackets), then digits and letters that many patterns accept, then opening brackets.
 ENDING_ORDER = b'"a}],1A0-_.:/@ xetfn[{'
 ANY_CHARACTER, UNESCAPED = (
     "(?s:.)",
     r'[^"\\\x00-\x1f]',
-)  # any character; a character that needs no escape in JSON
-UNFINISHED_NUMBER = re.compile(rb"[-.\d]+$")  # a number at the end of JSON, which may have more digits
+)  # patterns of any character, and of a character that JSON does not escape
+UNFINISHED_NUMBER = re.compile(rb"[-.\d]+$")  # the last number of unfinished JSON, which may get more digits
 PATTERN_KEYS = {"pattern", "allOf", "anyOf"}  # keywords that may restrict the characters of a string
-# The first lines of two kinds of grammars: for a plain string, and for a string in JSON without its quotes.
+# PLAIN_TEXT is the first line of a grammar for a plain string; JSON_TEXT of one for a JSON string without its quotes.
 PLAIN_TEXT, JSON_TEXT = "// a text\n", "// a text of JSON, without its quotes\n"
 
 
@@ -44,15 +44,15 @@ class _TokenizerTables:
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
 
-        # Grammars work on bytes. Control tokens are never legal in a value, so any control token may be the end token.
+        # llguidance needs an end token. Any control token will do, because control tokens are never legal in a value.
         end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
         self.tokens = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
         texts = [bytes(self.tokens.decode_bytes([i])) for i in range(vocabulary)]
-        # Mask [vocabulary] of the tokens without quote, backslash and control characters.
+        # Mask [vocabulary]: True for tokens without quotes, backslashes and control characters.
         self.unescaped = np.array([re.search(rb'["\\\x00-\x1f\x7f]', text) is None for text in texts])
         singles = {text[0]: i for i, text in reversed([*enumerate(texts)]) if len(text) == 1}
         first = [byte for byte in ENDING_ORDER if byte in singles]
-        # Tokens of one byte, in the order in which they are tried to end a value.
+        # Tokens of one byte, in the order in which they are tried as the end of a value.
         self.singles = [singles[byte] for byte in (*first, *sorted(set(singles) - set(first)))]
 
 
@@ -67,10 +67,10 @@ class Grammars:
 
         self._library, self.tokenizer, self.vocabulary = llguidance, tokenizer, vocabulary
         machines = _tables.setdefault(tokenizer, {})
-        if vocabulary not in machines:  # build them once, as a vocabulary of 150,000 takes a second and 40 MB
+        if vocabulary not in machines:  # built once: 150,000 tokens take a second and 40 MB
             machines[vocabulary] = _TokenizerTables(tokenizer, vocabulary)
         self.tables = machines[vocabulary]
-        self._first: dict[str, Any] = {}  # matchers at the start of a value by grammar, which are copied
+        self._first: dict[str, Any] = {}  # by grammar: the matcher at the start of a value, to be copied
         self._later = lru_cache(32)(self._new_matcher)
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
         (self.quote, *_) = tokenizer.encode('"')
@@ -98,14 +98,14 @@ class Grammars:
         ahead = self.matcher(grammar).deep_copy()
         if not ahead.is_error():
             ahead.consume_tokens(ahead.compute_ff_tokens())
-            ahead.compute_bitmask()  # some of its limits are only checked here
+            ahead.compute_bitmask()  # llguidance checks some limits only when it computes a mask
         return engine_error(ahead) if ahead.is_error() else ""
 
     def check(self, grammar: str, limit: int, where: str) -> None:
         """Raise UserError if every value of the grammar has more than `limit` tokens (for JSON plus MAX_ENDING)."""
         text = grammar.startswith((PLAIN_TEXT, JSON_TEXT))
         end = self.start(grammar, limit, where).find_ending(limit + MAX_ENDING * (not text))
-        # For JSON with a pattern the search for an end is not exhaustive, so raise no error.
+        # For JSON with a pattern the search may miss a possible end, so do not raise an error.
         if end is None and (text or '"pattern' not in grammar):
             problem = f"{where}: no value of at most {limit} tokens satisfies its schema."
             raise UserError(problem, "Relax the schema, give its properties shorter names, or allow more tokens.")
@@ -135,7 +135,7 @@ class Grammars:
         text = bytes(self.tables.tokens.decode_bytes(list(tokens)))
         try:
             value = from_json(UNFINISHED_NUMBER.sub(b"", text), allow_partial=True)
-        except ValueError:  # nothing is complete
+        except ValueError:  # no part of the value is complete
             return None
         narrowed = f"{before}%json {json.dumps(without_repeats(json.loads(written), value))}\n"
         if narrowed == grammar:
@@ -150,7 +150,7 @@ class Grammars:
         inside = grammar.startswith(JSON_TEXT)
         if '"pattern"' not in written and '"format"' not in written:
             return
-        text = bytes(self.tables.tokens.decode_bytes(list(tokens)))  # may end within a character
+        text = bytes(self.tables.tokens.decode_bytes(list(tokens)))  # these bytes may end within a character
         written_so_far = len(text.decode("utf-8", "ignore")) if inside else 0
         for more in (0, *(2**k for k in range(9))):
             bounded = f"{before}%json {json.dumps(_with_short_texts(json.loads(written), written_so_far + more))}\n"
@@ -173,8 +173,8 @@ class FreeValue:
         self._matcher = grammars.matcher(grammar).deep_copy()
         self._where, self._unescaped = where, unescaped
         self.tokens: list[int] = []
-        self._has_sets = UNIQUE in grammar  # arrays of unique items
-        # The grammars and matchers before each complete item of such an array, and the number of tokens up to there.
+        self._has_sets = UNIQUE in grammar  # True if the grammar has arrays of unique items
+        # For each complete item of such an array: (number of tokens, grammar and matcher) before the item.
         self._before: list[tuple[int, str, Any]] = []
         self._excluded: tuple[int, int] | None = None  # (number of tokens before the excluded token, this token)
 

@@ -12,7 +12,7 @@ from rtcontrol.models.decode.walk import FUNCTION_BIT, HeadState, Walk, Walker
 from rtcontrol.models.errors import UserError
 
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(e-?[0-9]+)?")
-# Exceptions that `SchemaPlan.text` may raise for a value outside the parameter's domain.
+# Exceptions that `SchemaPlan.text` may raise for a value that the parameter does not allow.
 VALUE_ERRORS = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError, UserError)
 
 

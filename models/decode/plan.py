@@ -15,7 +15,7 @@ from rtcontrol.models.schema.json_schema import to_declared_types
 from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
 from rtcontrol.models.schema.validator import equality_key
 
-TrieNode = tuple[int, ...]  # a node is the tuple of tokens after the head token that lead to it
+TrieNode = tuple[int, ...]  # the tokens on the path from the head token to the node
 ROOT: TrieNode = ()
 MAX_CACHED = 4096  # entries of the caches of `Walker`
 
@@ -26,8 +26,8 @@ class TokenTrie:
 
     def __init__(self, head_token: int) -> None:
         self._head = head_token
-        self.leaves: dict[TrieNode, dict[int, Any]] = {}  # values by leaf and tool
-        self.path_tokens = 0  # sum of the lengths of all nodes' tuples
+        self.leaves: dict[TrieNode, dict[int, Any]] = {}  # by leaf: the value of each tool that ends there
+        self.path_tokens = 0  # sum of the path lengths of all nodes
         self._children: dict[TrieNode, dict[int, TrieNode]] = {}
         self._tools: dict[TrieNode, tuple[int, int]] = {}
 
@@ -88,8 +88,8 @@ class TokenTrie:
 
 
 NO_TOOL = -1  # the value of the function head's null token
-MAX_PATH_TOKENS = 1 << 25  # limit for the sum of `path_tokens` of a plan's tries
-ANY_TOOL = 0  # the index under which all leaves of the function head are stored, since no tool is chosen yet
+MAX_PATH_TOKENS = 1 << 25  # larger plans (by `path_tokens` of all tries) are refused
+ANY_TOOL = 0  # index of the function head's leaves, where no tool is chosen yet
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class SchemaPlan:
         domain = self.slots[tool][k].domain
         if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):
-                if known == value and equality_key(known) == equality_key(value):  # true is not 1
+                if known == value and equality_key(known) == equality_key(value):  # in Python, True equals 1
                     return text
             raise ValueError(f"{self.tools[tool].name}: {value!r} is not in the domain of argument {k + 1}")
         return value if domain.is_string else json_text(to_declared_types(value, domain.schema))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-ROUNDS = 5  # number of measurements, of which the best counts
+ROUNDS = 5  # number of measurements; the shortest is used
 
 
 @dataclass(frozen=True)

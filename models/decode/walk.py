@@ -131,7 +131,7 @@ class Walker:
             elif head.free_mask & tools and ROOT not in heads[k].slots:
                 nodes = [ROOT]
             lists.append([(k, n) for n in nodes])
-        # Take nodes from all heads in turn, so that the limit of the total affects all heads alike.
+        # Take nodes from all heads in turn, so that the limit on the total reduces all heads equally.
         merged = [entry for rank in range(max(map(len, lists))) for nodes in lists for entry in nodes[rank : rank + 1]]
         return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
@@ -151,7 +151,7 @@ class Walker:
     def _choices(self, head: int, node: TrieNode, tools: int) -> tuple[list[int], list[TrieNode]]:
         """Return the logits columns and the nodes of the children that lead to a legal value, by ascending token id."""
         legal = self.plan.heads[head].trie.legal_children(node, tools)
-        # A single child needs no logits, so its token may have no column.
+        # The token of a single child may have no column (-1), because a single child needs no logits.
         return [self.column.get(t, -1) for t, _ in legal], [c for _, c in legal]
 
     def _possible_tools(self, node: TrieNode) -> int:
@@ -161,8 +161,8 @@ class Walker:
         return sum(1 << tool for tool in below if tool != NO_TOOL)
 
 
-MAX_WORST_RATIO = 1.5  # limit for the worst call's cost of a layout that has the lower mean cost
-EQUAL_RATIO = 1.02  # costs whose ratio is smaller count as equal
+MAX_WORST_RATIO = 1.5  # maximum ratio of worst costs at which the layout with lower mean cost is chosen
+EQUAL_RATIO = 1.02  # costs whose ratio is smaller than this count as equal
 
 
 def worst_call(walker: Walker, tool: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from rtcontrol.models.intervals import share_of_right
 from rtcontrol.models.schema.domain import is_same
 
 RULES = ("exact", "strict")
-TOLERANCE = 1e-6  # numbers with a smaller difference count as equal
+TOLERANCE = 1e-6  # numbers that differ by less than this count as equal
 EMPTY = ""  # value of a missing argument in the data sets
 PERCENTILES = (50, 90, 95, 99)
 MAX_REASONS = 12

@@ -77,7 +77,7 @@ class Answerer:
 
     def __init__(self, spec: DeciderSpec) -> None:
         registry.check_options(spec.engine, spec.dtype, spec.device, spec.threads)
-        checkpoint, self._runner = spec.load()  # the reference keeps the runner loaded for all deciders
+        checkpoint, self._runner = spec.load()  # while this object refers to the runner, its weights stay loaded
         caps = self._runner.caps
         self._spec, self._metadata = spec, TrainingMetadata.load(checkpoint.folder)
         self.about: Document = {

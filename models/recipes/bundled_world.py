@@ -41,13 +41,13 @@ from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, Nonsense, fit_gate, with_nonsense
 
-TOKENS = 4_096  # size of the vocabulary without whole words
-EPISODES = 64  # episodes of a chunk of rows, played in parallel
+TOKENS = 4_096  # tokens of the vocabulary, without the added whole words
+EPISODES = 64  # number of episodes that are played in parallel for each chunk of rows
 DAGGER_FROM, EXPERT_SHARE = 0.3, 0.3
-CANONICAL_SHARE = 0.15  # first share of the samples, which have canonical sentences only, if the world's plan has any
-NONSENSE_SHARE = 0.12  # share of the rows with a meaningless instruction, whose call is null
-SENTENCES = 20_000  # training sentences whose numbers and units are known
-MAX_UNKNOWN_WORDS = 2  # unknown words that an instruction may have (docs/evaluation.md)
+CANONICAL_SHARE = 0.15  # the first 15 % of samples use only canonical sentences, if the world has any
+NONSENSE_SHARE = 0.12  # share of rows with a meaningless instruction; their call is null
+SENTENCES = 20_000  # number of sampled training sentences whose numbers and units become known
+MAX_UNKNOWN_WORDS = 2  # an instruction with more unknown words is refused (docs/evaluation.md)
 
 
 class WorldRecipe:
@@ -69,7 +69,7 @@ class WorldRecipe:
         known = whole_words(self.sentences)
         marks = sorted({piece for text in texts for piece in text.split() if not re.search(r"\w", piece)})
         whole_tokens = [*number_words(), *sorted(word for word in spoken if word.isalpha()), *known, *marks]
-        size = TOKENS + 2 * len({*known} - spoken)  # each word with and without a leading space
+        size = TOKENS + 2 * len({*known} - spoken)  # two tokens per word: with and without a leading space
         phrases = SCHEMA_PHRASES if self.plan.schema_phrases else ()
         tokenizer: Tokenizer = build_subwords([*texts, *self.sentences], size, whole_tokens, phrases)
         wrapped = STTokenizer(tokenizer)
@@ -83,7 +83,7 @@ class WorldRecipe:
         """Train (or resume in `out`), export to `out/checkpoint`, and return that folder."""
         learner = self.new_learner(config.seed)
         model, encoder = learner.model, learner.encoder
-        plan = compile_plan(self.agent.tools.schemas, encoder.tokenizer)  # without the null call
+        plan = compile_plan(self.agent.tools.schemas, encoder.tokenizer)  # this plan has no null call
         policy, chunk_size = TreePolicy(model, encoder.with_plan(plan)), self.plan.chunk
 
         def source(chunk: int) -> Sequence[Row]:
@@ -98,7 +98,7 @@ class WorldRecipe:
             return self.add_nonsense(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
         Trainer(model, encoder, source, config, out).run(progress_printer(self.agent.name))
-        model.to(torch.bfloat16).float()  # round as in the checkpoint, so that the gate is right for it
+        model.to(torch.bfloat16).float()  # round to the checkpoint's bf16, for which the gate is fitted
         metadata = self.build_metadata(TreeDecider(model, encoder), config)
         export(model, learner.tokenizer, learner.template, out / "checkpoint", torch.bfloat16, learner.end)
         metadata.write(out / "checkpoint")
@@ -140,7 +140,7 @@ class WorldRecipe:
 
     def build_metadata(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
         """Return the metadata of the new checkpoint, with a confidence gate that is fitted to `decide`."""
-        seed = -1 - config.seed  # training seeds are not negative
+        seed = -1 - config.seed  # this negative seed is never used in training
         rows = self.canonical_rows(seed, min(ROWS, config.samples))
         return replace(
             TrainingMetadata.load(ZOO / self.agent.name) or TrainingMetadata(()),

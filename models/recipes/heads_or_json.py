@@ -35,12 +35,12 @@ from rtcontrol.models.train.scratch import SCHEMA_PHRASES, ModelShape, initialis
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
-TOKENS = 400_000  # of training, including prompts and tools
+TOKENS = 400_000  # tokens in training, including prompts and tools
 SHAPE = ModelShape(hidden=128, layers=3, heads=2, kv_heads=2, intermediate=256)
 CHUNK, GROUP = 4_096, 32
-TEST_ROWS, TEST_SEED = 1_000, 7  # held-out rows
+TEST_ROWS, TEST_SEED = 1_000, 7  # number and seed of the held-out rows
 WEIGHTS, PUNCTUATION_WEIGHT = LossWeights(arguments=(1.6,) * 6, end=1.0), 0.1
-EXPERIMENTS = {"heads": ("heads", 1), "JSON": ("json", 1), "JSON, twice the tokens": ("json", 2)}  # times TOKENS
+EXPERIMENTS = {"heads": ("heads", 1), "JSON": ("json", 1), "JSON, twice the tokens": ("json", 2)}  # factor of TOKENS
 PHRASES = (
     '": {"type": "integer", "minimum": ',
     '": {"type": "string", "enum": ["',
@@ -51,7 +51,7 @@ PHRASES = (
     '}, "',
 )
 PUNCTUATION = '{"name": "", "arguments": {"": "", "": 1, }} true false : , ; % " . "'
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # Student's t of 97.5 %, by seeds
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantile of Student's t, by the number of seeds
 
 
 class FormEncoder:
@@ -67,7 +67,7 @@ class FormEncoder:
         encoded, plan = self._heads.encode(row), self._heads.plan
         if self._form == "heads":
             return replace(encoded, heads=encoded.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])])
-        # The call as JSON text, after the last token of the prompt.
+        # The label is the call as JSON text, directly after the prompt.
         tokens = self.tokenizer.encode(json.dumps(row.call.to_dict(), ensure_ascii=False))
         weights = [1.0 if re.search(r"\w", self.tokenizer.decode([token])) else PUNCTUATION_WEIGHT for token in tokens]
         text = (*tokens, self.tokenizer.special_id("<|im_end|>"))

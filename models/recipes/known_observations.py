@@ -22,8 +22,8 @@ from rtcontrol.models.train.observations import ObservationCounts
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.scratch import learner_from_base
 
-FIRST_SEED = 900_000_000  # other seeds than the training's
-CHUNK = 4_096  # rows of each seed
+FIRST_SEED = 900_000_000  # training uses smaller seeds
+CHUNK = 4_096  # rows per seed
 
 
 def add_observations(

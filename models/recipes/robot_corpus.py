@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Row
 
-DIAL = "as the dial shows"  # may replace a number with the step 10
+DIAL = "as the dial shows"  # may replace a number whose step is 10
 THINGS = ["crate", "lamp", "table", "barrel", "shelf", "cart", "pump", "valve", "chair", "drum", "rack", "bin"]
 COLOURS = ["red", "green", "blue", "black", "white", "amber", "violet", "grey"]
 _LABELS = """
@@ -118,7 +118,7 @@ def _random_sentence(
         chosen = rng.sample(list(action.optional), count)
         form = rng.randrange(len(action.sentences))
         key = f"{action.name} {form} {' '.join(chosen)}"
-        # Sentences with fewer than two clauses are too few to hold some out.
+        # There are too few sentences with less than two clauses to hold some of them out.
         if len(chosen) < 2 or (zlib.crc32(key.encode()) % 4 == 0) == held_out:
             break
     extra = {name: _random_value(rng, action.optional[name][0]) for name in chosen}

@@ -19,11 +19,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
 
 CALL_SHAPE = '{"name": "", "arguments": {}}'
-# Sequences of punctuation in schemas and in sentences, which get a token each.
+# Each of these sequences of punctuation, which are common in schemas and sentences, becomes one token.
 MARKS = (
     """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
 )
-REPORT_INTERVAL_S = 30.0  # time between two lines of progress
+REPORT_INTERVAL_S = 30.0  # seconds between two lines of progress
 
 
 def base_parser(text: str | None, out: str) -> argparse.ArgumentParser:

@@ -100,7 +100,7 @@ def _sentences() -> dict[str, tuple[str, str | None]]:
 
 SENTENCES = _sentences()
 _BY_KIND = {kind: [sentence for sentence, (of, _) in SENTENCES.items() if of == kind] for kind in FREQUENCIES}
-# Words that may be removed from the start or end of a sentence, longer ones first.
+# Words that may be removed from the start or end of a sentence, sorted from long to short.
 _CUT = sorted((*(f"{word} " for word in BEFORE), *(f" {word}" for word in AFTER)), key=len, reverse=True)
 
 

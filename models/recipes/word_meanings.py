@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from rtcontrol.agents.phrasing import split_words
 from rtcontrol.models.train.scratch import SCHEMA_WORDS
 
-FREQUENT_WORDS = 900  # number of the most frequent words, which are whole tokens in each tokenizer
+FREQUENT_WORDS = 900  # this number of the most frequent words become whole tokens
 VECTOR_SHARE = 0.9  # share of an initial embedding that comes from the word's vector; the rest is random
 ENGLISH_WORDS = """
 a an the and or not no yes if then else when while until of in on at to from by for with without into over under above

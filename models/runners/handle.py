@@ -32,7 +32,7 @@ class Handle:
         prompt. Raises UserError if the prompt and `reserve` nodes do not fit."""
         if len(prompt) + reserve > self.slots:
             raise prompt_too_long(self.slots, len(prompt))
-        # A part of the previous prompt may not be computed, because a decision without a choice needs no pass.
+        # The previous prompt may be computed only in part, because a decision without a choice needs no forward pass.
         common = common_prefix_length(self.prompt[: self.computed], prompt)
         self.computed = self.keep_prefix(common, len(prompt) + reserve)
         self.prompt, self.paths = list(prompt), []
@@ -52,14 +52,14 @@ def pass_cost(runner: Runner, handle: Handle, sizes: Sequence[int]) -> PassCost:
     """Measure and return the cost of passes with `sizes` nodes after the handle's prompt, which stays cached."""
     prompt = list(handle.prompt)
     if len(prompt) + max(sizes) >= handle.slots:
-        return PassCost(1.0, 0.0)  # the nodes do not fit, so count only the passes
+        return PassCost(1.0, 0.0)  # the nodes do not fit, so assume that all passes cost the same
 
     def prepare(size: int) -> None:
         handle.start(prompt, size)
         if handle.uncomputed_count:
             runner.prefill(handle, handle.uncomputed_count)
 
-    def run_pass(size: int) -> None:  # returns answers on the CPU, so it waits for the GPU
+    def run_pass(size: int) -> None:  # the answers are on the CPU, so this waits for the GPU
         runner.run([WorkItem(handle, Tree([0] * size, [-1] * size, [0] * size, [ScoreQuery(range(size), (0,))]))])
 
     cost = measure_pass_cost(run_pass, prepare, sizes)

@@ -24,15 +24,15 @@ from rtcontrol.models.runners.torch_runner import choose_device, choose_dtype, c
 from rtcontrol.models.runners.weights import files_key, get_or_create
 
 SLOTS = 8192
-CHUNK = 1024  # maximum prompt tokens per pass, because the mask grows with the square of this number
-SIZES = (1, 4, 16)  # nodes of the passes that are measured
-LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and of a sliding window during the trial
-LONGEST = 1024  # maximum number of tokens of a trial's prompt, for models with other windows
-# Differences of scores that count as rounding errors: a mean difference up to ROUNDING standard deviations, or up to
-# MAX_NOISE_RATIO times the difference between two forward passes of the same tokens.
+CHUNK = 1024  # maximum prompt tokens per pass; the size of the mask is the square of this number
+SIZES = (1, 4, 16)  # numbers of nodes for which the time of a pass is measured
+LENGTH, WINDOW = 24, 8  # numbers of tokens: of the trial's prompt, and of sliding windows in the trial
+LONGEST = 1024  # maximum tokens of the trial's prompt, if windows other than `sliding_window` must be exceeded
+# Two scores count as equal if their mean difference is at most ROUNDING standard deviations of the scores, or at most
+# MAX_NOISE_RATIO times the difference between two forward passes of the same tokens (rounding noise).
 ROUNDING, MAX_NOISE_RATIO = {torch.float32: 1e-3}, 4.0
 ROUNDING_16 = 2e-2
-# The parents of the nodes in the trial's tree, which is evaluated in two passes; node numbers continue.
+# The parents of the nodes of the trial's tree, for its two passes. The second pass numbers its nodes from 6 on.
 TREES = ([-1, 0, 0, 1, -1, 4], [2, 6, 3])
 LEAVES = (5, 7, 8)
 
@@ -69,13 +69,13 @@ class HFRunner:
         self._costs: dict[int, PassCost] = {}
         parameters = signature(model.forward).parameters
         self._limits_logits = "logits_to_keep" in parameters
-        self._cache = "cache" if "cache" in parameters else "past_key_values"  # renamed in transformers 5.24
+        self._cache = "cache" if "cache" in parameters else "past_key_values"  # transformers 5.24 renamed it
 
     def open(self, prefix: Sequence[int]) -> tuple[HFSequence, PrefixInfo]:
         """Compute the KV of `prefix`; return a handle for prompts that start with `prefix`."""
         from transformers import DynamicCache
 
-        # A plain cache, since the model's own cache may have a window and drop tokens that other branches need.
+        # Use a plain cache: the model's cache may have a sliding window, and drop tokens that other branches need.
         handle = HFSequence(self.slots, DynamicCache())
         handle.start(prefix, 1)
         self.prefill(handle, handle.uncomputed_count)
@@ -133,7 +133,7 @@ class HFRunner:
         logits of the nodes, or, without nodes, of the last token."""
         done, before, end = handle.computed, len(handle.paths), handle.computed + fresh
         new = paths[before:]
-        # Positions of the cached tokens, then of the tokens of this pass. All nodes are positioned after the prompt.
+        # Collect positions of the cached tokens, then of this pass. The positions of nodes start at the prompt's end.
         places = [*range(done), *(end + len(p) - 1 for p in paths[:before]), *range(done, end)]
         places += [end + len(path) - 1 for path in new]
         at = torch.tensor(places)
@@ -148,7 +148,7 @@ class HFRunner:
         tokens = [*handle.prompt[done:end], *nodes]
         try:
             logits = self.logits(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **inputs)
-        except BaseException:  # the cache may be updated in only some layers, so discard it
+        except BaseException:  # perhaps only some layers of the cache are updated, so discard it
             handle.cache, handle.computed, handle.paths = type(handle.cache)(), 0, []
             raise
         handle.computed, handle.paths = end, list(paths)
@@ -277,14 +277,14 @@ def _scores_agree(trial: HFRunner, handle: Any, prompt: Sequence[int], columns: 
         depths = [len(path) - 1 for path in paths[base:]]
         tree = Tree(tokens[base : len(paths)], parents, depths, [ScoreQuery(range(len(parents)), columns)])
         actual += trial.run([WorkItem(handle, tree)])[0][0]
-    # The forward pass of a leaf's path also gives the scores of all nodes on the path.
+    # One forward pass over the path to a leaf gives the scores of all nodes on this path.
     expected = torch.empty(len(paths), len(columns))
     for leaf in LEAVES:
         rows = trial.logits([*prompt, *paths[leaf]], len(paths[leaf]))
         for i, path in enumerate(paths):
             if path == paths[leaf][: len(path)]:
                 expected[i] = rows[len(path) - 1, columns]
-    # Measure the rounding error: score one node at the end of a sequence, and within a longer sequence.
+    # Measure the rounding error: compare a node's scores at the end of a sequence with those within a longer sequence.
     alone = trial.logits([*prompt, *paths[0]], 1)
     noise = (alone[0, columns].cpu() - expected[0]).abs().mean()
     difference = (torch.tensor(actual) - expected).abs().mean(-1).max()

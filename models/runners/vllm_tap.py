@@ -20,8 +20,8 @@ class ScoreTap(LogitsProcessor):
     by_engine: ClassVar[weakref.WeakValueDictionary[str, ScoreTap]] = weakref.WeakValueDictionary()
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self.places: dict[int, int] = {}  # request number by row of the batch
-        self.kept: dict[int, tuple[torch.Tensor, int]] = {}  # (scores of the batch, row) by request number
+        self.places: dict[int, int] = {}  # by row of the batch: the number of its request
+        self.kept: dict[int, tuple[torch.Tensor, int]] = {}  # by number of a request: (scores of the batch, row)
         self.by_engine[vllm_config.instance_id] = self
 
     def is_argmax_invariant(self) -> bool:
@@ -50,7 +50,7 @@ class ScoreTap(LogitsProcessor):
         return logits
 
 
-RequestedNodes = tuple[Sequence[ScoreQuery], Mapping[int, int]]  # queries of a work item, and request numbers by node
+RequestedNodes = tuple[Sequence[ScoreQuery], Mapping[int, int]]  # (queries of a work item, request number of each node)
 
 
 def gather_answers(worker: Any, works: Sequence[RequestedNodes]) -> list[list[Any]]:

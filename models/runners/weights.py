@@ -21,7 +21,7 @@ from rtcontrol.models.runners.quantized_weights import Packing, read_packing
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
-# The type longrope is unsupported, because its frequencies depend on the length of the prompt.
+# Supported RoPE types. The type longrope is unsupported: its frequencies depend on the length of the prompt.
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 OTHER_ENGINES = "Run it with host.engine=transformers (any causal model) or host.engine=vllm."
 
@@ -41,7 +41,7 @@ class ModelConfig:
     tied: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
-    settings: str  # the whole config as JSON, a part of the keys of the prefix cache
+    settings: str  # the whole config as JSON text, part of each key of the prefix cache
     packing: Packing | None = None
 
     @classmethod
@@ -86,7 +86,7 @@ def _rope(file: Path, raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[floa
     plain = rope in ({"rope_theta": theta}, {"rope_theta": theta, "rope_type": "default"})
     if plain and not raw.get("rope_scaling") and isinstance(theta, int | float) and theta > 0:
         return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
-    # Transformers reads all other forms. It is imported only here, because the import takes a second.
+    # Transformers reads all other forms of the config. Import it only if needed, because the import takes a second.
     from transformers import AutoConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -243,7 +243,7 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
         problem = f"{folder}: the shapes of the tensors do not match its config.json."
         raise UserError(problem, "Restore the config.json that came with the weights.")
     head = tensors.optional("lm_head.weight")
-    # If the head differs from the embeddings, it is not tied, even if the config says so.
+    # If the LM head differs from the embeddings, they are not tied, even if the config says so.
     if head is None or (config.tied and torch.equal(head, embedding)):
         head = embedding
     return Weights(embedding, layers, tensors.norm("model.norm.weight"), head)
@@ -294,10 +294,10 @@ class _WeightLoader:
         )
 
 
-# Matrix products with weights: plain, in oneDNN's layout, or rounded to bf16.
+# -- matrix products with weights: plain, in oneDNN's layout, or rounded to bf16 --------------------------------------
 
 
-ROWS = 16  # number of input rows for which oneDNN's layout is optimised
+ROWS = 16  # oneDNN's layout is optimised for this number of input rows
 
 
 class Linear:

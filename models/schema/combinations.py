@@ -16,15 +16,15 @@ from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.parameters import BRANCH_KEYWORDS, LIST_KEYWORDS, Parameter, RootRules
 from rtcontrol.models.schema.validator import Validator, equality_key
 
-MAX_ROWS = 1024  # combinations that are judged
-MAX_JUDGED = 8192  # listed values times rules that are judged for the classes of one parameter
-# Keywords that concern all parameters, and those whose schemas concern the value of each parameter.
+MAX_ROWS = 1024  # maximum number of combinations of classes that are checked
+MAX_JUDGED = 8192  # maximum of (listed values * rules) that are checked to find the classes of a parameter
+# COUNTING are keywords that apply to all parameters together; OF_EACH are keywords that apply to every parameter.
 COUNTING = ("minProperties", "maxProperties", "propertyNames", "enum", "const")
 OF_EACH = ("additionalProperties", "unevaluatedProperties", "patternProperties")
 ABSENT_CLASS = None
-Class = tuple[bool, ...] | None  # which rules about its value a parameter satisfies; ABSENT_CLASS if it is absent
+Class = tuple[bool, ...] | None  # for each rule, whether a parameter's value satisfies it; ABSENT_CLASS if absent
 Row = tuple["Class | str", ...]
-ANY_VALUE = "any"  # in a row: a value that is present, and whose class is not known before it is decoded
+ANY_VALUE = "any"  # in a row: the value is present, but its class is unknown until it is decoded
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def legal_combinations(parameters: Sequence[Parameter], rules: RootRules | None)
         return None
     whole, *inner = parts = [*_object_parts(rules.document)]
     mentioned = {name for part in parts for name in _mentioned(part)}
-    # All parameters are declared, so a false `additionalProperties` of the whole schema restricts none of them.
+    # Ignore OF_EACH in the whole schema: all parameters are declared, so a false `additionalProperties` restricts none.
     every = any(key in whole for key in COUNTING) or any(key in part for part in inner for key in (*COUNTING, *OF_EACH))
     named = [p for p in parameters if every or p.name in mentioned]
     validators = [tuple(Validator(s, "a rule") for s in _value_rules(parts, p.name)) for p in named]
@@ -114,7 +114,7 @@ def _options(p: Parameter, validators: Sequence[Validator]) -> list[tuple[Class 
     """Return the classes of a parameter's values, each with one of its values."""
     options: dict[Class | str, Any] = {} if p.required else {ABSENT_CLASS: None}
     if not validators:
-        options[()] = None  # no rule is about the value itself
+        options[()] = None  # no rule restricts the value itself
     elif isinstance(p.domain, ClosedDomain) and len(p.domain.values) * len(validators) <= MAX_JUDGED:
         for value in (*p.domain.values, *[None] * (p.nullable and p.required)):
             options.setdefault(tuple(rule.accepts(value) for rule in validators), value)

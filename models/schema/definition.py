@@ -10,8 +10,8 @@ from typing import Any
 from rtcontrol.models.errors import UserError, quoted_name
 
 SHAPE_HINT = 'Write "parameters": {"type": "object", "properties": {...}, "required": [...]}'
-PARAMETER_KEYS = ("parameters", "inputSchema", "input_schema")  # of OpenAI, MCP and Anthropic
-# Matches keys that may contain a schema of arguments, but not those of results and examples.
+PARAMETER_KEYS = ("parameters", "inputSchema", "input_schema")  # the names that OpenAI, MCP and Anthropic use
+# ARGUMENT_KEY matches keys that may contain a schema of arguments, but not keys of results and examples.
 RESULT_KEYS = "output|return|response|result|example|input_example|schema_version"
 ARGUMENT_KEY = re.compile(f"(?!{RESULT_KEYS}).*(param|arg|propert|input|field|schema|required)", re.IGNORECASE)
 KNOWN_KEYS = {*PARAMETER_KEYS, "name", "description", "type", "function", "annotations", "_meta", "icons", "execution"}

@@ -59,7 +59,7 @@ class FreeDomain:
 
 Domain = ClosedDomain | FreeDomain
 _LEFT_OUT = object()
-# Keywords that numbers on a grid may violate.
+# Keywords that a number may violate although it is on its parameter's grid.
 NOT_ON_GRID = {"anyOf", "allOf", "not", "if"}
 
 
@@ -131,7 +131,7 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
 def listed_values(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
     """Return all values of a subschema, or None if they cannot be listed."""
     if not set(schema) & {"enum", "type", "anyOf"}:
-        return None  # anything
+        return None  # any value is legal
     domain = domain_of(schema, where)
     return domain.values if isinstance(domain, ClosedDomain) else None
 
@@ -204,7 +204,7 @@ def closed_domain(values: tuple[Any, ...], where: str, numbers: bool = False) ->
         raise UserError(f"{where}: no value satisfies its schema.", "Relax the schema.")
     try:
         texts = [value_text(v) for v in values]
-    except (TypeError, ValueError):  # not JSON, or not finite
+    except (TypeError, ValueError):  # a value is not JSON, or not finite
         raise UserError(
             f"{where}: not all of its values can be written as JSON: {values!r}.",
             "Use strings, finite numbers, booleans, or lists and objects of these.",

@@ -17,7 +17,7 @@ from rtcontrol.models.schema.limits import Allowance
 from rtcontrol.models.schema.references import SchemaDocument
 from rtcontrol.models.schema.validator import ANNOTATIONS, Validator, equality_key
 
-# Keywords that apply to one type only. If a schema has several types, they are moved to the alternative of their type.
+# Keywords that apply to one type only. A schema with several types is split into an alternative for each type.
 NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 TYPE_KEYWORDS = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -26,11 +26,11 @@ TYPE_KEYWORDS = {
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
 }
-KEY_ORDER = {"anyOf": 1, "allOf": 2}  # these keys come last in a schema
-# Keywords whose meaning depends on other ones in the same schema.
+KEY_ORDER = {"anyOf": 1, "allOf": 2}  # a normal form has these keys at its end, in this order
+# Keywords whose meaning depends on other keywords of the same schema.
 COUPLED = {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "if", "then", "else"}
 COUPLED |= {"items", "prefixItems", "unevaluatedItems", "contains", "minContains", "maxContains"}
-# Types of draft 4, in which 1.0 is not an integer. Python's tuples count as arrays.
+# The types are those of JSON Schema draft 4, where 1.0 is not an integer. Python's tuples count as arrays.
 TYPES = jsonschema.Draft4Validator.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
 
 
@@ -78,7 +78,7 @@ def normal_form(source: Any, where: str) -> dict[str, Any]:
                 schema = joined
     if rest:
         schema["allOf"] = [*rest.values()]
-    # Sort the keys, so that the normal form of a normal form is the same.
+    # Sort the keys, so that a schema in normal form stays the same.
     return _unique_enum({key: schema[key] for key in sorted(schema, key=lambda key: KEY_ORDER.get(key, 0))})
 
 
@@ -92,7 +92,7 @@ def _merge_alternatives(schema: dict[str, Any], where: str) -> dict[str, Any]:
         arms = [{"type": k, **{key: of[key] for key in TYPE_KEYWORDS.get(k, ()) if key in of}} for k in kinds]
     flat: dict[str, dict[str, Any]] = {}
     for arm in arms:
-        # Flatten an alternative that has only alternatives.
+        # Flatten an alternative that consists only of alternatives.
         for each in arm["anyOf"] if set(arm) <= {"anyOf", *ANNOTATIONS} and "anyOf" in arm else [arm]:
             flat.setdefault(sorted_json(each), each)
     if len(flat) == 1:
@@ -154,7 +154,7 @@ def _to_declared_types(value: Any, schema: Mapping[str, Any]) -> Any:
         exact = [arm for arm in taking if _matches(value, arm)]
         value = to_declared_types(value, next(iter(exact or taking), {}))
     kind = schema.get("type")
-    if not isinstance(kind, str) and "enum" in schema:  # use the equal value in the list, since 1 equals 1.0
+    if not isinstance(kind, str) and "enum" in schema:  # use the equal value of the list (for 1.0, this may be 1)
         return next((v for v in schema["enum"] if equality_key(v) == equality_key(value)), value)
     if kind == "number" and type(value) is int:
         return float(value)

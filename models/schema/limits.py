@@ -10,13 +10,13 @@ from typing import Any
 from rtcontrol.models.errors import UserError, quoted_name
 
 MAX_TOOLS = 128
-MAX_CHARACTERS = 1 << 20  # of all names, descriptions and values
-MAX_ENTRIES = 100_000  # of all objects and lists
-MAX_DEPTH = 256  # of nested objects and lists
-MAX_PATTERNS = 512  # regular expressions in all schemas
-MAX_PATTERN_ATOMS = 50_000  # characters and classes in all patterns, with repetitions expanded
-MAX_COUNTED = 256  # a repetition that counts further costs no more: its states grow with the text
-MAX_ALTERNATIVES = 1_000  # of anyOf and oneOf in all schemas, without constants
+MAX_CHARACTERS = 1 << 20  # total length of all names, descriptions and values
+MAX_ENTRIES = 100_000  # total number of entries of all objects and lists
+MAX_DEPTH = 256  # maximum nesting of objects and lists
+MAX_PATTERNS = 512  # maximum number of regular expressions in all schemas
+MAX_PATTERN_ATOMS = 50_000  # maximum number of characters and classes in all patterns, with repetitions expanded
+MAX_COUNTED = 256  # larger counts of a repetition cost no more: its states only grow with the text
+MAX_ALTERNATIVES = 1_000  # maximum number of alternatives (anyOf, oneOf) in all schemas, except constants
 REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
 
@@ -76,8 +76,8 @@ def _check_counts(counts: Mapping[str, int], tools: Any, path: tuple[Any, ...]) 
 
 def pattern_atoms(pattern: str) -> int:
     """Return how many characters and classes a pattern has, with counted repetitions such as `{3}` expanded."""
-    sums = [0]  # atoms of each open group
-    last = i = 0  # `last` is the number of atoms that a following repetition would repeat
+    sums = [0]  # number of atoms in each open group of the pattern
+    last = i = 0  # `last` counts the atoms that a repetition at `i` would repeat
     while i < len(pattern) and sums[-1] <= MAX_PATTERN_ATOMS:
         char = pattern[i]
         repeat = REPEAT.match(pattern, i) if char == "{" else None

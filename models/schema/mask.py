@@ -29,19 +29,19 @@ from rtcontrol.models.schema.validator import (
     equality_key,
 )
 
-FAR_BOUND = 2**62  # bound of unbounded numbers, since bounded numbers are written without exponents
-MAX_UNIQUE = 1024  # listed items of an array of unique items, since a grammar is compiled for each item
-MAX_EXACT = 2**53  # llguidance treats bounds, and steps of floats, up to this number exactly
-MAX_COUNT = 2**32 - 1  # characters or items, the most that llguidance counts; no decoded value has as many
-LARGEST_STEP, MAX_DECIMALS = 10_000, 6  # limits of steps, since llguidance needs so many states
+FAR_BOUND = 2**62  # unbounded numbers get this bound, because only bounded numbers are written without exponents
+MAX_UNIQUE = 1024  # maximum listed items of an array of unique items: a grammar is compiled for each item
+MAX_EXACT = 2**53  # up to this number, llguidance computes exactly with bounds and with steps of floats
+MAX_COUNT = 2**32 - 1  # the largest count (of characters or items) in llguidance; no decoded value reaches it
+LARGEST_STEP, MAX_DECIMALS = 10_000, 6  # larger or finer steps would need too many states in llguidance
 # Keywords that are passed to llguidance unchanged.
 ENFORCED_KEYWORDS = {
     *("type", "minLength", "maxLength", "pattern", "format", "minItems", "maxItems"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "required"),
 }
-# Keywords of an object that explicitly allow other properties.
+# Keywords that allow an object to have undeclared properties.
 OPEN_KEYWORDS = {"additionalProperties", "patternProperties"}
-# Keywords that are dropped, and checked in complete values only.
+# Keywords that the mask ignores. They are checked only when a value is complete.
 CHECKED_KEYWORDS = {
     *("not", "if", "dependentRequired", "dependentSchemas", "contains", "uniqueItems", "propertyNames"),
     *("unevaluatedProperties", "unevaluatedItems", "minProperties", "maxProperties"),
@@ -50,16 +50,16 @@ FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4",
 BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 LEAST_COUNTS = {"string": "minLength", "array": "minItems"}
 COUNTS = {*LEAST_COUNTS.values(), "maxLength", "maxItems"}
-# Keywords that are dropped, one set after another, until llguidance accepts the schema.
+# If llguidance refuses a schema, these sets of keywords are dropped one after another until it accepts the schema.
 RELAXATIONS: tuple[frozenset[str], ...] = (
     frozenset(),
     frozenset(["format"]),
     frozenset(["format", "patternProperties", *BOUNDS, "multipleOf"]),
     frozenset(["format", "patternProperties", *BOUNDS, "multipleOf", "pattern", "minItems", "maxItems"]),
 )
-# Keywords with subschemas, which are translated.
+# Keywords with subschemas, which are translated as well.
 SUBSCHEMAS = ("items", "additionalProperties", "prefixItems", "allOf", "anyOf", "properties", "patternProperties")
-# The schema of any value, with numbers without exponents.
+# ANY_VALUE is the schema of any value whose numbers have no exponents. ANY_REFERENCE refers to it.
 ANY_REFERENCE = {"$ref": "#/$defs/any"}
 ANY_VALUE = {
     "anyOf": [
@@ -69,8 +69,8 @@ ANY_VALUE = {
         {"type": "object", "additionalProperties": ANY_REFERENCE},
     ]
 }
-UNIQUE = "x-unique"  # marks an array of unique listed items in a grammar: `without_repeats` enforces it
-MAX_CACHED = 1 << 16  # characters of a schema; the masks of larger ones are compiled each time
+UNIQUE = "x-unique"  # marks an array of unique listed items, whose uniqueness `without_repeats` enforces
+MAX_CACHED = 1 << 16  # characters; the masks of longer schemas are not cached
 OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True, "lenient": True}
 
 
@@ -261,7 +261,7 @@ class _Translator:
         if places > MAX_DECIMALS or units > LARGEST_STEP or (places and masked["type"] == "integer"):
             self.dropped["multipleOf"] = None
             return {key: value for key, value in masked.items() if key != "multipleOf"}
-        # llguidance writes as many decimals as the step has, so numbers with fewer decimals need larger steps.
+        # llguidance writes numbers with exactly as many decimals as the step. Add larger steps for fewer decimals.
         steps = dict.fromkeys(lcm(units, 10 ** (places - k)) for k in range(min(places, 1), places + 1))
         each = [{**masked, "multipleOf": n // 10**places if n % 10**places == 0 else n / 10**places} for n in steps]
         return each[0] if len(each) == 1 else {"anyOf": each}
@@ -294,7 +294,7 @@ def without_repeats(masked: Any, value: Any) -> Any:
         narrowed["properties"] = {**declared, **written}
     elif isinstance(value, list) and value and masked.get(UNIQUE):
         keys = {equality_key(v) for v in value}
-        items = masked["items"]["enum"] if masked["items"] else ()  # false: all are written
+        items = masked["items"]["enum"] if masked["items"] else ()  # false: the array has all values
         rest = [v for v in items if equality_key(v) not in keys]
         narrowed |= {"prefixItems": [{"enum": [v]} for v in value], "items": {"enum": rest} if rest else False}
     elif isinstance(value, list) and value and "items" in masked:

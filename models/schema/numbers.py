@@ -13,7 +13,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.validator import MAX_INTEGER, MIN_INTEGER
 
 BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-MAX_STEPS = 10**20  # from bound to zero, since decimal division is exact up to this number
+MAX_STEPS = 10**20  # maximum steps between a bound and zero; up to it, decimal division is exact
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def number_grid(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
         problem = f"{where}: minimum {low} is not a multiple of the step {step}."
         hint = f"Start at {low // by * by}, or choose another step (multipleOf counts from zero)."
         raise UserError(problem, hint)
-    # The first multiple after an exclusive minimum, and the last one before an exclusive maximum.
+    # `after` is the first multiple above an exclusive minimum, `before` the last multiple below an exclusive maximum.
     after = None if above is None else (above / by).to_integral_value(ROUND_FLOOR) * by + by
     before = None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by
     first = max(b for b in (low, after) if b is not None)
@@ -117,5 +117,5 @@ def number_range(schema: Mapping[str, Any]) -> NumberRange:
 
 def _bound(schema: Mapping[str, Any], inclusive: str, exclusive: str, limit: Decimal, pick: Any) -> Any:
     bounds = [(Decimal(str(schema[k])), k == exclusive) for k in (inclusive, exclusive) if schema.get(k) is not None]
-    # Of an inclusive and an exclusive bound with the same value, the exclusive one applies.
+    # If an inclusive and an exclusive bound are equal, the exclusive bound applies.
     return pick([*bounds, (limit, False)], key=lambda bound: (bound[0], bound[1] if pick is max else not bound[1]))

@@ -24,7 +24,7 @@ VALUE_KEYWORDS = {"enum", "const", "anyOf", "oneOf", "allOf", "not", "if"}
 CLOSING = ("additionalProperties", "unevaluatedProperties")
 LIST_KEYWORDS = ("allOf", "anyOf", "oneOf")
 BRANCH_KEYWORDS = ("then", "else")
-# Keywords of the root schema that restrict combinations of arguments.
+# Keywords of the root schema that may restrict how arguments are combined.
 COMBINING = {*LIST_KEYWORDS, "not", "if", *BRANCH_KEYWORDS, "dependentRequired", "dependentSchemas"}
 COMBINING |= {"minProperties", "maxProperties", "propertyNames"}
 # Keywords of the root schema that restrict nothing.
@@ -73,7 +73,7 @@ class ParameterReader:
         parameters = [
             self._parameter(name, part, name in required) for name, part in properties.items() if part != NO_VALUE
         ]
-        # Head order: required parameters in declared order, then optional ones by name.
+        # Order of the heads: required parameters as declared, then optional parameters sorted by name.
         optional = sorted((p for p in parameters if not p.required), key=lambda p: p.name)
         return (*(p for p in parameters if p.required), *optional), RootRules.from_root(root)
 
@@ -133,7 +133,7 @@ class ParameterReader:
                 domain = domain_of(plain, where)
         if isinstance(domain, FreeDomain):
             check_patterns(document, where)
-            domain = replace(domain, rules=document)  # stricter than `plain`, in which `oneOf` and `allOf` are merged
+            domain = replace(domain, rules=document)  # stricter than `plain`, where `oneOf` and `allOf` are merged
             nullable = nullable and domain.validator.accepts(None)
         check_encodable({name: schema}, where)
         return Parameter(name, schema, required, domain, nullable, schema.get("x-group"))
@@ -237,7 +237,7 @@ def count_rules(rules: Any) -> int:
     return 0
 
 
-# Keywords that listed values always satisfy, because the values are listed according to them.
+# The values of a domain are listed by these keywords, so each value satisfies them.
 NUMBERS = {"multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 ARRAYS = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}
 OBJECTS = {"properties", "required", "additionalProperties"}

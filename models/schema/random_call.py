@@ -12,7 +12,7 @@ from rtcontrol.models.schema.domain import ClosedDomain, FreeDomain
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
-MAX_TRIES = 1024  # samples of a number, or of a call's arguments, until the rules allow them
+MAX_TRIES = 1024  # after this number of samples that the rules do not allow, sampling a number or a call fails
 
 
 def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
@@ -24,7 +24,7 @@ def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
     if tool.rules is None:
         return Call(tool.name, _sampled(tool.parameters, tool, rng))
     for _ in range(MAX_TRIES):
-        # Leave out each optional argument in half of the tries, since rules may exclude it.
+        # Omit each optional argument in half of the attempts, because rules may exclude it.
         arguments = _sampled([p for p in tool.parameters if p.required or rng.random() < 0.5], tool, rng)
         if tool.rules.violation(arguments) is None:
             return Call(tool.name, arguments)

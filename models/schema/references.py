@@ -29,10 +29,10 @@ BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 COUNTS = {f"{end}{of}" for end in ("min", "max") for of in ("Length", "Items", "Properties", "Contains")}
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 MAPS = ("properties", "patternProperties", "dependentSchemas")
-DROPPED_KEYWORDS = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # not needed without references
+DROPPED_KEYWORDS = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # only references need these keywords
 UNSUPPORTED = {"$dynamicRef", "$recursiveRef"}
 DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
-MAX_DEPTH = 100  # of nested subschemas
+MAX_DEPTH = 100  # maximum depth of nested subschemas
 
 
 def _shallow(rule: Any) -> Any:
@@ -55,24 +55,24 @@ def _rules() -> dict[str, Any]:
             of_one = isinstance(rule, Mapping) and "$dynamicRef" in rule
             rules[keyword] = {"type": ["object", "boolean"]} if of_one else {"allOf": [_shallow(rule)], "$defs": shared}
     schemas = rules["prefixItems"]["allOf"]
-    rules["items"] = {"anyOf": [rules["items"], *schemas], "$defs": rules["prefixItems"]["$defs"]}  # lists in draft 7
+    rules["items"] = {"anyOf": [rules["items"], *schemas], "$defs": rules["prefixItems"]["$defs"]}  # lists: draft 7
     for bound in BOUNDS.values():
-        rules[bound] = {"type": ["number", "boolean"]}  # booleans in draft 4
+        rules[bound] = {"type": ["number", "boolean"]}  # draft 4 has booleans here
     return rules
 
 
 KEYWORD_SCHEMAS = _rules()
 SINGLE = {keyword for keyword, rule in KEYWORD_SCHEMAS.items() if rule == {"type": ["object", "boolean"]}} | {"items"}
-# Keywords that may make a value invalid.
+# Keywords that can make a value invalid.
 RULE_KEYWORDS = {*KEYWORD_SCHEMAS} - {"then", "else"}
 KEYWORD_SCHEMAS |= {key: {"type": "string"} for key in TEXTS} | {key: {"type": "object"} for key in DEFINITIONS}
 OTHER = {"default", "examples", "example", "$schema", "$id", "id", "$anchor", "nullable", "discriminator"}
 IGNORED = {"contentSchema", "xml", "externalDocs", "metadata", "_meta", "dependencies", "additionalItems"}
 KNOWN = {*KEYWORD_SCHEMAS, *OTHER, *UNSUPPORTED, *IGNORED}
-# Correct spellings for misspelt keywords, by letters; misspelt words mostly have the right first letter.
-COMMON = {"title", "description", "$comment", "format", "const", *DEFINITIONS}  # may be meant as they are
+# SPELLINGS maps the lower-case letters of a keyword to its spelling. An unknown keyword that is similar is an error.
+COMMON = {"title", "description", "$comment", "format", "const", *DEFINITIONS}  # similar names may be intended
 SPELLINGS = {keyword.lower().strip("$"): keyword for keyword in {*KEYWORD_SCHEMAS} - COMMON}
-SHORT, LIKE, LIKE_SHORT = 6, 0.84, 0.75  # required similarity, which is lower for short names
+SHORT, LIKE, LIKE_SHORT = 6, 0.84, 0.75  # names below SHORT characters need the similarity LIKE_SHORT, others LIKE
 # Keywords that say what an object contains.
 CONTENTS = {*LISTS, *MAPS, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
 _BASE = jsonschema.Draft202012Validator
@@ -91,7 +91,7 @@ class SchemaDocument:
 
     def __init__(self, root: Mapping[str, Any], where: str, room: Allowance) -> None:
         self._root, self._where, self._room = root, where, room
-        # Definitions in subschemas: a schema that was copied into another one still refers to its own definitions.
+        # Definitions that are nested in subschemas. A schema that was copied into another schema still refers to these.
         self._nested_definitions: dict[str, Any] = {}
 
     def without_references(self, call: bool = False) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class SchemaDocument:
                 self._nested_definitions |= source.get(key) or {}
         schema: dict[str, Any] = {}
         for key, value in source.items():
-            # A null counts as a missing keyword, as some languages write it so.
+            # A null counts as a missing keyword, because some languages serialise missing fields as null.
             if key not in DROPPED_KEYWORDS and (value is not None or key in ("const", "default")):
                 schema[key] = self._convert_value(key, value, inside, depth + 1, call)
         whole = self._merge_target(schema, inside, depth, call)
@@ -231,7 +231,7 @@ def _similar_keyword(name: str, value: Any) -> str | None:
     spelled = [known for known in SPELLINGS if known[0] == plain[:1]]
     similar = get_close_matches(plain, spelled, 1, LIKE_SHORT if short else LIKE)
     keyword = SPELLINGS[similar[0]] if similar else name
-    if keyword == name or name in KNOWN or (short and isinstance(value, bool)):  # probably a flag
+    if keyword == name or name in KNOWN or (short and isinstance(value, bool)):  # probably a flag, no misspelling
         return None
     return keyword if _keyword_validator(keyword).is_valid(value) else None
 
@@ -241,7 +241,7 @@ def _to_draft_2020(schema: dict[str, Any]) -> dict[str, Any]:
     2.0 to the form of draft 2020-12."""
     schema |= {key: int(schema[key]) for key in COUNTS & schema.keys()}
     kinds = schema.get("type", [])
-    if schema.pop("nullable", False) is True and kinds:  # of OpenAPI 3.0.3: it adds null to the type, not to an enum
+    if schema.pop("nullable", False) is True and kinds:  # OpenAPI 3.0.3: adds null to the type, not to an enum
         kinds = [*([kinds] if isinstance(kinds, str) else kinds), "null"]
     if kinds and isinstance(kinds, list):
         schema["type"] = list(dict.fromkeys(kinds))  # some generators repeat "null" for a default of null

@@ -162,7 +162,7 @@ def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
     return _read_json(text) if 0 < len(text) <= MAX_CACHED_BYTES else _read(tools)
 
 
-MAX_CACHED_BYTES = 1 << 16  # of the JSON text of definitions; larger ones are read again each time
+MAX_CACHED_BYTES = 1 << 16  # maximum bytes of definitions (as JSON text) whose parsed form is cached
 
 
 @lru_cache(maxsize=16)

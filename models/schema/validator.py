@@ -25,13 +25,13 @@ import referencing.exceptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.limits import CLASS, MAX_PATTERN_ATOMS, MAX_PATTERNS, REPEAT
 
-MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1  # integers that messages can contain
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1  # range of the integers that messages can contain
 DATA_KEYWORDS = ("enum", "const", "default", "examples")
-ANNOTATIONS = ("title", "description", "default", "examples", "x-group")  # restrict no values
+ANNOTATIONS = ("title", "description", "default", "examples", "x-group")  # keywords that do not restrict values
 SCHEMA_MAPS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 NO_VALUE: dict[str, Any] = {"not": {}}  # the schema that no value satisfies
-LARGE = 2**53  # floats from this number on are integers
-MAX_STEPS = 200_000  # keywords and entries of lists that are checked for one value
+LARGE = 2**53  # all floats from this number on are integers
+MAX_STEPS = 200_000  # maximum number of keywords and list entries that are checked for one value
 Errors = Iterator[jsonschema.ValidationError]
 
 
@@ -143,7 +143,7 @@ class _TooManySteps(Exception):
     """The validation of a value takes more than MAX_STEPS steps."""
 
 
-_counter = threading.local()  # `steps` of this thread's current validation
+_counter = threading.local()  # `_counter.steps` counts the steps of this thread's current validation
 
 
 def _count_steps(keyword: Callable[..., Errors | None]) -> Callable[..., Errors | None]:
@@ -192,7 +192,7 @@ def _unique_items(_: Any, unique: Any, value: Any, __: Any) -> Errors:
 def _multiple_of(_: Any, step: float, value: Any, __: Any) -> Errors:
     if type(value) not in (int, float) or not math.isfinite(value):
         return
-    # Exact for decimals, whereas jsonschema says that 0.3 is not a multiple of 0.1. Large floats are integers.
+    # Compute exactly with decimals, because in jsonschema 0.3 is not a multiple of 0.1. Large floats are integers.
     exact = Fraction(value) if abs(value) >= LARGE else Fraction(str(value))
     if exact % Fraction(str(step)):
         yield jsonschema.ValidationError(f"{value} is not a multiple of {step}")
@@ -224,7 +224,7 @@ def _is_integer(_: Any, value: Any) -> bool:
 
 
 def _is_number(_: Any, value: Any) -> bool:
-    # An integer must not be too large for a float.
+    # An integer that is too large for a float does not count as a number.
     return (isinstance(value, float) and math.isfinite(value)) or (type(value) is int and abs(value) < 2**1023)
 
 
@@ -246,14 +246,14 @@ _VALIDATOR = jsonschema.validators.extend(
 )
 
 
-# Matching of patterns (regular expressions) in linear time.
+# -- patterns (regular expressions), matched in linear time -----------------------------------------------------------
 
 
-MAX_LENGTH = 4096  # characters of a pattern
+MAX_LENGTH = 4096  # maximum number of characters of a pattern
 ANY = "(?s:.*)"
 
 
-MAX_REPEATS = 2**32 - 1  # that the engine counts; no text has as many characters
+MAX_REPEATS = 2**32 - 1  # the largest count in llguidance; no text has as many characters
 _PIECE = re.compile(rf"\\.|{CLASS.pattern}|({REPEAT.pattern})", re.DOTALL)
 
 
@@ -309,12 +309,12 @@ class Pattern:
         try:
             return matches_text(self._machine, written)
         except PatternError:
-            # llguidance caches states up to a limit, so try again with an empty cache.
+            # llguidance fails when its cache of states is full, so try again with an empty cache.
             self._machine = byte_matcher(self._grammar)
             return matches_text(self._machine, written)
 
 
-# The newest compiled patterns by source, no more than those of one list of tools: each takes 70 kB to 1 MB.
+# The newest compiled patterns by source. A pattern takes 70 kB to 1 MB, so keep at most those of one list of tools.
 _patterns: dict[str, Pattern] = {}
 _patterns_lock = threading.Lock()
 
@@ -327,7 +327,7 @@ def compile_pattern(source: str) -> Pattern:
         pattern = _patterns.pop(source, None)
     pattern = pattern or Pattern(source)
     with _patterns_lock:
-        _patterns[source] = pattern  # the newest is the last
+        _patterns[source] = pattern  # append it as the newest pattern
         while len(_patterns) > MAX_PATTERNS or sum(map(len, _patterns)) > MAX_PATTERN_ATOMS:
             del _patterns[next(iter(_patterns))]
     return pattern
@@ -357,7 +357,7 @@ def engine_error(matcher: Any) -> str:
     """Return the reason in a matcher's error message, without the excerpts of the grammar around it."""
     lines = [line.strip() for line in str(matcher.get_error()).splitlines() if line.strip()]
     first = lines[0].partition("compile JSON schema: ")
-    # A parse error follows after the excerpt.
+    # The message of a parse error comes after the excerpt.
     reason = next((line for line in lines if line.startswith("error: ")), first[2] or first[0])
     return reason.removeprefix("error: ")[:200]
 

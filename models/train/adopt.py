@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError, decode_utf8, read_json
 from rtcontrol.models.train.export import copy_extra_files, export, load_model
 from rtcontrol.models.train.vocabulary import add_st_tokens, initialise_vectors
 
-# Pairs of tokens that start and end a message of the prompt, in known chat formats.
+# Pairs of tokens that start and end a message, one pair for each known chat format.
 MARKERS = (
     ("<|im_start|>", "<|im_end|>"),
     ("<|start_header_id|>", "<|eot_id|>"),
@@ -29,9 +29,9 @@ MARKERS = (
     ("<s>", "</s>"),
     ("<|endoftext|>", "<|endoftext|>"),
 )
-# Token that each prompt of some models must start with, by model type.
+# By model type: the token with which each prompt must start.
 FIRST_TOKENS = {"gemma3_text": "<bos>"}
-TEMPLATE_VARIABLE = "SYSTEM_TEMPLATE"  # name of the template in the server file of v1; in v2 with the prefix V2_
+TEMPLATE_VARIABLE = "SYSTEM_TEMPLATE"  # the template's name in the authors' server file (in version 2 after V2_)
 SOURCE_HINT = "Give the authors' server file (rt_server.py), or a UTF-8 text file with {tools_json}."
 
 
@@ -139,7 +139,7 @@ def _domain_prompt(system: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        # Read bytes to keep the line breaks on which the checkpoint was trained.
+        # Read bytes, because text mode would change line breaks on which the checkpoint was trained.
         return decode_utf8(path.read_bytes(), path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error}).", SOURCE_HINT) from None

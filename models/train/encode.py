@@ -22,7 +22,7 @@ from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import MAX_HEADS
 
-MAX_ENCODERS = 64  # cached encoders, one for each set of tools
+MAX_ENCODERS = 64  # maximum number of cached encoders, one per set of tools
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class RowEncoder:
         self._template = template
         self._weights = weights or LossWeights()
         self._heads: dict[tuple[str, str | None], HeadTarget] = {}
-        self._ends: dict[str, int] = {}  # position of the last token by instruction
+        self._ends: dict[str, int] = {}  # by instruction: the position of its last token
         slots = zip(plan.tools, plan.slots, strict=True)
         with_head = {(tool.name, p.name) for tool, own in slots for slot in own for p in slot.parameters}
         self._without_head = {(tool.name, p.name) for tool in plan.tools for p in tool.parameters} - with_head
@@ -107,7 +107,7 @@ class RowEncoder:
                 raise UserError(f"{row.where or 'A row'}: {cut}", "Correct the call, or remove the row.")
         heads = [self._head_target(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
         if not forced:
-            if row.call is not None:  # the decoder skips heads that the tool does not use
+            if row.call is not None:  # without the heads that the tool does not use, as in the decoder
                 heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(tool)])]
             heads = [head for k, whole in enumerate(heads) if (head := self._until_last_branch(k, whole)).ids]
         elif self._weights.all_heads:
@@ -207,20 +207,20 @@ class ToolsEncoder:
 
 # -- files of rows ----------------------------------------------------------------------------------------------------
 
-MAX_TOOL_SETS = 64  # tool sets that a checkpoint's metadata list; with more in training, it accepts any tools
+MAX_TOOL_SETS = 64  # maximum tool sets that a checkpoint's metadata list; after training on more, it accepts any
 
 
 @dataclass
 class EncodedRows:
     """The encoded rows of some files, and facts about them for the checkpoint's metadata."""
 
-    files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path
+    files: dict[str, str] = field(default_factory=dict)  # SHA-256 of each file, by path
     lines: int = 0
     dropped: Counter[str] = field(default_factory=Counter)  # number of dropped rows by reason
     tool_sets: dict[tuple[str, ...], tuple[Any, ...]] = field(default_factory=dict)
     history: int = 0
     null: bool = False
-    suffixes: list[array[int]] = field(default_factory=list)  # arrays, since tuples take eight times the memory
+    suffixes: list[array[int]] = field(default_factory=list)  # arrays: tuples would take eight times the memory
     heads: list[tuple[HeadTarget, ...]] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -285,14 +285,14 @@ def _with_place(error: UserError | UnusableSample, where: str) -> UserError:
 
 
 # -- word probes ------------------------------------------------------------------------------------------------------
-# Rows can also train the content head, which the control loop does not decode, to quote the observation: the words
-# after a certain word, or the words at the thing that the instruction names. Quotes train attention much more strongly
-# than calls do. They add only a few tokens per row, because the prompt is computed anyway.
+# Rows can also train the content head (which the control loop does not decode) to quote the observation. It quotes the
+# words after a certain word, or around the thing that the instruction names. Quotes train attention much more strongly
+# than calls, and add only a few tokens per row to the prompt, which is computed anyway.
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
 # Words that do not name a thing.
 COMMON = {*re.findall(r"\w+", "a an the of to at in on is it its and or what where which one that this go")}
-QUOTE_SIZE = 3  # words of a quote
+QUOTE_SIZE = 3  # number of words in a quote
 
 
 def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:

@@ -47,10 +47,10 @@ def export(
     """Write weights, config, tokenizer (with the end token `end`) and template to `folder`. A checkpoint that exists
     there is replaced only after the new checkpoint is complete; other files are kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk, for os.replace
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # os.replace needs the same disk
         fresh = Path(inside)
-        disable_progress_bar()  # save_pretrained would print one
-        # Convert a copy, since the caller may continue training in the model's dtype.
+        disable_progress_bar()  # else save_pretrained would print a progress bar
+        # Convert a copy, because the caller may continue training in the model's dtype.
         (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
         (fresh / "generation_config.json").unlink(missing_ok=True)
         tokenizer.save(str(fresh / "tokenizer.json"))
@@ -64,7 +64,7 @@ def export(
         (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
         readable = (fresh / FILE_NAME).stat().st_mode
         for path in [*fresh.iterdir()]:
-            path.chmod(readable)  # transformers makes weights readable for the owner only
+            path.chmod(readable)  # transformers writes weights that only the owner can read
             os.replace(path, folder / path.name)
 
 

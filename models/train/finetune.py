@@ -176,7 +176,7 @@ def set_trainable(model: Any, recipe: FinetuneRecipe) -> Any:
     torch.manual_seed(recipe.seed)
     lm = _with_lora(model, recipe) if recipe.rank else model
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    for weight, rate in ((head, recipe.head_rate), (embeddings, recipe.embedding_rate)):  # tied: the embeddings' rate
+    for weight, rate in ((head, recipe.head_rate), (embeddings, recipe.embedding_rate)):  # tied: the last rate counts
         weight.requires_grad_(rate > 0)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -184,7 +184,7 @@ def set_trainable(model: Any, recipe: FinetuneRecipe) -> Any:
     model.set_attn_implementation(ATTENTION)
     model.config.use_cache = False
     if recipe.gradient_checkpointing:
-        # Transformers 5.24 renamed this method.
+        # Transformers 5.24 renamed the method that enables gradient checkpointing.
         has_old_name = "activation_checkpointing_enable" not in dir(model)
         enable = model.gradient_checkpointing_enable if has_old_name else model.activation_checkpointing_enable
         enable({"use_reentrant": False})
@@ -219,7 +219,7 @@ def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]
     groups: list[dict[str, Any]] = [{"name": "lora", "params": lora, "share": 1.0, "weight_decay": recipe.weight_decay}]
     for name, weight, rate in (("embeddings", embeddings, recipe.embedding_rate), ("head", head, recipe.head_rate)):
         if weight.requires_grad and (name == "embeddings" or weight is not embeddings):
-            # No weight decay: most tokens get no gradient in a step, so their vectors would only shrink.
+            # Use no weight decay: most tokens get no gradient in a step, so decay would only shrink their vectors.
             share = rate / recipe.lora_rate
             groups.append({"name": name, "params": [weight], "share": share, "weight_decay": 0.0})
     return groups
@@ -252,7 +252,7 @@ class FinetuneRun(Trainer):
             clip=recipe.clip,
             save_every_s=recipe.save_every_s,
         )
-        model = lm.get_base_model() if recipe.rank else lm  # without peft's wrapper
+        model = lm.get_base_model() if recipe.rank else lm  # remove peft's wrapper
         super().__init__(model, encoder, lambda chunk: (), config, out)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -301,7 +301,7 @@ def _write_checkpoint(outcome: FinetuneOutcome, lm: Any, base: Path) -> None:
     settings = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
     template = json.loads((base / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
-    # After training on many tool sets, the model can read other tools, too.
+    # After training on many tool sets, the model also accepts other tools, so the metadata list no tool sets.
     has_many_sets = len(rows.tool_sets) > MAX_TOOL_SETS
     sets = () if has_many_sets else tuple(rows.tool_sets.values())
     with replace_folder(outcome.model) as part:

@@ -26,17 +26,17 @@ from rtcontrol.models.checkpoint.observations import (
     span_texts,
 )
 
-MAX_FALSE_ALARMS = 0.01  # maximum share of rows like those in training that may count as unfamiliar
-SAMPLE = 4_096  # number of the newest rows on which all checks are tried together
-MAX_ENTRIES = 500_000  # maximum number of different values and pairs of tokens; later rows are not counted
-NEIGHBOURS = 16  # number of values on each side of a gap from which the density of rows is estimated
-MARGIN = 4.0  # a gap counts as random if the probability of a random gap of its size is about e^-4 or more
-END_ROWS = 3.0  # expected number of rows beyond the last value that may be missing by chance
-MIN_GRID = 6  # number of values from which their common step can be computed
-MAX_SPARSE = 50  # maximum number of different values of a field whose gaps are reported
-MIN_FOLLOWERS, MAX_SINGLES = 20, 0.02  # minimum number of pairs for a check, maximum share of pairs in only one row
+MAX_FALSE_ALARMS = 0.01  # maximum share of rows like the training rows that may wrongly count as unfamiliar
+SAMPLE = 4_096  # number of the newest rows that are held back to measure false alarms of all checks
+MAX_ENTRIES = 500_000  # maximum number of stored values and token pairs; further rows are not counted
+NEIGHBOURS = 16  # the density of rows at a gap is estimated from 16 values on each side
+MARGIN = 4.0  # a gap counts as random if chance produces one of its size with probability e^-4 or more
+END_ROWS = 3.0  # beyond the last value, this number of expected rows may be missing by chance
+MIN_GRID = 6  # minimum number of values from which a common step is computed
+MAX_SPARSE = 50  # gaps are reported only for fields with at most 50 different values
+MIN_FOLLOWERS, MAX_SINGLES = 20, 0.02  # a check needs 20 token pairs; at most 2 % of them may be in only one row
 Pairs = dict[tuple[str, str], None]
-Check = tuple[str, str]  # a kind of check, and its field or token
+Check = tuple[str, str]  # (kind of check, its field or token)
 
 
 class NumberField:
@@ -84,7 +84,7 @@ class NumberField:
                 spans.append((value, value))
         low, high = spans[0][0], spans[-1][1]
         first, last = low - self._distance_beyond(0, -1), high + self._distance_beyond(len(self._values) - 1, 1)
-        # A sign that no row has stays unknown.
+        # Do not extend a range to a sign that no row has.
         first = max(first, low % self._step) if low >= 0 else first
         last = min(last, -(-high % self._step)) if high <= 0 else last
         spans[0] = first, spans[0][1]

@@ -23,13 +23,13 @@ from transformers import AttentionInterface
 
 from rtcontrol.models.train.encode import EncodedRow
 
-RUN_ROWS = 8  # maximum number of rows of a run
-MIN_WIDTH_SHARE = 0.75  # each run of a set has at least this share of the widest run's tokens, to limit padding
-MIN_SHARED = 1 / 8  # minimum share of a suffix's tokens that rows of a run have in common; else repeating is cheaper
+RUN_ROWS = 8  # maximum number of rows in a run
+MIN_WIDTH_SHARE = 0.75  # limits padding: a run has at least 75 % of the tokens of the widest run in its set
+MIN_SHARED = 1 / 8  # rows of a run share at least this part of a suffix's tokens; below it, copies are cheaper
 ATTENTION = "rtcontrol_tree"
-EARLY_LAYERS = 2  # number of layers after which early labels are trained
-EARLY_WEIGHT = 0.5  # loss weight of early labels
-STEPS_HEAD, STEPS_SCORES = 64, 1 << 18  # for unfused attention: minimum head dimension, maximum number of scores
+EARLY_LAYERS = 2  # early labels are trained on the states after this layer
+EARLY_WEIGHT = 0.5  # weight of early labels in the loss
+STEPS_HEAD, STEPS_SCORES = 64, 1 << 18  # unfused attention needs at least 64 head dimensions and at most 2^18 scores
 Device = torch.device | str
 
 
@@ -177,7 +177,7 @@ class _TreeBuilder:
         index = np.zeros((len(runs), width), np.int64)
         valid = np.zeros((len(runs), width), np.bool_)
         mask = np.zeros((len(runs), 1, width, prefix + width), np.bool_)
-        # Padding attends to the prefix, since its softmax would be 0/0 otherwise.
+        # Let padding attend to the prefix, because softmax over no tokens would be 0/0.
         mask[..., :prefix] = True
         for r, (start, end) in enumerate(runs):
             n = end - start

@@ -18,7 +18,7 @@ from rtcontrol.models.train.encode import RowEncoder
 from rtcontrol.models.train.packing import label_logits, pack_nodes
 
 BATCH = 64
-UNLIMITED = Budget(1 << 30, 1 << 30)  # all nodes in one pass, because each pass computes all tokens again
+UNLIMITED = Budget(1 << 30, 1 << 30)  # no limit on nodes per pass, because each pass computes all tokens again
 
 
 class TrainingSequence:
@@ -28,7 +28,7 @@ class TrainingSequence:
 
     def __init__(self) -> None:
         self.prompt: Sequence[int] = ()
-        self.nodes: list[tuple[int, int]] = []  # (token, index of the parent) of each node of the decision
+        self.nodes: list[tuple[int, int]] = []  # (token, parent's index) of each node of the decision
 
     @property
     def uncomputed_count(self) -> int:
@@ -85,7 +85,7 @@ class TrainingRunner:
                 places = slice(first + nodes.start, first + nodes.stop)
             if ids is None:
                 return logits[places]
-            if (key := tuple(ids)) not in columns:  # select the ids once, because most queries have the same ids
+            if (key := tuple(ids)) not in columns:  # most queries have the same ids, so select them once
                 columns[key] = logits[:, list(key)]
             return columns[key][places]
 

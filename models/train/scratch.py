@@ -34,7 +34,7 @@ from rtcontrol.models.train.export import load_model
 from rtcontrol.models.train.vocabulary import build_tokenizer, initialise_vectors
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-MAX_LINEAR = 100.0  # in hundreds: the initial embeddings are linear in numbers up to 10,000
+MAX_LINEAR = 100.0  # in hundreds: up to 10,000, initial embeddings of numbers are linear in the number
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def number_values(texts: Iterable[str]) -> torch.Tensor:
 
 
 def _set_number_vectors(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
-    # Sort by id: the library's order differs between processes, so each token would get other random numbers.
+    # Sort by id, because the library's order differs between processes. Each token must get the same random numbers.
     tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1])
     numbers = {index: token for token, index in tokens if re.fullmatch(r"Ġ?(-?\d+)(\.\d+)?", token)}
     values, hidden = number_values(numbers.values()), weight.shape[1]
@@ -116,14 +116,14 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 EMBEDDING_SCALE = 0.5
 FINAL_NORM = 0.1
 FORM_SIMILARITY = 0.9  # initial cosine similarity of the embeddings of `red`, ` red` and `Red`
-NUMBER_NOISE = 0.4  # random part in the embedding of a number
-LOOKBACK_BIAS = 6.5  # bias of queries and keys in heads that look back; it raises the right token's score by 5 nats
-LOOKBACK_PLANES = 6  # number of the fastest RoPE rotations, which distinguish neighbouring tokens
-MATCH_SCALE = 2.0  # scale of the queries and keys that look for the same word
-SLOW_ROTATION = 0.03  # radians per token: slower RoPE dimensions can match distant tokens
-RANDOM_SHARE = 0.1  # share of random weights that remains in an initialised head
-PREVIOUS_SHARE = 0.5  # share of the previous word that the first layer adds to a word's embedding
-FIRST_MLP_SCALE = 0.3  # scale of the first layer's MLP, so that it does not dominate both
+NUMBER_NOISE = 0.4  # scale of the random part of a number's embedding
+LOOKBACK_BIAS = 6.5  # in lookback heads, this bias of queries and keys raises the right token's score by 5 nats
+LOOKBACK_PLANES = 6  # lookback heads use the 6 fastest RoPE rotations, which distinguish neighbouring tokens
+MATCH_SCALE = 2.0  # scale of queries and keys in heads that match equal words
+SLOW_ROTATION = 0.03  # radians per token; RoPE dimensions that rotate slower can match distant tokens
+RANDOM_SHARE = 0.1  # in initialised heads, random weights are scaled by this
+PREVIOUS_SHARE = 0.5  # the first layer adds the previous words to a word's state with this scale
+FIRST_MLP_SCALE = 0.3  # scale of the first layer's MLP; a larger MLP output would hide the embeddings
 
 
 def initialise_weights(model: Model, tokenizer: Tokenizer | None = None, distances: Sequence[int] = (1,)) -> Model:
@@ -159,9 +159,9 @@ def _align_word_forms(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     forms = sorted(vocabulary.items(), key=lambda entry: entry[1])
     for token, index in forms:
-        if NUMBER.fullmatch(token):  # embeddings of neighbouring numbers are similar, but lookups must distinguish them
+        if NUMBER.fullmatch(token):  # neighbouring numbers are similar; lookups must distinguish them
             weight[index] += NUMBER_NOISE * torch.randn(weight.shape[1])
-    # A space or a capital adds the same vector to all words, so that the model can learn to remove it.
+    # A leading space or a capital adds the same vector to all words, so the model can learn to subtract it.
     marks = EMBEDDING_SCALE * torch.randn(2, weight.shape[1])
     for token, index in forms:
         bare = token.removeprefix("Ġ")
@@ -180,8 +180,8 @@ def _initialise_heads(config: Any, layers: Any, distances: Sequence[int]) -> Non
     heads = [slice(h * size, (h + 1) * size) for h in range(count)]
     speed = config.rope_parameters["rope_theta"] ** (-torch.arange(0, size, 2) / size)
     fast = torch.where(torch.arange(size // 2) < LOOKBACK_PLANES, LOOKBACK_BIAS, 0.0)
-    # The heads of a set copy the same part of a word, each from one more token back. A set is a key-value group, or a
-    # pair of heads if there are no groups.
+    # The first head of a set copies a part of the previous token, the second the same part of the token before, and so
+    # on. A set is a group of heads with the same keys and values, or two heads if there are no groups.
     sets = [[*range(g * each, (g + 1) * each)] for g in range(groups)]
     if each == 1 < count:
         sets = [[h, h + count // 2] for h in range(count // 2)]
@@ -195,10 +195,10 @@ def _initialise_heads(config: Any, layers: Any, distances: Sequence[int]) -> Non
     layers[0].mlp.down_proj.weight *= FIRST_MLP_SCALE
     for word, same in zip(words, sets, strict=True):
         for tokens, h in enumerate(same, start=1):
-            # RoPE rotates keys by their positions, so rotate the query's bias back by the number of tokens.
+            # RoPE rotates keys by their positions. Rotate the query's bias back by `tokens` to match that key.
             first.q_proj.bias[heads[h]] = torch.cat([fast * (-tokens * speed).cos(), fast * (-tokens * speed).sin()])
             first.v_proj.weight[heads[h // each]] = word
-    # Queries contain the current and the previous word; keys the word at the lookup distance, and the word before it.
+    # A query combines the current and the previous word, a key the word at the lookup distance and the word before it.
     slow = torch.cat([speed < SLOW_ROTATION] * 2).nonzero()[:, 0]
     slow = slow[torch.randperm(len(slow))]
     word_planes, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
@@ -233,18 +233,18 @@ def _orthogonal(rows: int, columns: int) -> torch.Tensor:
 # -- a model to train -------------------------------------------------------------------------------------------------
 
 NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
-# For many words or numbers; the bundled worlds need this shape.
+# The shape for many words or numbers. The bundled worlds need it.
 WIDE = ModelShape(hidden=256, layers=4, heads=8, kv_heads=2, intermediate=512)
 MANY_WORDS, MANY_NUMBERS = 1_500, 150
-MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # maximum numbers of words and numbers that get a token; others become bytes
-RESERVED_TOKENS = 256  # tokens of the context that are reserved for the call and for punctuation
-LONGEST_COUNT = 16  # number of the longest texts that are encoded to measure the longest prompt
+MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # only this many words and numbers get a token; others become bytes
+RESERVED_TOKENS = 256  # tokens of the context that are reserved for the call and punctuation
+LONGEST_COUNT = 16  # the 16 longest texts are encoded to measure the longest prompt
 WORD = re.compile(r"[^\W\d_]+")
-WEIGHTS = LossWeights(quote=0.3)  # with quote=1.0 the model learns arguments later
-LOOKUP_DISTANCES = (1, 2)  # tokens, see `initialise_weights`
-MAX_VOCABULARY = 32_768  # a checkpoint with a larger tokenizer counts as a language model
+WEIGHTS = LossWeights(quote=0.3)  # with quote=1.0, the model takes longer to learn arguments
+LOOKUP_DISTANCES = (1, 2)  # in tokens; see `initialise_weights`
+MAX_VOCABULARY = 32_768  # a checkpoint with more tokens counts as a language model
 CALL_SHAPE = '{"name": "", "arguments": {}}'
-# Texts of every tool definition, which become one token each. Split into words, they would be half of the prompt.
+# These texts, which every tool definition contains, become one token each. As words they would be half of the prompt.
 SCHEMA_PHRASES = (
     '{"type": "function", "function": {"name": "',
     '", "description": "',
@@ -309,7 +309,7 @@ def _fill_gaps(numbers: Sequence[str]) -> list[str]:
     for digits, values in by_digits.items():
         step = Decimal(1).scaleb(-digits)
         low, high = min(values), max(values)
-        # Fill gaps only between numbers that are dense enough.
+        # Add the numbers between `low` and `high` only if they are at most 8 times as many as the known numbers.
         if len(values) >= 8 and (count := int((high - low) / step) + 1) <= min(MOST_NUMBERS, 8 * len(values)):
             filled += [f"{low + i * step:.{digits}f}" for i in range(count)]
     return [n for n in filled if Decimal(n) or not n.startswith("-")]
@@ -337,7 +337,7 @@ class Learner:
         fits after it."""
         context, prefix = self.model.config.max_position_embeddings, len(self.encoder.prefix)
         room = context - prefix - RESERVED_TOKENS
-        # Encode only a few of the longest texts, and all that may be too long. A text never has more tokens than bytes.
+        # Encode only the longest texts, and all that may be too long. A text never has more tokens than bytes.
         sizes = [len(" ".join((row.instruction, row.observation, *row.history)).encode()) for row in rows]
         order = sorted(range(len(rows)), key=lambda i: -sizes[i])
         encoded = [i for n, i in enumerate(order) if n < LONGEST_COUNT or sizes[i] + RESERVED_TOKENS > room]

@@ -26,9 +26,9 @@ from rtcontrol.models.train.packing import PackedBatch, bf16_products, pack_rows
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
-PROGRESS_EVERY = 8  # batches
-STATE = "state.pt"  # the saved state of a run
-LOG = "log.jsonl"  # one line per chunk
+PROGRESS_EVERY = 8  # number of batches between two reports of progress
+STATE = "state.pt"  # file with the saved state of a training run
+LOG = "log.jsonl"  # file with one line per chunk of rows
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Trainer:
     """
 
     BETAS = (0.9, 0.95)
-    SAVES_MIDWAY = False  # whether an interrupted run is saved within a chunk
+    SAVES_MIDWAY = False  # whether the state is also saved when a run is interrupted within a chunk
 
     def __init__(
         self, model: Any, encoder: RowEncoder | ToolsEncoder, source: RowSource, config: TrainConfig, out: Path
@@ -114,7 +114,7 @@ class Trainer:
         if (out / STATE).is_file():
             self.resume(self._load_saved_state())
 
-    # Methods that a kind of training may override.
+    # -- methods that subclasses may override -------------------------------------------------------------------------
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the optimizer's parameter groups. The learning rate of a group is `rate()` times its `share`."""
@@ -187,7 +187,7 @@ class Trainer:
     def before_final_save(self) -> None:
         """Do nothing. Subclasses override this to finish a complete run before its state is saved."""
 
-    # The loop.
+    # -- the training loop --------------------------------------------------------------------------------------------
 
     def run(self, progress: Progress | None = None) -> None:
         """Train to the end. `progress` gets a `progress_line()` every few steps and after each chunk; the log gets one
@@ -203,7 +203,7 @@ class Trainer:
                 if time.monotonic() - saved_s > config.save_every_s and not self.is_complete():
                     self.save()
                     saved_s = time.monotonic()
-        except (KeyboardInterrupt, UserError):  # after other errors, which come from users' code, nothing is saved
+        except (KeyboardInterrupt, UserError):  # users' code raises other errors; nothing is saved
             if self.SAVES_MIDWAY and self._between_steps:
                 self.save()
             raise
@@ -251,7 +251,7 @@ class Trainer:
         self.counts.losses.append(mean)
         self.position.loss = mean
 
-    # Saving and resuming.
+    # -- save and resume ----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return the state of the run for saving, with the trained weights of the model only."""
@@ -288,10 +288,10 @@ class Trainer:
         """Save the state of the run atomically. Raises UserError if it cannot be written, as on a full disk."""
         part = self.out / "state.tmp"
         try:
-            os.close(create_file(part))  # if there is a pipe with this name, replace it
+            os.close(create_file(part))  # replaces a pipe of this name, where writing would block
             torch.save(self.state(), part)
             os.replace(part, self.out / STATE)
-        except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError if it cannot write
             part.unlink(missing_ok=True)
             raise self._save_error(error) from None
 
@@ -299,7 +299,7 @@ class Trainer:
         """Append a line to the log. Raises UserError if it cannot be written."""
         try:
             if (path := self.out / LOG).is_fifo():
-                path.unlink()  # writing to a pipe would block the training
+                path.unlink()  # writing to a pipe would block training
             with path.open("a") as log:
                 log.write(json.dumps(line) + "\n")
         except OSError as error:
@@ -307,7 +307,7 @@ class Trainer:
 
     def _save_error(self, error: Exception) -> UserError:
         kept = "The state saved before is intact" if (self.out / STATE).is_file() else "Nothing was saved yet"
-        # torch's error does not tell the reason.
+        # An error from torch does not contain the reason.
         why = getattr(error, "strerror", None) or "the file could not be written completely"
         return UserError(
             f"The run cannot be saved in {self.out} ({why}). {kept}.",

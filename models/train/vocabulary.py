@@ -16,13 +16,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from rtcontrol.models.checkpoint.special_tokens import NULL, ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 
-SPACE = "Ġ"  # a space in byte-level tokenizers
+SPACE = "Ġ"  # represents a space in byte-level tokenizers
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Splits any text into signed numbers, sequences of letters, underscores, sequences of punctuation, and white space.
+# Splits a text into signed numbers, sequences of letters, underscores, sequences of punctuation, and white space.
 PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
-# The initial embedding of an ST token is the mean of the embeddings of these words (of all their tokens).
+# The initial embedding of each special token is the mean of the embeddings of all tokens of these words.
 INITIAL_WORDS: dict[str, tuple[str, ...]] = {
     "<content>": ("content", "response", "answer", "<", ">"),
     "</content>": ("content", "end", "stop", "</", ">"),
@@ -53,7 +53,7 @@ def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: 
     vocabulary = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     for piece in sorted(pieces):
         vocabulary.setdefault(piece, len(vocabulary))
-    # Without merges, a piece of text is one token if it is in the vocabulary (ignore_merges), else its bytes.
+    # There are no merges: a piece of text is one token if it is in the vocabulary (ignore_merges), else its bytes.
     return _tokenizer(vocabulary, [], split)
 
 
@@ -70,7 +70,7 @@ def build_subwords(
     whole = {piece: None for piece in whole if len(piece) > 1}
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.Split(SPACE, "removed")])
-    # Each learnt piece gets a second token with a leading space, so learn only half as many pieces.
+    # Each learnt piece gets a second token with a leading space, so learn half as many pieces as there is room for.
     room = size - len(whole) - len(CONTROL_TOKENS) - len(ST_TOKENS)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     learner.train_from_iterator(
@@ -86,7 +86,7 @@ def build_subwords(
             merges.append((SPACE, piece))
     for piece in whole:
         vocabulary.setdefault(piece, len(vocabulary))
-    # A piece of text that is in the vocabulary is one token (ignore_merges); other pieces are built by merges.
+    # A piece of text is one token if it is in the vocabulary (ignore_merges). Other pieces are built by merges.
     return _tokenizer(vocabulary, merges, split)
 
 
